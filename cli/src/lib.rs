@@ -20,7 +20,7 @@ mod place;
 mod problem;
 mod radius;
 mod tree;
-mod yaml;
+pub mod yaml;
 
 use std::process::ExitCode;
 
@@ -82,17 +82,6 @@ fn with_options(command: clap::Command, path: &[&'static str], options: &[Arg]) 
     match path {
         [] => command.args(options),
         [first, below @ ..] => command.mut_subcommand(first, |command| with_options(command, below, options)),
-    }
-}
-
-/// Reads the text of manifests as `-f` does, and says how many documents stand in it.
-///
-/// # Errors
-/// What is wrong with it, and in which line.
-pub fn read_manifests(text: &str) -> Result<usize> {
-    match yaml::documents(text) {
-        Ok(documents) => Ok(documents.len()),
-        Err(error) => anyhow::bail!("line {}: {}", error.at.line, error.what),
     }
 }
 

@@ -19,33 +19,33 @@ const CORE_TYPES: [&str; 7] = ["str", "int", "float", "bool", "null", "seq", "ma
 
 /// One document of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Document {
+pub struct Document {
     /// Its JSON text.
-    pub(crate) json: String,
+    pub json: String,
     /// Where it begins.
-    pub(crate) at: Place,
+    pub at: Place,
     /// Where each field stands, by path (`tasks[2].id`).
-    pub(crate) places: BTreeMap<String, Place>,
+    pub places: BTreeMap<String, Place>,
 }
 
 /// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{line}:{column}")]
-pub(crate) struct Place {
+pub struct Place {
     /// From 1.
-    pub(crate) line: usize,
+    pub line: usize,
     /// From 1.
-    pub(crate) column: usize,
+    pub column: usize,
 }
 
 /// What is wrong with a file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
-pub(crate) struct YamlError {
+pub struct YamlError {
     /// Where.
-    pub(crate) at: Place,
+    pub at: Place,
     /// One sentence with what to do.
-    pub(crate) what: String,
+    pub what: String,
 }
 
 impl Document {
@@ -53,13 +53,13 @@ impl Document {
     ///
     /// # Errors
     /// [`BodyError`], also for a number that does not fit into 64 bits.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
         stemma_core::manifest::read(serde_json::from_str(&self.json).expect("a document is written down as JSON"))
     }
 
     /// A part of it, without its text.
     #[must_use]
-    pub(crate) fn below(&self, path: &str) -> Self {
+    pub fn below(&self, path: &str) -> Self {
         let within = |own: &str| Some(own.strip_prefix(path)?.trim_start_matches('.').to_owned());
         let places = self.places.iter().filter_map(|(own, place)| Some((within(own)?, *place))).collect();
         Self { json: String::new(), at: self.place_of(path), places }
@@ -67,7 +67,7 @@ impl Document {
 
     /// Where a field stands, or the nearest one around it that is known.
     #[must_use]
-    pub(crate) fn place_of(&self, path: &str) -> Place {
+    pub fn place_of(&self, path: &str) -> Place {
         let mut path = path;
         loop {
             if let Some(place) = self.places.get(path) {
@@ -85,7 +85,7 @@ impl Document {
 ///
 /// # Errors
 /// [`YamlError`] for text that is no YAML, for a key that stands twice or is no text, and past the limits.
-pub(crate) fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
+pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
     let mut reader = Reader {
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),

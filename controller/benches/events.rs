@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use stemma_controller::args;
 use stemma_controller::config::Config;
+use stemma_controller::handed::Handed;
 use stemma_controller::init::init;
 use stemma_controller::run::{Options, start};
 use stemma_wire::clock::{Clock as _, SystemClock};
@@ -30,7 +31,7 @@ async fn main() {
         agent_listen: Some("127.0.0.1:0".into()),
         ..args::Run::default()
     };
-    let config = Config::load(&run).expect("a configuration");
+    let config = Config::load_with(&run, &Handed::default()).expect("a configuration");
     let controller = start(config, Options::default()).await.expect("a controller");
     let quiet = cpu_of(MEASURED).await;
     let mut streams = Vec::new();

@@ -192,15 +192,7 @@ const ADMIN_UNIT: &str = "stemma-controller-admin.socket";
 const AGENTS_UNIT: &str = "stemma-controller-agents.socket";
 
 impl Config {
-    /// Reads the file that the flags name, if any, and puts the flags over it.
-    ///
-    /// # Errors
-    /// [`ConfigError`].
-    pub fn load(run: &args::Run) -> Result<Self, ConfigError> {
-        Self::load_with(run, &Handed::default())
-    }
-
-    /// The same beside sockets that are there already: those say where a listener is.
+    /// Reads the file that the flags name, if any, and puts the flags over it. Sockets that are there already say where a listener is.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -324,7 +316,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("controller.toml");
         std::fs::write(&path, file).unwrap();
-        Config::load(&args::Run { config: Some(path), ..flags })
+        Config::load_with(&args::Run { config: Some(path), ..flags }, &Handed::default())
     }
 
     #[test]
@@ -368,12 +360,15 @@ mod tests {
     #[test]
     fn s75_plain_http_beside_agents_on_a_real_address_is_refused() {
         let run = |agents: &str| {
-            Config::load(&args::Run {
-                data_dir: Some("x".into()),
-                admin_listen: Some("http://127.0.0.1:0".into()),
-                agent_listen: Some(agents.into()),
-                config: None,
-            })
+            Config::load_with(
+                &args::Run {
+                    data_dir: Some("x".into()),
+                    admin_listen: Some("http://127.0.0.1:0".into()),
+                    agent_listen: Some(agents.into()),
+                    config: None,
+                },
+                &Handed::default(),
+            )
         };
         assert_eq!(
             run("0.0.0.0:9444").unwrap_err().to_string(),

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
-use crate::store::{Health, Store};
+use crate::store::Store;
 
 /// What is counted here, since the start of the process.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,6 @@ pub struct Metrics {
     registry: Registry,
     counters: Arc<Counters>,
     listeners: Arc<Listeners>,
-    store: Arc<dyn Store>,
     desired: Arc<DesiredTable>,
     cache: Arc<Cache>,
 }
@@ -84,14 +83,9 @@ impl Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        let parts = Parts {
-            store: Arc::clone(&store),
-            rejected,
-            desired: Arc::clone(&desired),
-            listeners: Arc::clone(&listeners),
-        };
+        let parts = Parts { store, rejected, desired: Arc::clone(&desired), listeners: Arc::clone(&listeners) };
         registry.register_collector(Box::new(parts));
-        Self { registry, counters, listeners, store, desired, cache }
+        Self { registry, counters, listeners, desired, cache }
     }
 
     /// What is counted here.
@@ -104,12 +98,7 @@ impl Metrics {
         let _told_once = (self.listeners.agents.set(agents), self.listeners.admin.set(admin));
     }
 
-    /// The text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`.
-    pub fn text(&self) -> String {
-        self.text_within(None)
-    }
-
-    /// The same for who is bound to a cluster: of objects, what stands there alone is counted and named, and nothing of the controller, which
+    /// The text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`. For who is bound to a cluster: of objects, what stands there alone is counted and named, and nothing of the controller, which
     /// counts what all clusters do.
     pub fn text_within(&self, within: Option<ClusterId>) -> String {
         let mut of_objects = Registry::default();
@@ -120,25 +109,6 @@ impl Metrics {
         let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
         written.and_then(|()| encode_eof(&mut text)).expect("a string takes all text");
         text
-    }
-
-    /// Whether the process runs at all: the text of `/healthz`. What it depends on is `/readyz`'s to say, so that nobody restarts a
-    /// controller because its disk is full.
-    pub fn healthz() -> &'static str {
-        "ok\n"
-    }
-
-    /// Whether requests can be served now; else why not, for a person.
-    ///
-    /// # Errors
-    /// The reason: the store takes no writes.
-    pub fn readyz(&self) -> Result<&'static str, String> {
-        match self.store.health() {
-            Health::Writable => Ok("ready\n"),
-            Health::ReadOnly { reason } => {
-                Err(format!("the store takes no writes: {reason}; restart the controller once the cause is gone\n"))
-            }
-        }
     }
 }
 

@@ -72,10 +72,6 @@ impl Listen for Pipes {
             None => std::future::pending().await,
         }
     }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(([127, 0, 0, 1], 80).into())
-    }
 }
 
 struct Network(mpsc::UnboundedSender<Pipe>);

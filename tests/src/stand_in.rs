@@ -12,7 +12,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use stemma_wire::clock::Clock;
-use stemma_wire::net::{Listen as _, TcpListen};
+use stemma_wire::net::TcpListen;
 use stemma_wire::serve::{Handler, Limits, Rejected, Server, TlsSource};
 use stemma_wire::tls::{Accepts, Listener, RENEW_GRACE_SECONDS, ServerKey, server_config};
 

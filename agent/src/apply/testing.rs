@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
-    PKCS_ED25519, SanType, date_time_ymd,
+    PKCS_ED25519, SanType, SigningKey as _, date_time_ymd,
 };
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
-use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
+use stemma_wire::message::signed::{EpochChange, Grant, Signature, SignedDesired, SignedGrant};
 use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
 use stemma_wire::sign::{Batch, Leaf, Signer};
 use uuid::Uuid;
@@ -26,6 +26,9 @@ pub(crate) const EPOCH: Epoch = Epoch([1; 16]);
 /// A fleet of one controller.
 pub(crate) struct Controller {
     signer: Signer,
+    /// The signer's key and chain, for what it signs by hand.
+    key: KeyPair,
+    chain: Vec<Vec<u8>>,
     root: Vec<u8>,
     agents: (CertificateParams, KeyPair, Vec<u8>),
 }
@@ -45,8 +48,9 @@ impl Controller {
         let uri = format!("spiffe://prod/signer/{}", Uuid::from_u128(7));
         leaf.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().unwrap())];
         let leaf_der = leaf.signed_by(&key, &Issuer::from_params(&signers, &signers_key)).unwrap().der().to_vec();
-        let signer = Signer::new(&key.serialize_der(), vec![leaf_der, signers_der]).unwrap();
-        Self { signer, root: root_der, agents: (agents, agents_key, agents_der) }
+        let chain = vec![leaf_der, signers_der];
+        let signer = Signer::new(&key.serialize_der(), chain.clone()).unwrap();
+        Self { signer, key, chain, root: root_der, agents: (agents, agents_key, agents_der) }
     }
 
     /// The chain of a certificate for this node and key, changed in what a test wants otherwise.
@@ -90,8 +94,12 @@ impl Controller {
         SignedGrant { epoch: EPOCH, revision: Revision(revision), grant, proof: self.proof(leaf) }
     }
 
+    /// Its signed bytes are written here by hand: no program makes one yet.
     pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, at: u64) -> EpochChange {
-        self.signer.sign_epoch_change(from, to, Revision(at), "a test".into())
+        let parts: [&[u8]; 5] = [&from.0, &to.0, &at.to_be_bytes(), &[0, 0, 0, 6], b"a test"];
+        let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();
+        let signature = Signature { bytes: self.key.sign(&statement).unwrap(), signer: self.chain.clone() };
+        EpochChange { from, to, at: Revision(at), reason: "a test".into(), signature }
     }
 
     /// A place among others, so that a path is part of it.

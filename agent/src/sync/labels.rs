@@ -22,19 +22,11 @@ const MOST_FINDINGS: usize = 32;
 
 /// What the files say, and what is wrong with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LocalLabels {
+pub struct LocalLabels {
     /// By key.
-    pub(super) labels: BTreeMap<String, ReportedLabel>,
+    pub labels: BTreeMap<String, ReportedLabel>,
     /// One sentence each.
-    pub(super) findings: Vec<String>,
-}
-
-/// What the text of one file says, without a host: how many labels, and what is wrong with the others.
-pub fn read_label_lines(text: &str) -> (usize, Vec<String>) {
-    let mut found = LocalLabels::default();
-    read_lines(&mut found, "text", text);
-    bound(&mut found.findings);
-    (found.labels.len(), found.findings)
+    pub findings: Vec<String>,
 }
 
 /// Reads every file.
@@ -53,11 +45,19 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
         return found;
     }
     let own = host.identity().0;
-    for name in dir.names().unwrap_or_default() {
-        if name.starts_with('.') || name.ends_with('~') {
-            continue;
-        }
-        match text(&*dir, &name, own) {
+    let names = dir.names().unwrap_or_default().into_iter();
+    let names = names.filter(|name| !name.starts_with('.') && !name.ends_with('~'));
+    read_files(names.map(|name| {
+        let text = text(&*dir, &name, own);
+        (name, text)
+    }))
+}
+
+/// Reads the texts of files by name, or why there is none.
+pub fn read_files(files: impl IntoIterator<Item = (String, Result<String, String>)>) -> LocalLabels {
+    let mut found = LocalLabels::default();
+    for (name, text) in files {
+        match text {
             Ok(text) => read_lines(&mut found, &name, &text),
             Err(finding) => found.findings.push(format!("{DIR}/{name}: {finding}")),
         }

@@ -20,7 +20,7 @@ use crate::host::Host;
 
 pub use checkin::{Sync, SyncError, run};
 pub use connection::{Connection, Standing};
-pub use labels::read_label_lines;
+pub use labels::{LocalLabels, read_files};
 pub use state::{Credentials, StateError};
 
 /// What is wrong with the labels that the host's own files say, with what it was seen to be, and with its last renewal, as it is now.

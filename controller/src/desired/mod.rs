@@ -273,11 +273,6 @@ impl DesiredTable {
         Some((signed.released.known.name, signed.released.task_set.name))
     }
 
-    /// Whether a node's check-in is held right now.
-    pub fn is_parked(&self, node: Uuid) -> bool {
-        read(&self.slots).get(&node).is_some_and(|slot| slot.is_parked())
-    }
-
     /// How long ago a node was last heard of; `None`: not since this process has started.
     pub(crate) fn heard(&self, node: Uuid) -> Option<Duration> {
         read(&self.slots).get(&node)?.heard(Instant::now())
@@ -297,6 +292,11 @@ impl DesiredTable {
     pub fn doubled(&self) -> usize {
         let now = Instant::now();
         read(&self.slots).values().filter(|slot| slot.two_hosts(now).is_some()).count()
+    }
+
+    /// Whether a node's check-in is held right now.
+    pub fn is_parked(&self, node: Uuid) -> bool {
+        read(&self.slots).get(&node).is_some_and(|slot| slot.is_parked())
     }
 
     /// How many check-ins are held right now.

@@ -139,7 +139,7 @@ mod tests {
     use stemma_core::object::{
         ClusterId, ClusterSpec, GroupId, Hold, Inherited, Meta, NodeGroupSpec, NodeId, NodeSpec, Object, Timestamp,
     };
-    use stemma_core::ownership::{Intent, Manager, OwnedMap, Owner, Said};
+    use stemma_core::ownership::{Intent, Manager, OwnedMap, Said};
     use stemma_core::release::compile;
     use stemma_core::resolve::{ResolveCache, resolve_node};
     use uuid::Uuid;
@@ -157,7 +157,7 @@ mod tests {
     fn owned<V: Clone + PartialEq>(values: impl Iterator<Item = (String, V)>) -> OwnedMap<LabelKey, V> {
         let intent: Intent<LabelKey, V> =
             values.map(|(key, value)| (LabelKey::new(&key).unwrap(), Said::Value(value))).collect();
-        OwnedMap::made_by(&Owner::apply(&Manager::new("test").unwrap()), &intent)
+        OwnedMap::default().update(&Manager::new("test").unwrap(), &intent)
     }
 
     fn annotated(texts: &[String]) -> AnnotationLayer {
@@ -165,7 +165,10 @@ mod tests {
         let value = |text: &String| Said::Value(AnnotationValue::new(text).unwrap());
         let intent: Intent<AnnotationKey, AnnotationValue> =
             texts.iter().enumerate().map(|(at, text)| (key(at), value(text))).collect();
-        AnnotationLayer::merging(OwnedMap::made_by(&Owner::apply(&Manager::new("test").unwrap()), &intent))
+        AnnotationLayer {
+            provided: Some(OwnedMap::default().update(&Manager::new("test").unwrap(), &intent)),
+            merge: Some(true),
+        }
     }
 
     /// A node in places with the longest names, held, with such labels, parameters and annotations, and a task for each of the first two: one
@@ -194,8 +197,8 @@ mod tests {
             .enumerate()
             .map(|(at, one)| (format!("p{at}"), ParameterValue::new(one.clone()).unwrap()));
         let inherited = Inherited {
-            labels: LabelLayer::merging(owned(texts)),
-            parameters: ParameterLayer::merging(owned(values)),
+            labels: LabelLayer { provided: Some(owned(texts)), merge: Some(true) },
+            parameters: ParameterLayer { provided: Some(owned(values)), merge: Some(true) },
             annotations: annotated(annotations),
             ..Inherited::default()
         };

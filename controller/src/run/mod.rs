@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stemma_wire::clock::Clock;
-use stemma_wire::serve::{Connections, Rejected};
+use stemma_wire::serve::Rejected;
 use stemma_wire::tls::Fleet;
 use tokio::sync::watch;
 
@@ -159,7 +159,6 @@ pub struct Controller {
     config: Config,
     admin: SocketAddr,
     agents: SocketAddr,
-    agent_connections: Connections,
     stop: watch::Sender<bool>,
     streams: Streams,
     threads: Vec<thread::Worker>,
@@ -192,11 +191,6 @@ impl Controller {
     /// Where agents are served.
     pub fn agents_address(&self) -> SocketAddr {
         self.agents
-    }
-
-    /// The connections of agents.
-    pub fn agent_connections(&self) -> &Connections {
-        &self.agent_connections
     }
 
     /// What was bound, as `run` prints it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::message::Epoch;
-use stemma_wire::net::{Listen, TcpListen};
+use stemma_wire::net::TcpListen;
 use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server, TlsSource};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
@@ -288,7 +288,7 @@ impl Serving {
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits.clone(), clock, rejected);
         let admin_connections = server.connections();
-        parts.metrics.watch_connections(agent_connections.clone(), admin_connections.clone());
+        parts.metrics.watch_connections(agent_connections, admin_connections.clone());
         let reached = Reached { port: agents.port(), name: keys.own_name.clone() };
         let api = admin::api(&parts, &config, options.guesses, traits, reached);
         let streams = api.streams.clone();
@@ -306,7 +306,7 @@ impl Serving {
             tasks.spawn(ended.wait());
         }
         tasks.spawn(watchdog::feed(threads.iter().map(Worker::runtime).collect()));
-        Ok(Controller { parts, config, admin, agents, agent_connections, stop, streams, threads, admin_task, tasks })
+        Ok(Controller { parts, config, admin, agents, stop, streams, threads, admin_task, tasks })
     }
 }
 

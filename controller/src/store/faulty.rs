@@ -8,9 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{
-    BoxFuture, Cause, Health, Identity, Limits, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch,
-};
+use super::{BoxFuture, Cause, Health, Identity, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch};
 
 /// What becomes of one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,10 +72,6 @@ impl Store for FaultyStore {
 
     fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
         self.inner.head()
-    }
-
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{
-    BoxFuture, Change, ChangeSource, Entry, Health, Identity, Limits, List, Query, Revision, Snapshot, Stats, Store,
+    BoxFuture, Change, ChangeSource, Entry, Health, Identity, List, Query, Revision, Snapshot, Stats, Store,
     StoreError, Transaction, Watch, WatchError,
 };
 
@@ -45,10 +45,6 @@ impl Store for LateStore {
 
     fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
         late(self.0.head())
-    }
-
-    fn limits(&self) -> &Limits {
-        self.0.limits()
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>> {

@@ -61,9 +61,6 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreError::Read`] or [`StoreError::Closed`].
     fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>>;
 
-    /// The bounds of one transaction.
-    fn limits(&self) -> &Limits;
-
     /// Commits a transaction: all of it or nothing, and answers when it is durable, with the revision it got.
     ///
     /// Transactions are ordered: each is judged against what those before it left. One that changes nothing (no

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use stemma_controller::args;
 use stemma_controller::config::Config;
+use stemma_controller::handed::Handed;
 use stemma_controller::init::init;
 use stemma_controller::run::{Options, start};
 use stemma_wire::clock::{Clock as _, SystemClock};
@@ -22,7 +23,7 @@ fn config(directory: &std::path::Path, admin: &str, agents: &str) -> Result<Conf
         agent_listen: Some(agents.into()),
         ..args::Run::default()
     };
-    Config::load(&run).map_err(|error| error.to_string())
+    Config::load_with(&run, &Handed::default()).map_err(|error| error.to_string())
 }
 
 /// The status and the text of an answer to a request with these header lines.
@@ -64,7 +65,7 @@ async fn s75_w15_07_a_foreign_host_or_origin_is_refused_on_the_plain_listener() 
         assert_eq!(got, status, "{headers:?}: {answer}");
         let Some(kind) = kind else { continue };
         assert!(answer.contains(kind), "{headers:?}: {answer}");
-        let (counted, reasons) = (controller.parts().rejected.counts(), controller.parts().metrics.text());
+        let (counted, reasons) = (controller.parts().rejected.counts(), controller.parts().metrics.text_within(None));
         refused += 1;
         assert_eq!(counted.values().sum::<u64>(), refused, "{headers:?}: {counted:?}");
         for (reason, count) in counted {

@@ -51,14 +51,14 @@ async fn a_parked_check_in_is_answered_when_the_state_changes_and_only_then() {
     assert!(began.elapsed() >= Duration::from_millis(300), "nothing changed, so it was held");
     let node = host.node;
     let waiting = tokio::spawn(async move { host.news(30_000).await });
-    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    wait_until(|| fleet.parts().desired.parked() == 1).await;
     fleet.publish(node, 6, state("gold", None, &[]));
     fleet.publish(node, 7, state("silver", None, &[]));
     let news = waiting.await.unwrap();
     let desired = news.desired.unwrap();
     assert_eq!(desired.revision.0, 7);
     assert!(desired.known.is_some() && desired.task_set.is_none(), "the part that it holds is left out");
-    wait_until(|| !fleet.parts().desired.is_parked(node)).await;
+    wait_until(|| fleet.parts().desired.parked() == 0).await;
 }
 
 #[tokio::test]
@@ -67,9 +67,8 @@ async fn a_second_check_in_supersedes_the_parked_one() {
     let mut host = fleet.join("web-1").await;
     host.news(0).await;
     let mut second = fleet.client(host.chain.clone(), host.key.clone_key());
-    let node = host.node;
     let first = tokio::spawn(async move { host.check_in(30_000).await });
-    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    wait_until(|| fleet.parts().desired.parked() == 1).await;
     let answer: CheckInAnswer = call(&mut second, "/agent/v1/checkin", &check_in(None, 0)).await.unwrap();
     assert!(matches!(answer, CheckInAnswer::Current(_)));
     assert_eq!(first.await.unwrap(), Ok(CheckInAnswer::Superseded));
@@ -80,9 +79,8 @@ async fn stopping_answers_what_is_parked() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
     host.news(0).await;
-    let node = host.node;
     let waiting = tokio::spawn(async move { host.check_in(30_000).await });
-    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    wait_until(|| fleet.parts().desired.parked() == 1).await;
     // Its own time is longer than the listener waits for answers before it cuts them.
     fleet.controller.stop().await;
     assert!(matches!(waiting.await.unwrap(), Ok(CheckInAnswer::Current(_))));
@@ -456,7 +454,7 @@ async fn w09_two_hosts_with_one_identity_are_told_of() {
     for told in [written, resolved, fleet.read("/v1/clusters/c/validate").await] {
         assert_eq!(told["findings"][0]["code"], "identity.doubled", "{told}");
     }
-    assert!(fleet.parts().metrics.text().contains("stemma_nodes_doubled 1\n"));
+    assert!(fleet.parts().metrics.text_within(None).contains("stemma_nodes_doubled 1\n"));
     host.news(0).await;
     // Also where the node's group is not there, as no write leaves it.
     let group = fleet.read("/v1/clusters/c/nodegroups/g").await["uuid"].as_str().unwrap().parse().unwrap();

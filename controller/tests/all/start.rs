@@ -92,8 +92,9 @@ async fn s71_a_configuration_that_others_may_write_is_refused() {
     set_mode(&path, 0o666);
     let run = stemma_controller::args::Run { config: Some(path.clone()), ..Default::default() };
     let shown = path.display();
+    let handed = stemma_controller::handed::Handed::default();
     assert_eq!(
-        stemma_controller::config::Config::load(&run).unwrap_err().to_string(),
+        stemma_controller::config::Config::load_with(&run, &handed).unwrap_err().to_string(),
         format!("{shown}: others may write it (mode 0666), so it is not trusted; run: chmod go-w {shown}")
     );
 }
@@ -265,7 +266,7 @@ async fn a_quiet_restart_writes_nothing() {
         let controller = start(config(data.clone()), Options::default()).await.unwrap();
         let head = controller.parts().registry.store().head().await.unwrap().get();
         wait_until(|| controller.parts().desired.resolved().0 >= head).await;
-        let text = controller.parts().metrics.text();
+        let text = controller.parts().metrics.text_within(None);
         assert!(text.contains("stemma_store_commits_total 0\n"), "{text}");
         controller.stop().await;
     }

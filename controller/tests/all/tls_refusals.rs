@@ -14,7 +14,7 @@ use stemma_wire::client::{Client, ClientError, ClientLimits};
 use stemma_wire::clock::SystemClock;
 use stemma_wire::message::checkin::CheckInAnswer;
 use stemma_wire::message::encode;
-use stemma_wire::net::{Listen as _, TcpListen};
+use stemma_wire::net::TcpListen;
 use stemma_wire::serve::{Limits, Peer, Rejected, RequestBody, Server};
 use stemma_wire::tls::{Accepts, Listener, Pin, Refusal, ServerKey, client_config, server_config};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -24,6 +24,7 @@ use stemma_controller::ca::csr;
 use stemma_controller::config::Config;
 use stemma_controller::desired::{Batch, Change, Encoded, PUBLISHED, Released};
 use stemma_controller::enrol::token;
+use stemma_controller::handed::Handed;
 use stemma_controller::init::init;
 use stemma_controller::records::request::Answer;
 use stemma_controller::registry::{Abandoned, Caller, Who};
@@ -270,7 +271,7 @@ pub(crate) fn config(data_dir: PathBuf) -> Config {
         agent_listen: Some("127.0.0.1:0".into()),
         ..args::Run::default()
     };
-    Config::load(&run).unwrap()
+    Config::load_with(&run, &Handed::default()).unwrap()
 }
 
 pub(crate) fn target(at: SocketAddr) -> Target {

@@ -84,7 +84,7 @@ async fn refusals(snapshot: &dyn Snapshot) -> Vec<Refusal> {
 impl Fleet {
     /// How often something was refused for a reason, by the text of `/metrics`.
     pub(crate) fn rejected(&self, reason: &str) -> u64 {
-        exported(&self.parts().metrics.text(), reason)
+        exported(&self.parts().metrics.text_within(None), reason)
     }
 
     /// The store's revision, commits that only tell of a refusal left out: these come when they come.
@@ -112,7 +112,7 @@ impl Fleet {
             }
             tokio::time::sleep(BETWEEN).await;
         }
-        assert_eq!(self.rejected(reason), count, "{reason} in /metrics:\n{}", self.parts().metrics.text());
+        assert_eq!(self.rejected(reason), count, "{reason} in /metrics:\n{}", self.parts().metrics.text_within(None));
         self.told(reason, count).await;
     }
 
@@ -142,7 +142,7 @@ impl Fleet {
     }
 
     async fn told(&self, reason: &str, count: u64) {
-        assert!(self.rejected(reason) >= count, "{reason} in /metrics:\n{}", self.parts().metrics.text());
+        assert!(self.rejected(reason) >= count, "{reason} in /metrics:\n{}", self.parts().metrics.text_within(None));
         let lines = said(reason) - self.said_before.get(reason).copied().unwrap_or_default();
         assert!(lines >= count.min(LINES), "{lines} lines in the journal tell of {reason}, not {count}");
         assert_eq!(self.ask(Method::GET, "/v1", &Value::Null).await.0, 200, "the next good request succeeds");

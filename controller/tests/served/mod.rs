@@ -18,7 +18,7 @@ use stemma_controller::blobs::Blobs;
 use stemma_controller::cache::Cache;
 use stemma_controller::registry::Registry;
 use stemma_controller::store::{
-    BoxFuture, Change, ChangeSource, CreateOptions, Entry, Epoch, Health, Identity, Limits, List, Query, RedbOptions,
+    BoxFuture, Change, ChangeSource, CreateOptions, Entry, Epoch, Health, Identity, List, Query, RedbOptions,
     RedbStore, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch, WatchError,
 };
 use stemma_core::traits::TraitNames;

@@ -21,7 +21,7 @@ use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, FactMap, GroupId, Inherited, Meta, Node, NodeGroupSpec, NodeId,
     NodeSpec, Object, Observation, ReleaseSpec, TemplateId, Timestamp, TraitSet,
 };
-use stemma_core::ownership::{Intent, Manager, OwnedMap, Owner, Said};
+use stemma_core::ownership::{Intent, Manager, OwnedMap, Said};
 use stemma_core::release::{CompiledRelease, compile, fuel};
 use stemma_core::resolve::{Answer, Resolution, ResolveCache, resolve_cluster, resolve_node};
 use stemma_core::task::Task;
@@ -136,12 +136,12 @@ fn labels(pairs: &[(&str, String)]) -> LabelLayer {
         (LabelKey::new(key).expect("a key"), Said::Value(LabelValue::new(value).expect("a value")))
     };
     let intent: Intent<LabelKey, LabelValue> = pairs.iter().map(said).collect();
-    LabelLayer::merging(OwnedMap::made_by(&owner(), &intent))
+    LabelLayer { provided: Some(OwnedMap::default().update(&manager(), &intent)), merge: Some(true) }
 }
 
-fn owner() -> Owner {
-    thread_local!(static OWNER: Owner = Owner::apply(&Manager::new("bench").expect("a manager")));
-    OWNER.with(Clone::clone)
+fn manager() -> Manager {
+    thread_local!(static MANAGER: Manager = Manager::new("bench").expect("a manager"));
+    MANAGER.with(Clone::clone)
 }
 
 fn parameters() -> ParameterLayer {
@@ -151,7 +151,7 @@ fn parameters() -> ParameterLayer {
             (LabelKey::new(&format!("p{at}")).expect("a key"), Said::Value(value))
         })
         .collect();
-    ParameterLayer::merging(OwnedMap::made_by(&owner(), &intent))
+    ParameterLayer { provided: Some(OwnedMap::default().update(&manager(), &intent)), merge: Some(true) }
 }
 
 fn two_hundred_nodes(library: &ReleaseSpec) {
@@ -191,8 +191,8 @@ fn two_hundred_nodes(library: &ReleaseSpec) {
             ClusterGraph::of(&fleet, cluster)
         });
         us += used;
-        let instances: usize = graph.placement().values().map(std::collections::BTreeSet::len).sum();
-        counts = (instances, graph.pair_count());
+        let placed: usize = graph.classes.iter().map(|class| class.nodes.len() * class.profile.tasks.len()).sum();
+        counts = (placed + graph.stages.len(), graph.order_pairs().len());
     }
     println!(
         "Fuel's library on 200 nodes: {} instances, {} pairs: {:.2} ms",

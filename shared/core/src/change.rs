@@ -62,9 +62,6 @@ pub(crate) const OF_RELEASE: &[FieldChange] = &[FieldChange { field: "tasks", cl
 /// An inspection rule that is new or gone: what it gives is known of hosts at once.
 pub(crate) const OF_RULE: &[FieldChange] = &[FieldChange { field: "actions", class: Class::InPlace }];
 
-/// The version of a secret, which is no object of the fleet: its value is nowhere here.
-pub(crate) const OF_SECRET: Class = Class::RolledOut;
-
 /// What operators or a host say, each field classified.
 pub trait Classified {
     /// The names of the fields.

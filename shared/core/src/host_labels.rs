@@ -26,8 +26,6 @@ const MAX_COMPILED: usize = 64 * 1024;
 const EXACT_DOMAIN: &str = "node-role.kubernetes.io";
 /// Domains that flow with all that is below them.
 const WIDE_DOMAINS: [&str; 3] = ["node-restriction.kubernetes.io", "node.cluster.x-k8s.io", "node.stemma.io"];
-/// Domains of annotations that flow with all that is below them.
-const ANNOTATION_DOMAINS: [&str; 2] = ["node.cluster.x-k8s.io", "node.stemma.io"];
 
 described! {
     /// `host_labels` as it stands on a template, cluster or group; the nearest one holds, as a whole.
@@ -50,7 +48,6 @@ described! {
 pub struct HostLabelRule {
     prefixes: Option<Vec<String>>,
     patterns: Vec<Regex>,
-    annotations: Vec<Regex>,
     accept: BTreeSet<LabelKey>,
 }
 
@@ -129,10 +126,10 @@ impl HostLabels {
         if let Some(key) = self.accept.iter().find(|key| is_restricted(key)) {
             return Err(InvalidHostLabels::Restricted { key: key.clone() });
         }
+        compile_all("annotations", &self.annotations)?;
         Ok(HostLabelRule {
             prefixes: self.prefixes.clone(),
             patterns: compile_all("patterns", &self.patterns)?,
-            annotations: compile_all("annotations", &self.annotations)?,
             accept: self.accept.clone(),
         })
     }
@@ -141,7 +138,7 @@ impl HostLabels {
 impl Default for HostLabelRule {
     /// Cluster API's rule, and nothing accepted from the host.
     fn default() -> Self {
-        Self { prefixes: None, patterns: Vec::new(), annotations: Vec::new(), accept: BTreeSet::new() }
+        Self { prefixes: None, patterns: Vec::new(), accept: BTreeSet::new() }
     }
 }
 
@@ -154,12 +151,6 @@ impl HostLabelRule {
             Some(prefixes) => prefixes.iter().any(|prefix| is_in_prefix(domain, prefix)),
         };
         by_domain || self.patterns.iter().any(|pattern| pattern.is_match(key))
-    }
-
-    /// Whether an annotation of this key flows.
-    pub fn annotation_flows(&self, key: &str) -> bool {
-        ANNOTATION_DOMAINS.iter().any(|wide| within(domain(key), wide))
-            || self.annotations.iter().any(|pattern| pattern.is_match(key))
     }
 
     /// Whether the host may fill this key.
@@ -227,7 +218,7 @@ mod tests {
     use super::*;
     use crate::key::LabelValue;
     use crate::labels::{LabelLayer, Level};
-    use crate::ownership::{Manager, OwnedMap, Owner, Said};
+    use crate::ownership::{Manager, OwnedMap, Said};
 
     fn rule(json: &str) -> Result<HostLabelRule, InvalidHostLabels> {
         serde_json::from_str::<HostLabels>(json).unwrap().compile()
@@ -249,8 +240,6 @@ mod tests {
         ] {
             assert_eq!(default.flows(key), flows, "{key}");
         }
-        assert!(default.annotation_flows("node.cluster.x-k8s.io/keep"));
-        assert!(!default.annotation_flows("node-role.kubernetes.io/keep"));
     }
 
     #[test]
@@ -302,13 +291,15 @@ mod tests {
 
     #[test]
     fn a_value_that_kubernetes_refuses_is_held_back() {
-        let owner = Owner::apply(&Manager::new("site").unwrap());
         let entries = [("node.stemma.io/a", "ok"), ("node.stemma.io/b", "not ok"), ("tier", "gold")];
         let intent = entries
             .into_iter()
             .map(|(key, value)| (LabelKey::new(key).unwrap(), Said::Value(LabelValue::new(value).unwrap())))
             .collect();
-        let layer = LabelLayer::merging(OwnedMap::made_by(&owner, &intent));
+        let layer = LabelLayer {
+            provided: Some(OwnedMap::default().update(&Manager::new("site").unwrap(), &intent)),
+            merge: Some(true),
+        };
         let map = HostLabelRule::default().decide(&Labels::of([(Level::Node, &layer)]));
         assert_eq!(map.flows, BTreeSet::from([LabelKey::new("node.stemma.io/a").unwrap()]));
         assert_eq!(map.held_back, BTreeSet::from([LabelKey::new("node.stemma.io/b").unwrap()]));

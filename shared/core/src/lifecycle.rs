@@ -88,10 +88,6 @@ pub struct LimitOutOfRange {
 }
 
 impl Field {
-    /// All fields, in the order of the manifests.
-    pub const ALL: [Self; 4] =
-        [Self::NodeDrainTimeout, Self::NodeVolumeDetachTimeout, Self::NodeDeletionTimeout, Self::MinReadySeconds];
-
     /// The name in manifests and over HTTP.
     pub const fn name(self) -> &'static str {
         match self {

@@ -46,9 +46,6 @@ pub struct Resolved<T, O = Origin> {
 }
 
 impl Level {
-    /// All levels, the farthest from the host first.
-    pub const ALL: [Self; 4] = [Self::ClusterTemplate, Self::Cluster, Self::NodeGroup, Self::Node];
-
     /// The name in answers, as `nodegroup`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,16 +68,18 @@ pub fn nearest<T>(said: impl IntoIterator<Item = (Level, T)>) -> Option<Resolved
 mod tests {
     use super::*;
 
+    const LEVELS: [Level; 4] = [Level::ClusterTemplate, Level::Cluster, Level::NodeGroup, Level::Node];
+
     #[test]
     fn the_nearest_level_is_the_greatest() {
-        assert!(Level::ALL.is_sorted());
+        assert!(LEVELS.is_sorted());
         assert_eq!(nearest([(Level::Node, 1), (Level::Cluster, 2)]), Some(Resolved { value: 1, origin: Level::Node }));
         assert_eq!(nearest::<u8>([]), None);
     }
 
     #[test]
     fn names_are_those_of_the_kinds() {
-        for level in Level::ALL {
+        for level in LEVELS {
             assert_eq!(serde_json::to_string(&level).unwrap(), format!("\"{level}\""));
         }
     }

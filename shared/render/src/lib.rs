@@ -111,13 +111,5 @@ impl Renderer {
     }
 }
 
-/// Renders one template of a file.
-///
-/// # Errors
-/// As [`Renderer::text`].
-pub fn render(template: &str, inputs: &Inputs, secrets: &dyn Secrets, limits: Limits) -> Result<String, RenderError> {
-    Renderer::new(inputs, secrets, limits).text(template)
-}
-
 #[cfg(test)]
 mod tests;

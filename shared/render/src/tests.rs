@@ -61,6 +61,10 @@ fn site() -> Inputs {
     inputs
 }
 
+fn render(template: &str, inputs: &Inputs, secrets: &dyn Secrets, limits: Limits) -> Result<String, RenderError> {
+    Renderer::new(inputs, secrets, limits).text(template)
+}
+
 fn text(template: &str) -> Result<String, String> {
     render(template, &site(), &Credentials, Limits::default()).map_err(|error| error.to_string())
 }

@@ -22,7 +22,7 @@ use stemma_wire::clock::SystemClock;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
 use stemma_wire::message::observed::LocalState;
 use stemma_wire::message::{Epoch, PartDigest, Revision, decode, encode};
-use stemma_wire::net::{Listen, TcpListen};
+use stemma_wire::net::TcpListen;
 use stemma_wire::serve::{Limits, Peer, Rejected, RequestBody, Server};
 use stemma_wire::tls::{
     Accepts, ClientIdentity, Fleet, Listener, Pin, RENEW_GRACE_SECONDS, ServerKey, client_config, server_config,

@@ -35,12 +35,6 @@ pub trait Listen: Send + 'static {
     /// # Errors
     /// What the system said. The accept loop takes any error as passing and tries again after a pause.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
-
-    /// The address that was bound (port 0 resolved).
-    ///
-    /// # Errors
-    /// When the system cannot say.
-    fn local_addr(&self) -> io::Result<SocketAddr>;
 }
 
 /// A way to reach a host.
@@ -79,6 +73,14 @@ impl TcpListen {
         socket.set_nonblocking(true)?;
         TcpListener::from_std(socket).map(Self)
     }
+
+    /// The address that was bound (port 0 resolved).
+    ///
+    /// # Errors
+    /// When the system cannot say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
 }
 
 impl Listen for TcpListen {
@@ -89,10 +91,6 @@ impl Listen for TcpListen {
         // A request and its answer are one small segment each: waiting to fill one only adds 40 ms.
         stream.set_nodelay(true)?;
         Ok((stream, peer))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
     }
 }
 
@@ -147,10 +145,6 @@ impl Listen for UnixListen {
                 other => (self.refused)(other),
             }
         }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(LOCAL)
     }
 }
 

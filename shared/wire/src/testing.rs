@@ -189,10 +189,6 @@ impl Listen for PipeListen {
             None => std::future::pending().await,
         }
     }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(([192, 0, 2, 2], 443).into())
-    }
 }
 
 impl Connect for PipeConnect {

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::path::PathBuf;
 
-use stemma_agent::sync::read_label_lines;
+use stemma_agent::sync::read_files;
 use stemma_author::Reader;
 use stemma_controller::args;
 use stemma_controller::ca::csr;
 use stemma_controller::config::Config;
+use stemma_controller::handed::Handed;
 use stemma_core::condition::Author as _;
 use stemma_core::key::{AnnotationKey, LabelKey, LabelValue};
 use stemma_core::manifest::{assemble, read_document};
@@ -26,7 +27,7 @@ use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::desired::{Known, Profile, TaskSet};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
 use stemma_wire::message::{Hash, Message, decode, encode};
-use stemma_wire::serve::check_heads;
+use stemma_wire::serve::HeadReader;
 use stemma_wire::tls::{Fleet, SpiffeId, spki_sha256};
 
 /// The most that an error says, in bytes. The texts of others (TOML, CEL) show the line, which a case may fill.
@@ -110,10 +111,11 @@ fn s46_s47_heads_of_requests() {
         "PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     ];
     run("head", &cases(&kept), |bytes| {
-        let whole = check_heads(bytes);
+        let read = |bytes: &[u8]| HeadReader::default().feed(bytes);
+        let whole = read(bytes);
         // However it is cut, the answer is the same: what is refused early is refused whole.
         for cut in [1, bytes.len() / 2] {
-            if check_heads(&bytes[..cut.min(bytes.len())]).is_err() {
+            if read(&bytes[..cut.min(bytes.len())]).is_err() {
                 assert!(whole.is_err());
             }
         }
@@ -175,7 +177,7 @@ const MANIFESTS: &[&str] = &[
 #[test]
 fn s51_manifests() {
     run_text("yaml", MANIFESTS, |text| {
-        checked(stemma::read_manifests(text));
+        checked(stemma::yaml::documents(text));
     });
     let json = [
         r#"{"kind":"Node","name":"web-1","nodegroup":"prod/web","labels":{"a":"b","c":null},"traits":["CUSTOM_A"],"properties":{"memory_mb":1}}"#,
@@ -214,9 +216,9 @@ fn s52_templates_scripts_and_conditions() {
 #[test]
 fn files_of_a_host_and_of_a_program() {
     run_text("labels.d", &["tier=gold\n# why\nsite.rack = r-1\n", "=\n==\nA=b"], |text| {
-        let (labels, findings) = read_label_lines(text);
-        assert!(labels <= 256 && findings.len() <= 64);
-        for finding in &findings {
+        let read = read_files([("text".to_owned(), Ok(text.to_owned()))]);
+        assert!(read.labels.len() <= 256 && read.findings.len() <= 64);
+        for finding in &read.findings {
             said(finding);
         }
     });
@@ -236,7 +238,7 @@ fn files_of_a_host_and_of_a_program() {
     let kept = "data_dir = \"/var/lib/stemma\"\nnames = [\"stemma.example\", \"10.0.0.1\"]\nextra_standard_traits = [\"HW_X\"]\n";
     run("controller.toml", &cases(&[kept]), |bytes| {
         std::fs::write(file.path(), bytes).expect("a temporary file");
-        checked(Config::load(&flags));
+        checked(Config::load_with(&flags, &Handed::default()));
     });
 }
 

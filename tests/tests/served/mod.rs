@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context as _, Result};
 use stemma_controller::args;
 use stemma_controller::config::Config;
+use stemma_controller::handed::Handed;
 use stemma_controller::init::Layout;
 use stemma_controller::run::{Options, Parts, start};
 use stemma_tests::fleet::Bound;
@@ -31,7 +32,7 @@ pub(crate) fn serve(data: &Path, options: Options) -> Result<Served> {
         agent_listen: free(),
         ..args::Run::default()
     };
-    let config = Config::load(&run)?;
+    let config = Config::load_with(&run, &Handed::default())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let controller = runtime.block_on(start(config, options))?;
     let bound = Bound {
@@ -61,9 +62,8 @@ impl Served {
     }
 
     /// The text of its metrics.
-    #[allow(dead_code, reason = "each test file uses its own part")]
     pub(crate) fn metrics(&self) -> String {
-        self.parts.metrics.text()
+        self.parts.metrics.text_within(None)
     }
 
     /// How many nodes earlier passes have missed: what a full resolve finds to do now.
@@ -74,7 +74,6 @@ impl Served {
     }
 
     /// What the controller counts, by the name of the metric.
-    #[allow(dead_code, reason = "each test file uses its own part")]
     pub(crate) fn counted(&self, metric: &str) -> u64 {
         let text = self.metrics();
         let value = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));

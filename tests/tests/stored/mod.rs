@@ -67,7 +67,6 @@ impl Stored {
     }
 
     /// How many commits of a principal the audit has.
-    #[allow(dead_code, reason = "each test file uses its own part")]
     pub(crate) fn commits(&self, principal: &str) -> usize {
         self.events.values().filter(|event| event.principal == principal).count()
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use ::redb::{Database, StorageBackend};
+use ::redb::Database;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -144,27 +144,6 @@ impl RedbStore {
         Self::start(open::open_file(path, SCHEMA, &options)?, options, path)
     }
 
-    /// Makes a store on a backend of the caller's: memory, or one that fails when told to.
-    ///
-    /// # Errors
-    /// [`OpenError::Io`], with `name` in the place of the path.
-    pub fn create_on(
-        backend: impl StorageBackend,
-        name: &Path,
-        create: &CreateOptions,
-        options: RedbOptions,
-    ) -> Result<Self, OpenError> {
-        Self::start(open::create_on(backend, name, create, &options)?, options, name)
-    }
-
-    /// Opens a store on a backend of the caller's.
-    ///
-    /// # Errors
-    /// As [`RedbStore::open`], with `name` in the place of the path.
-    pub fn open_on(backend: impl StorageBackend, name: &Path, options: RedbOptions) -> Result<Self, OpenError> {
-        Self::start(open::open_on(backend, name, SCHEMA, &options)?, options, name)
-    }
-
     fn start(database: Database, options: RedbOptions, path: &Path) -> Result<Self, OpenError> {
         let meta = schema::read_meta(&database)
             .map_err(|cause| OpenError::Damaged { path: path.to_owned(), cause: cause.into() })?;
@@ -208,10 +187,6 @@ impl Store for RedbStore {
 
     fn head(&self) -> BoxFuture<'_, Result<Revision, StoreError>> {
         Box::pin(async { Ok(self.shared.head()) })
-    }
-
-    fn limits(&self) -> &Limits {
-        &self.shared.options.limits
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'_, Result<Revision, StoreError>> {

@@ -11,12 +11,29 @@ use ::redb::backends::InMemoryBackend;
 use ::redb::{BackendError, StorageBackend};
 use bytes::Bytes;
 
-use super::{CreateOptions, RedbOptions, RedbStore};
+use super::{CreateOptions, OpenError, RedbOptions, RedbStore, open};
 use crate::store::conformance::{Bounds, Engine};
-use crate::store::{Epoch, Revision, Store};
+use crate::store::{Epoch, Revision, SCHEMA, Store};
 
 pub(crate) fn creation() -> CreateOptions {
     CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::from_static(b"fleet") }
+}
+
+impl RedbStore {
+    /// Makes a store on a backend of the test's: memory, or one that fails when told to.
+    pub(super) fn create_on(
+        backend: impl StorageBackend,
+        name: &Path,
+        create: &CreateOptions,
+        options: RedbOptions,
+    ) -> Result<Self, OpenError> {
+        Self::start(open::create_on(backend, name, create, &options)?, options, name)
+    }
+
+    /// Opens a store on a backend of the test's.
+    pub(super) fn open_on(backend: impl StorageBackend, name: &Path, options: RedbOptions) -> Result<Self, OpenError> {
+        Self::start(open::open_on(backend, name, SCHEMA, &options)?, options, name)
+    }
 }
 
 /// A new store in memory.

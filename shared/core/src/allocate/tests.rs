@@ -10,14 +10,14 @@ use crate::name::{NodeName, ObjectName};
 use crate::object::{
     Cluster, ClusterSpec, GroupId, Meta, Node, NodeGroup, NodeGroupSpec, NodeSpec, Object, SaidOnHost, Timestamp,
 };
-use crate::ownership::{Manager, OwnedMap, Owner, Said};
+use crate::ownership::{Manager, OwnedMap, Said};
 
 /// A node of the class `rc` with traits and memory.
 fn node(name: &str, traits: &[&str], memory: i64) -> Node {
-    let owner = Owner::apply(&Manager::new("test").unwrap());
+    let manager = Manager::new("test").unwrap();
     let traits = traits.iter().map(|name| (Trait::new(name).unwrap(), Said::Value(()))).collect();
     let spec = NodeSpec {
-        traits: OwnedMap::made_by(&owner, &traits),
+        traits: OwnedMap::default().update(&manager, &traits),
         properties: json!({"memory_mb": memory, "disk_gb": 100 - memory}).as_object().unwrap().clone(),
         extra: json!({"resource_class": "rc"}).as_object().unwrap().clone(),
         ..NodeSpec::default()

@@ -66,8 +66,6 @@ impl Fleet {
             Change::RemoveNamespace(id) => self.put_namespace(id, None),
             Change::Rule(rule) => self.put_rule(rule.meta.uuid, Some(rule), dirty),
             Change::RemoveRule(id) => self.put_rule(id, None, dirty),
-            Change::Secret(name, version) => self.put_secret(&name, Some(version), dirty),
-            Change::RemoveSecret(name) => self.put_secret(&name, None, dirty),
         }
         None
     }
@@ -95,14 +93,6 @@ impl Fleet {
         if changes.iter().any(|one| one.class.reach() != Reach::Nobody) {
             dirty.add_all();
         }
-    }
-
-    fn put_secret(&mut self, name: &Arc<str>, version: Option<u64>, dirty: &mut Dirty) {
-        let before = match version {
-            Some(version) => self.secrets.insert(Arc::clone(name), version),
-            None => self.secrets.remove(name),
-        };
-        self.reach_secret(name, before != version, dirty);
     }
 
     fn put_release(&mut self, release: Arc<CompiledRelease>, dirty: &mut Dirty) {
@@ -422,14 +412,6 @@ impl Fleet {
             Some(id) => Some(self.template(id).ok_or_else(|| missing(Missing::ClusterTemplate(id)))?),
         };
         GroupFold::new(group, cluster, template, self).map(Arc::new).map_err(missing)
-    }
-
-    /// Reaches the nodes whose tasks or requirements read a secret, where its version is another.
-    fn reach_secret(&self, name: &str, differs: bool, dirty: &mut Dirty) {
-        if differs && change::OF_SECRET.reach() == Reach::ByTasks {
-            let wanted = |read: &Read| matches!(read, Read::Secret(own) if **own == *name);
-            self.groups.keys().for_each(|group| self.reach_in(*group, &wanted, dirty));
-        }
     }
 
     /// The nodes of a group whose tasks or requirements read such a thing.

@@ -58,10 +58,6 @@ pub enum Change {
     Rule(Arc<InspectionRule>),
     /// An inspection rule is gone.
     RemoveRule(Uuid),
-    /// A secret has another version; its value is never here.
-    Secret(Arc<str>, u64),
-    /// A secret is gone.
-    RemoveSecret(Arc<str>),
 }
 
 /// The nodes that a change reaches: their answers may be others now. All nodes of a fleet are one value, since they may be many.
@@ -79,19 +75,9 @@ impl Dirty {
         all.into_iter().flatten().chain(named)
     }
 
-    /// Whether nobody is reached.
-    pub fn is_empty(&self) -> bool {
-        !self.is_of_all && self.nodes.is_empty()
-    }
-
     /// Whether every node is reached.
     pub fn is_of_all(&self) -> bool {
         self.is_of_all
-    }
-
-    /// Whether a node is reached.
-    pub fn contains(&self, id: NodeId) -> bool {
-        self.is_of_all || self.nodes.contains(&id)
     }
 
     /// Takes in what another change reached.

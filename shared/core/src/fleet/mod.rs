@@ -70,7 +70,6 @@ pub struct Fleet {
     /// What was said on hosts: seldom anything, so that a node has no room for it.
     said: OrdMap<NodeId, Arc<SaidOnHost>>,
     by_name: OrdMap<NodeName, NodeId>,
-    secrets: OrdMap<Arc<str>, u64>,
     /// The catalogue: no node's answer depends on it.
     namespaces: OrdMap<Uuid, Arc<Namespace>>,
     /// What these say, made when it is first asked for: every snapshot until one of them changes has the same.
@@ -328,19 +327,9 @@ impl Fleet {
         self.catalog.get_or_init(|| Catalog::of(self.namespaces.values()))
     }
 
-    /// The catalogue.
-    pub fn namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
-        self.namespaces.values()
-    }
-
     /// The inspection rules.
     pub fn rules(&self) -> &RuleSet {
         &self.rules
-    }
-
-    /// The version of a secret; 0: there is none.
-    pub(crate) fn secret_version(&self, name: &str) -> u64 {
-        self.secrets.get(name).copied().unwrap_or(0)
     }
 
     /// Whether nodes of a group have a profile under this very fold.

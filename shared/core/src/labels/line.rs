@@ -87,8 +87,11 @@ pub enum OfferEffect {
 /// All that was said of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line<V> {
+    /// What the levels said, the farthest from the host first.
     pub(super) statements: Vec<Statement<V>>,
+    /// What rules and the host would fill in, in the order in which they were asked.
     pub(super) offers: Vec<Offer<V>>,
+    /// How the key stands.
     pub(super) standing: Standing,
 }
 
@@ -110,21 +113,6 @@ impl<V> Default for Line<V> {
 }
 
 impl<V> Line<V> {
-    /// What the levels said, the farthest from the host first.
-    pub fn statements(&self) -> &[Statement<V>] {
-        &self.statements
-    }
-
-    /// What rules and the host would fill in, in the order in which they were asked.
-    pub fn offers(&self) -> &[Offer<V>] {
-        &self.offers
-    }
-
-    /// How the key stands.
-    pub const fn standing(&self) -> Standing {
-        self.standing
-    }
-
     /// The effective value, if there is one.
     pub fn value(&self) -> Option<&V> {
         match self.standing {

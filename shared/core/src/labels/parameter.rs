@@ -122,7 +122,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::ownership::{Manager, Owner, Said};
+    use crate::ownership::{Manager, Said};
 
     fn nested(depth: usize) -> Value {
         (0..depth).fold(json!(1), |inner, _| json!([inner]))
@@ -151,7 +151,7 @@ mod tests {
         let of = |bytes: usize| {
             let value = ParameterValue::new(json!("v".repeat(bytes - "size".len() - "\"\"".len()))).unwrap();
             let intent = [(LabelKey::new("size").unwrap(), Said::Value(value))].into_iter().collect();
-            check_parameters(&OwnedMap::made_by(&Owner::update(&Manager::new("m").unwrap()), &intent))
+            check_parameters(&OwnedMap::default().update(&Manager::new("m").unwrap(), &intent))
         };
         assert_eq!(of(MAX_PARAMETERS), Ok(()));
         assert_eq!(of(MAX_PARAMETERS + 1), Err(ParametersTooLarge { bytes: MAX_PARAMETERS + 1 }));

@@ -20,11 +20,11 @@ fn provided(pairs: &[(&str, Option<&str>)]) -> OwnedMap<LabelKey, LabelValue> {
 }
 
 fn merging(pairs: &[(&str, Option<&str>)]) -> LabelLayer {
-    Layer::merging(provided(pairs))
+    Layer { provided: Some(provided(pairs)), merge: Some(true) }
 }
 
 fn replacing(pairs: &[(&str, Option<&str>)]) -> LabelLayer {
-    Layer::replacing(provided(pairs))
+    Layer { provided: Some(provided(pairs)), merge: Some(false) }
 }
 
 fn fold(levels: &[(Level, LabelLayer)]) -> Labels {
@@ -42,8 +42,8 @@ fn explained(labels: &Labels, key: &str) -> Vec<String> {
         let value = said.said.value().map_or("-", LabelValue::as_str);
         format!("{} {value} {outcome:?}", said.level)
     });
-    let offers = line.offers().iter().enumerate().map(|(at, offer)| {
-        let outcome = if line.standing() == (Standing::Filled { at }) { "Wins" } else { "NoEffect" };
+    let offers = line.offers.iter().enumerate().map(|(at, offer)| {
+        let outcome = if line.standing == (Standing::Filled { at }) { "Wins" } else { "NoEffect" };
         format!("{} {} {outcome}", offer.origin, offer.value)
     });
     said.chain(offers).collect()
@@ -68,7 +68,7 @@ fn every_level_that_spoke_is_told_with_what_came_of_it() {
         assert_eq!(labels.get(key).map(LabelValue::as_str), value, "{key}");
         assert_eq!(explained(&labels, key), lines, "{key}");
     }
-    assert_eq!(labels.line("tier").unwrap().statements()[0].owners[0].to_string(), "site:apply");
+    assert_eq!(labels.line("tier").unwrap().statements[0].owners[0].to_string(), "site:apply");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_level_that_replaces_leaves_a_null_without_effect_open_to_the_host() {
         .fill(&Fill { origin: Origin::Host, grants: false, labels: &host });
     assert_eq!(labels.values(), values(&[("a", "host"), ("b", "1")]));
     let labels = fold(&[(Cluster, replacing(&[("a", None)])), (NodeGroup, replacing(&[("b", Some("1"))]))]);
-    assert_eq!(labels.line("a").unwrap().standing(), Standing::Absent);
+    assert_eq!(labels.line("a").unwrap().standing, Standing::Absent);
 }
 
 #[test]
@@ -178,7 +178,10 @@ fn provided_empty_is_not_the_same_as_not_provided() {
     let taken_away =
         provided(&[("b", Some("1"))]).patch(&Manager::new("u").unwrap(), &removing(intent(&[("b", None)])));
     assert!(taken_away.is_empty());
-    assert_eq!(fold(&[template, (Cluster, Layer::replacing(taken_away))]).values(), values(&[]));
+    assert_eq!(
+        fold(&[template, (Cluster, Layer { provided: Some(taken_away), merge: Some(false) })]).values(),
+        values(&[])
+    );
 }
 
 #[test]
@@ -188,9 +191,15 @@ fn annotations_and_parameters_go_the_same_way() {
         let Written(intent) = serde_json::from_value(text).unwrap();
         OwnedMap::default().update(&manager, &intent)
     };
-    let above = Parameters::default()
-        .below(Cluster, &Layer::merging(read(json!({"sizes": {"a": 1, "b": 2}, "peers": [1], "mtu": 1500}))));
-    let own = above.below(Node, &Layer::merging(read(json!({"sizes": {"a": 9}, "peers": null}))));
+    let above = Parameters::default().below(
+        Cluster,
+        &Layer {
+            provided: Some(read(json!({"sizes": {"a": 1, "b": 2}, "peers": [1], "mtu": 1500}))),
+            merge: Some(true),
+        },
+    );
+    let own = above
+        .below(Node, &Layer { provided: Some(read(json!({"sizes": {"a": 9}, "peers": null}))), merge: Some(true) });
     assert_eq!(own.get("sizes").map(|value| (**value).clone()), Some(json!({"a": 9})), "no deep merge");
     assert_eq!(own.get("peers"), None);
     assert_eq!(own.get("mtu").map(|value| (**value).clone()), Some(json!(1500)));

@@ -436,8 +436,8 @@ mod tests {
         update(&mut spec, "bob", r#"{"paused": true, "labels": {"tier": "silver", "ntp": "x"}}"#, BodyShape::Own)
             .unwrap();
         assert_eq!(spec.description, "a");
-        let owners = spec.inherited.labels.provided.as_ref().unwrap().owners();
-        let texts: Vec<_> = owners.iter().map(|(key, owners)| format!("{} {}", key.as_str(), owners[0])).collect();
+        let labels = spec.inherited.labels.provided.as_ref().unwrap();
+        let texts: Vec<_> = labels.iter().map(|(key, said)| format!("{} {}", key.as_str(), said.owners[0])).collect();
         assert_eq!(texts, ["ntp git:apply", "tier bob:update"], "keys that are sent unchanged keep their owners");
         update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Own).unwrap();
         assert_eq!((spec.description.as_str(), &spec.inherited.labels.provided), ("", &None));

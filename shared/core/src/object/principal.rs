@@ -93,9 +93,6 @@ impl PrincipalCertificate {
 }
 
 impl PrincipalRole {
-    /// All of them, the least first.
-    pub const ALL: [Self; 3] = [Self::Viewer, Self::Operator, Self::Admin];
-
     /// The word for it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -103,11 +100,6 @@ impl PrincipalRole {
             Self::Operator => "operator",
             Self::Admin => "admin",
         }
-    }
-
-    /// The role of a word.
-    pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|role| role.name() == word)
     }
 }
 

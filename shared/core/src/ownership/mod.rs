@@ -151,12 +151,6 @@ impl<K, V> Default for OwnedMap<K, V> {
 }
 
 impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
-    /// A new map of one author.
-    pub fn made_by(owner: &Owner, intent: &Intent<K, V>) -> Self {
-        let entries = intent.iter().map(|(key, said)| (key.clone(), Entry::new(said.clone(), owner.clone()))).collect();
-        Self { entries }
-    }
-
     /// A map of entries that are kept in another form, as an object's top-level fields are.
     pub fn from_entries(entries: impl IntoIterator<Item = (K, Entry<V>)>) -> Self {
         Self { entries: entries.into_iter().collect() }
@@ -349,23 +343,9 @@ impl<K: Ord, V> OwnedMap<K, V> {
         self.entries.iter()
     }
 
-    /// What is said, without the owners: the map as an author would write it.
-    pub fn intent(&self) -> Intent<K, V>
-    where
-        K: Clone,
-        V: Clone,
-    {
-        self.entries.iter().map(|(key, entry)| (key.clone(), entry.said.clone())).collect()
-    }
-
     /// The keys that have a value; of a set, its members.
     pub fn members(&self) -> impl Iterator<Item = &K> {
         self.entries.iter().filter(|(_, entry)| !entry.said.is_tombstone()).map(|(key, _)| key)
-    }
-
-    /// The owners by key, as answers show them: `{key: ["M:apply", …]}`.
-    pub fn owners(&self) -> BTreeMap<&K, &[Owner]> {
-        self.entries.iter().map(|(key, entry)| (key, &*entry.owners)).collect()
     }
 }
 

@@ -119,7 +119,7 @@ fn what_is_stored_reads_back() {
     let stored = r#"{"x":{"said":{"value":1},"owners":["a:apply"],"since_ms":null},"y":{"said":"tombstone","owners":["a:apply"],"since_ms":null}}"#;
     assert_eq!(serde_json::to_string(&map).unwrap(), stored);
     assert_eq!(serde_json::from_str::<Map>(stored).unwrap(), map);
-    let set = OwnedSet::made_by(&Owner::apply(&manager("a")), &Intent::from([("m".to_owned(), Said::Value(()))]));
+    let set = OwnedSet::default().update(&manager("a"), &Intent::from([("m".to_owned(), Said::Value(()))]));
     let stored = serde_json::to_string(&set).unwrap();
     assert_eq!(serde_json::from_str::<OwnedSet<String>>(&stored).unwrap().members().count(), 1);
 }

@@ -233,11 +233,6 @@ impl Profile {
         let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
         waits.map(|(at, barrier)| (self.tasks[*at as usize], &self.barriers[*barrier as usize])).collect()
     }
-
-    /// Whether the nodes wait for that task on other nodes, or for that stage.
-    pub fn waits_for(&self, ix: TaskIx) -> bool {
-        self.barriers.iter().any(|barrier| barrier.task == ix)
-    }
 }
 
 impl CompiledRelease {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value as Json;
 
-use super::number::{is_plain, number};
+use super::number::number;
 use crate::name::cut;
 
 /// The longest expression, in bytes.
@@ -21,7 +21,7 @@ pub struct Expression {
 enum Form {
     /// Equal to the whole text.
     Plain,
-    /// An operator without the operand that it needs: never met.
+    /// An operator without the operand that it needs, or a stored one with an operand that is no number now: never met.
     Never,
     AnyOf(Vec<Box<str>>),
     AllIn(Vec<Box<str>>),
@@ -108,6 +108,18 @@ impl Expression {
         Ok(Self { text: text.into(), form: read(text)? })
     }
 
+    /// Reads an expression that is stored. An earlier version took digits of all scripts as numbers, and so may have stored what is
+    /// no number now: nothing meets that.
+    ///
+    /// # Errors
+    /// [`InvalidExpression`] for one that was never stored.
+    pub(super) fn stored(text: &str) -> Result<Self, InvalidExpression> {
+        match Self::new(text) {
+            Err(InvalidExpression::NoNumber { .. }) => Ok(Self { text: text.into(), form: Form::Never }),
+            read => read,
+        }
+    }
+
     /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -138,21 +150,6 @@ impl Expression {
         let text = self.text.trim_start();
         let bare = text.strip_prefix('s').unwrap_or(text);
         matches!(self.form, Form::Plain) && bare.starts_with(['=', '!', '<', '>'])
-    }
-
-    /// Checks a new expression more strictly than one that is stored already.
-    ///
-    /// # Errors
-    /// [`InvalidExpression::NoNumber`] for a number with digits of other scripts.
-    pub(super) fn check(&self) -> Result<(), InvalidExpression> {
-        let mut words = words(&self.text);
-        let (first, found) = (words.next(), words.next().unwrap_or_default());
-        match NUMBER_OPERATORS.into_iter().find(|known| first == Some(known.0)) {
-            Some((operator, _, text_operator)) if !is_plain(found) => {
-                Err(InvalidExpression::NoNumber { operator, found: cut(found), text_operator })
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Whether a value meets it.

@@ -15,6 +15,9 @@ use crate::traits::TraitNames;
 /// How many requirements an object has at most.
 pub const MAX_REQUIREMENTS: usize = 64;
 
+/// Reads a key and its expression: a new one, or one that is stored.
+type Read = fn(&str, &str) -> Result<Requirement, InvalidRequirement>;
+
 /// Several requirements, all of which must hold, in their order.
 ///
 /// Read from a map `{KEY: EXPRESSION}`, where an expression may be a list of them, or from a list of such maps and
@@ -66,15 +69,19 @@ impl Requirements {
     /// # Errors
     /// [`InvalidRequirements`].
     pub fn from_json(raw: &RawValue) -> Result<Self, InvalidRequirements> {
+        Self::read(raw, Requirement::new)
+    }
+
+    fn read(raw: &RawValue, read: Read) -> Result<Self, InvalidRequirements> {
         let mut all = Self::default();
         match raw.get().as_bytes().first() {
             Some(b'n') => {}
-            Some(b'{') => all.add_map(raw)?,
+            Some(b'{') => all.add_map(raw, read)?,
             Some(b'[') => {
                 for item in json::items(raw) {
                     match serde_json::from_str::<String>(item.get()) {
                         Ok(text) => all.0.push(Requirement::parse(&text)?),
-                        Err(_) if item.get().starts_with('{') => all.add_map(item)?,
+                        Err(_) if item.get().starts_with('{') => all.add_map(item, read)?,
                         Err(_) => return Err(InvalidRequirements::NoMapOrText),
                     }
                 }
@@ -84,9 +91,9 @@ impl Requirements {
         Self::checked(all.0)
     }
 
-    fn add_map(&mut self, raw: &RawValue) -> Result<(), InvalidRequirements> {
+    fn add_map(&mut self, raw: &RawValue, read: Read) -> Result<(), InvalidRequirements> {
         let members = json::members(raw).map_err(|_| InvalidRequirements::NoList)?;
-        members.into_iter().try_for_each(|(key, raw)| self.add(&key, raw))
+        members.into_iter().try_for_each(|(key, raw)| self.add(&key, raw, read))
     }
 
     /// Whether nothing is required.
@@ -119,7 +126,7 @@ impl Requirements {
         Ok(Self(all))
     }
 
-    fn add(&mut self, key: &str, raw: &RawValue) -> Result<(), InvalidRequirements> {
+    fn add(&mut self, key: &str, raw: &RawValue, read: Read) -> Result<(), InvalidRequirements> {
         let wrong = || InvalidRequirements::NoExpression { key: crate::name::cut(key) };
         let several: Vec<Box<RawValue>>;
         let expressions: Vec<&RawValue> = if raw.get().starts_with('[') {
@@ -130,7 +137,7 @@ impl Requirements {
         };
         for expression in expressions {
             let text = scalar_text(expression).ok().flatten().ok_or_else(wrong)?;
-            self.0.push(Requirement::new(key, &text)?);
+            self.0.push(read(key, &text)?);
         }
         Ok(())
     }
@@ -158,7 +165,7 @@ impl Serialize for Requirements {
 
 impl<'de> Deserialize<'de> for Requirements {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_json(&Box::<RawValue>::deserialize(deserializer)?).map_err(D::Error::custom)
+        Self::read(&Box::<RawValue>::deserialize(deserializer)?, Requirement::stored).map_err(D::Error::custom)
     }
 }
 
@@ -229,13 +236,28 @@ mod tests {
 
     #[test]
     fn digits_of_other_scripts_are_read_where_they_are_stored_and_refused_where_they_are_written() {
-        let stored: Requirements = serde_json::from_str(r#"{"property:cpus": ">= \uff14"}"#).unwrap();
+        struct Cpus(&'static str);
+        impl FieldLookup for Cpus {
+            fn has_trait(&self, _: &crate::traits::Trait) -> bool {
+                false
+            }
+            fn value(&self, _: &super::super::Field) -> Option<super::super::Value<'_>> {
+                Some(super::super::Value::text(self.0))
+            }
+        }
+        let written = |text: &str| Requirements::from_json(&serde_json::from_str::<Box<RawValue>>(text).unwrap());
+        let fullwidth = r#"{"property:cpus": ">= \uff14"}"#;
+        let stored: Requirements = serde_json::from_str(fullwidth).unwrap();
         assert_eq!(stored.0[0].expression(), ">= \u{ff14}");
-        let refused = stored.check(&TraitNames::default()).unwrap_err().to_string();
+        assert_eq!(serde_json::from_str::<Requirements>(&serde_json::to_string(&stored).unwrap()).unwrap(), stored);
+        assert!(!stored.hold(&Cpus("4")) && !stored.hold(&Cpus("\u{ff14}")), "nothing meets it");
+        let refused = written(fullwidth).unwrap_err().to_string();
         assert!(refused.contains("compares numbers, and \"\u{ff14}\" is none"), "{refused}");
-        let arabic: Requirements = serde_json::from_str(r#"{"property:cpus": ">= \u0664"}"#).unwrap();
-        assert_eq!(arabic.check(&TraitNames::default()), Ok(()));
-        let text: Requirements = serde_json::from_str(r#"{"property:cpus": "s== \uff14"}"#).unwrap();
-        assert_eq!(text.check(&TraitNames::default()), Ok(()), "texts are compared as they are");
+        let arabic = written(r#"{"property:cpus": ">= \u0664"}"#).unwrap();
+        assert!(arabic.hold(&Cpus("4")) && !arabic.hold(&Cpus("3")));
+        assert!(
+            written(r#"{"property:cpus": "s== \uff14"}"#).unwrap().hold(&Cpus("\u{ff14}")),
+            "texts are compared as they are"
+        );
     }
 }

@@ -113,7 +113,7 @@ mod tests {
     fn the_four_operators_of_an_object_ask_the_effective_labels() {
         let tier = (LabelKey::new("tier").unwrap(), Said::Value(LabelValue::new("gold").unwrap()));
         let provided = OwnedMap::default().update(&Manager::new("test").unwrap(), &Intent::from([tier]));
-        let labels = Labels::default().below(Level::Node, &LabelLayer::merging(provided));
+        let labels = Labels::default().below(Level::Node, &LabelLayer { provided: Some(provided), merge: Some(true) });
         for (key, operator, values, matches) in [
             ("tier", "In", &["gold", "silver"][..], true),
             ("tier", "In", &["silver"], false),

@@ -107,11 +107,6 @@ impl Selector {
         parse::parse(text).map(Self::from_terms)
     }
 
-    /// A selector that matches everything.
-    pub const fn everything() -> Self {
-        Self { terms: Some(Vec::new()) }
-    }
-
     /// A selector that matches nothing: what a missing object form means.
     pub const fn nothing() -> Self {
         Self { terms: None }

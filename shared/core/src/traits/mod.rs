@@ -155,11 +155,6 @@ impl TraitNames {
             Err(InvalidTrait { name: cut(name) })
         }
     }
-
-    /// All names that are no `CUSTOM_` ones: the standard ones and the site's.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        standard().iter().copied().chain(self.extra.iter().map(Trait::as_str))
-    }
 }
 
 /// The standard names, sorted.
@@ -242,7 +237,7 @@ impl NodeTraits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ownership::{Manager, OwnedMap, Owner, Said};
+    use crate::ownership::{Manager, OwnedMap, Said};
 
     fn name(text: &str) -> Trait {
         Trait::new(text).unwrap()
@@ -269,9 +264,8 @@ mod tests {
 
     #[test]
     fn each_trait_names_its_sources_and_suppression_spares_the_operators() {
-        let owner = Owner::apply(&Manager::new("site").unwrap());
-        let operators = OwnedMap::made_by(
-            &owner,
+        let operators = OwnedMap::default().update(
+            &Manager::new("site").unwrap(),
             &BTreeMap::from([(name("CUSTOM_A"), Said::Value(())), (name("CUSTOM_B"), Said::Value(()))]),
         );
         let rules = |names: &[&str]| names.iter().copied().map(Arc::from).collect::<BTreeSet<Arc<str>>>();

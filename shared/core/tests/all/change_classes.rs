@@ -169,7 +169,10 @@ fn tag(text: &str) -> TagName {
 
 fn map<V: Clone + PartialEq>(key: &str, value: V) -> Layer<LabelKey, V> {
     let key = LabelKey::new(key).expect("a key");
-    Layer::merging(OwnedMap::made_by(&owner(), &Intent::from([(key, Said::Value(value))])))
+    Layer {
+        provided: Some(OwnedMap::default().update(&manager(), &Intent::from([(key, Said::Value(value))]))),
+        merge: Some(true),
+    }
 }
 
 fn value(text: &str) -> LabelValue {
@@ -177,7 +180,7 @@ fn value(text: &str) -> LabelValue {
 }
 
 fn members<K: Ord + Clone + std::fmt::Display>(key: K) -> OwnedSet<K> {
-    OwnedMap::made_by(&owner(), &Intent::from([(key, Said::Value(()))]))
+    OwnedMap::default().update(&manager(), &Intent::from([(key, Said::Value(()))]))
 }
 
 fn owners() -> FieldOwners {
@@ -195,7 +198,10 @@ fn host_labels() -> HostLabels {
 fn annotations() -> Layer<AnnotationKey, AnnotationValue> {
     let key = AnnotationKey::new("own").expect("a key");
     let value = AnnotationValue::new("2").expect("a value");
-    Layer::merging(OwnedMap::made_by(&owner(), &Intent::from([(key, Said::Value(value))])))
+    Layer {
+        provided: Some(OwnedMap::default().update(&manager(), &Intent::from([(key, Said::Value(value))]))),
+        merge: Some(true),
+    }
 }
 
 /// The rows of what goes down the levels.
@@ -259,7 +265,9 @@ fn check_acts<S: Spec + Idle>(field: &str, class: Class, old: &S, new: &S) {
 /// Checks that the rows name every field, and gives those that an object differs in after each edit.
 fn each<S: Spec + Classified + Idle>(old: &S, rows: &[Row<S>]) -> Vec<(&'static str, Class, S)> {
     let edited = each_said(old, rows);
-    edited.iter().for_each(|(field, class, new)| check_acts(field, *class, old, new));
+    for (field, class, new) in &edited {
+        check_acts(field, *class, old, new);
+    }
     edited
 }
 
@@ -559,9 +567,18 @@ fn a_node() {
     }
 }
 
+/// The same said by another author.
+fn owned_by<K: Ord + Clone + std::fmt::Display, V: Clone + PartialEq>(
+    other: &Manager,
+    map: &OwnedMap<K, V>,
+) -> OwnedMap<K, V> {
+    let said: Intent<K, V> = map.iter().map(|(key, entry)| (key.clone(), entry.said.clone())).collect();
+    OwnedMap::default().update(other, &said)
+}
+
 #[test]
 fn who_owns_what_is_said_changes_nobody() {
-    let other = Owner::apply(&Manager::new("other").expect("a manager"));
+    let other = Manager::new("other").expect("a manager");
     let mut site = Site::new();
     let mut node = Node::clone(site.node("db-2"));
     node.spec.inherited.labels = map("own", value("2"));
@@ -569,12 +586,11 @@ fn who_owns_what_is_said_changes_nobody() {
     node.spec.tags.assigned = members(tag("extra"));
     site.apply(Change::Node(Arc::new(node.clone())));
     let before = site.answers();
-    let intents = (node.spec.traits.intent(), node.spec.tags.assigned.intent());
-    let labels = node.spec.inherited.labels.provided.take().expect("it has some").intent();
     let spec = &mut node.spec;
-    spec.inherited.labels.provided = Some(OwnedMap::made_by(&other, &labels));
-    spec.traits = OwnedMap::made_by(&other, &intents.0);
-    spec.tags.assigned = OwnedMap::made_by(&other, &intents.1);
+    let labels = spec.inherited.labels.provided.take().expect("it has some");
+    spec.inherited.labels.provided = Some(owned_by(&other, &labels));
+    spec.traits = owned_by(&other, &spec.traits);
+    spec.tags.assigned = owned_by(&other, &spec.tags.assigned);
     let reached = site.apply(Change::Node(Arc::new(node)));
     check("owners", Class::Nowhere, &[], &reached, &before, &site.answers());
 }

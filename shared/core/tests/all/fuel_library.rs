@@ -68,7 +68,6 @@ fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
         let any = expected["policy_any"]["task"].as_str().expect("the task of policy any");
         assert!(more.iter().all(|[_, after]| after[1] == any), "{file}: too many {more:?}");
         assert_eq!(found.graph().check(), Ok(()), "{file}");
-        assert_eq!(found.graph().pair_count(), edges.len(), "{file}");
     }
 }
 
@@ -76,7 +75,7 @@ fn the_real_clusters_are_placed_and_ordered_as_fuel_did() {
 fn a_hundred_nodes_have_as_many_instances_as_fuel_counted() {
     let (Some(import), Some(expected)) = (library(), shared::<Value>("data/fuel/scale_100.json")) else { return };
     let found = Scenario::with(&import.spec, &expected).expect("the library compiles");
-    assert_eq!(found.graph().placement().values().map(BTreeSet::len).sum::<usize>(), 5_432);
+    assert_eq!(found.placement().values().map(BTreeSet::len).sum::<usize>(), 5_432);
     assert_eq!(found.graph().check(), Ok(()));
     let placed = found.placement();
     for (node, count) in expected["counts"]["per_node"].as_object().expect("counts") {

@@ -50,7 +50,6 @@ fn a_task_that_waits_for_itself_elsewhere_makes_a_cycle_and_no_pair_of_one() {
     documents.push(json!({"kind": "Node", "name": "web-2", "nodegroup": "prod/webs"}));
     let both = graph(&documents);
     assert_eq!(pairs(&both), ["web-1/turn before web-2/turn", "web-2/turn before web-1/turn"]);
-    assert_eq!(both.pair_count(), 2);
     assert!(both.check().is_err());
 }
 
@@ -65,5 +64,4 @@ fn a_pair_that_an_edge_stands_for_anyway_is_counted_once() {
     ]);
     let graph = graph(&site(&json!({}), &tasks));
     assert_eq!(pairs(&graph), ["db-10/base before web-1/late", "db-2/base before web-1/late"]);
-    assert_eq!(graph.pair_count(), 2);
 }

@@ -8,9 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use stemma_core::host_labels::HostLabels;
-use stemma_core::key::{
-    AnnotationKey, LabelKey, LabelValue, check_annotations, format_value, is_kubernetes_value, is_restricted,
-};
+use stemma_core::key::{AnnotationKey, LabelKey, LabelValue, check_annotations, is_kubernetes_value, is_restricted};
 use stemma_core::labels::{BodyShape, LabelLayer, Labels, Level, Written, differences, merge_after, read_merge};
 use stemma_core::ownership::{Manager, OwnedMap};
 
@@ -170,13 +168,13 @@ fn the_three_differences_are_magnums() {
     }
 }
 
+/// The file's cases of `format_value` are not met: no value is made fit for Kubernetes, one that is not does not flow.
 #[derive(Deserialize)]
 struct Syntax {
     keys: Vec<KeyCase>,
     values: Vec<ValueCase>,
     annotation_maps: Vec<Annotated>,
     annotation_total_size: Vec<Sizes>,
-    format_value: Vec<Formatted>,
 }
 
 #[derive(Deserialize)]
@@ -212,12 +210,6 @@ struct Size {
     value_bytes: usize,
 }
 
-#[derive(Deserialize)]
-struct Formatted {
-    input: String,
-    output: String,
-}
-
 fn annotations_hold<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)> + Clone) -> bool {
     entries.clone().into_iter().all(|(key, _)| AnnotationKey::new(key).is_ok()) && check_annotations(entries).is_ok()
 }
@@ -242,9 +234,6 @@ fn keys_and_values_are_kubernetes_ones() {
             case.entries.iter().map(|size| ("k".repeat(size.key_bytes), "v".repeat(size.value_bytes))).collect();
         let entries = texts.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         assert_eq!(check_annotations(entries).is_ok(), case.valid, "{}", case.name);
-    }
-    for case in file.format_value {
-        assert_eq!(format_value(&case.input), case.output, "{:?}", case.input);
     }
 }
 
@@ -298,7 +287,8 @@ fn s32_restricted_keys_are_node_restrictions_and_the_controllers_own() {
     }
 }
 
-/// The file's cases of taints are not met: "Taints are not kept".
+/// Two parts of the file are not met. Cases of taints: "Taints are not kept". What becomes of annotations: no annotation flows to a
+/// host yet, which `host_labels.annotations` is a finding for.
 #[derive(Deserialize)]
 struct Syncs {
     cases: Vec<Sync>,
@@ -315,28 +305,20 @@ struct Sync {
 struct SyncInput {
     machine: Machine,
     additional_sync_machine_labels: Vec<String>,
-    additional_sync_machine_annotations: Vec<String>,
 }
 
 #[derive(Deserialize)]
 struct Machine {
     labels: Texts,
-    annotations: Texts,
 }
 
 #[derive(Deserialize)]
 struct SyncExpect {
     managed_labels: Texts,
-    node_annotations: Texts,
 }
 
 /// Labels that Cluster API makes up from the state of its infrastructure; Stemma has no such state.
 const MADE_UP: &str = "cluster.x-k8s.io/interruptible";
-/// Cluster API's bookkeeping on the node. "The agent owns only the keys it has put there, keeps that record in its
-/// state directory": so none of it stands in annotations, and none of it can be overridden.
-const BOOKKEEPING: &str = "cluster.x-k8s.io/";
-const TRACKED: &str = "cluster.x-k8s.io/annotations-from-machine";
-
 /// Cluster API's patterns are unanchored, ours "match the whole key".
 fn unanchored(patterns: &[String]) -> Vec<String> {
     patterns.iter().map(|pattern| format!(".*(?:{pattern}).*")).collect()
@@ -346,20 +328,11 @@ fn unanchored(patterns: &[String]) -> Vec<String> {
 fn what_flows_to_the_host_is_cluster_apis_rule() {
     let Some(Syncs { cases }) = given::read("vectors/propagation/node_label_sync.json") else { return };
     for case in cases {
-        let host_labels = HostLabels {
-            patterns: unanchored(&case.input.additional_sync_machine_labels),
-            annotations: unanchored(&case.input.additional_sync_machine_annotations),
-            ..HostLabels::default()
-        };
+        let host_labels =
+            HostLabels { patterns: unanchored(&case.input.additional_sync_machine_labels), ..HostLabels::default() };
         let rule = host_labels.compile().unwrap();
         let flowing: Vec<_> = case.input.machine.labels.keys().filter(|key| rule.flows(key)).collect();
         let wanted: Vec<_> = case.expect.managed_labels.keys().filter(|key| *key != MADE_UP).collect();
         assert_eq!(flowing, wanted, "{}", case.name);
-        let tracked = case.expect.node_annotations.get(TRACKED).map_or("", String::as_str);
-        let tracked: Vec<_> = tracked.split(',').filter(|key| !key.is_empty()).collect();
-        let annotations = case.input.machine.annotations.keys();
-        let flowing: Vec<_> =
-            annotations.filter(|key| rule.annotation_flows(key) && !key.starts_with(BOOKKEEPING)).collect();
-        assert_eq!(flowing, tracked, "{}: annotations", case.name);
     }
 }

@@ -62,9 +62,9 @@ fn step(map: &mut Map, op: &Step) -> Expect {
         "update" => *map = map.update(&manager, &intent),
         other => panic!("operation {other}"),
     }
-    let labels = map.intent().into_iter().map(|(key, said)| (key, said.value().cloned().unwrap())).collect();
-    let names = |(key, owners): (&String, &[_])| (key.clone(), owners.iter().map(ToString::to_string).collect());
-    let owners = map.owners().into_iter().map(names).collect();
+    let labels = map.iter().map(|(key, entry)| (key.clone(), entry.said.value().cloned().unwrap())).collect();
+    let names = |owners: &[_]| owners.iter().map(ToString::to_string).collect();
+    let owners = map.iter().map(|(key, entry)| (key.clone(), names(&entry.owners))).collect();
     Expect { labels, owners, conflict }
 }
 

@@ -1,5 +1,4 @@
 //! A fleet of manifests, with the changes that made it: what tests of the model ask and edit.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,12 +1,10 @@
 //! What the tests over given data share: reading it, and making a fleet of it.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stemma_core::condition::{Author, AuthorError, Condition, TemplateReads};
-use stemma_core::finding::Finding;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::graph::ClusterGraph;
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef, TagName};
@@ -14,7 +12,7 @@ use stemma_core::object::{
     ClusterId, ClusterSpec, GroupId, Matching, Meta, NodeGroupSpec, NodeId, NodeSpec, NodeTags, Object, PrimarySpec,
     ReleaseSpec, Timestamp,
 };
-use stemma_core::ownership::{Intent, Manager, OwnedSet, Owner, Said};
+use stemma_core::ownership::{Intent, Manager, OwnedSet, Said};
 use stemma_core::release::{CompiledRelease, ReleaseError, compile, fuel};
 use uuid::Uuid;
 
@@ -55,7 +53,6 @@ pub(crate) fn list<'a>(value: &'a Value, field: &str) -> Vec<&'a str> {
 pub(crate) struct Scenario {
     pub(crate) fleet: Fleet,
     pub(crate) cluster: ClusterId,
-    pub(crate) findings: Vec<Finding>,
 }
 
 impl Scenario {
@@ -76,7 +73,6 @@ impl Scenario {
     pub(crate) fn with(spec: &ReleaseSpec, value: &Value) -> Result<Self, String> {
         let release =
             compiled(spec).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-        let findings = release.findings.clone();
         let mut fleet = Fleet::new();
         let (cluster, group) = (ClusterId(Uuid::from_u128(1)), GroupId(Uuid::from_u128(2)));
         let meta = |uuid, name: &str| Meta::new(uuid, ObjectName::new(name).expect("a name"), Timestamp(0));
@@ -92,7 +88,7 @@ impl Scenario {
         }
         choose(&mut fleet, cluster, &nodes);
         fleet.set_loaded();
-        Ok(Self { fleet, cluster, findings })
+        Ok(Self { fleet, cluster })
     }
 
     pub(crate) fn graph(&self) -> ClusterGraph {
@@ -101,9 +97,18 @@ impl Scenario {
 
     /// Node (`null` for the stages) to tasks, as the vectors write it.
     pub(crate) fn placement(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let placed = self.graph().placement().into_iter();
-        let name = |node: Option<Arc<str>>| node.map_or_else(|| "null".to_owned(), |name| name.to_string());
-        placed.map(|(node, tasks)| (name(node), tasks.iter().map(ToString::to_string).collect())).collect()
+        let graph = self.graph();
+        let mut placed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for class in &graph.classes {
+            let ids: Vec<_> = class.profile.tasks.iter().map(|ix| class.profile.release.id(*ix).to_owned()).collect();
+            for node in class.nodes.iter().filter(|_| !ids.is_empty()) {
+                placed.entry(node.to_string()).or_default().extend(ids.iter().cloned());
+            }
+        }
+        if !graph.stages.is_empty() {
+            placed.insert("null".to_owned(), graph.stages.iter().map(ToString::to_string).collect());
+        }
+        placed
     }
 
     /// Every pair, as the vectors write it.
@@ -136,7 +141,7 @@ fn read_node(value: &Value, at: u128, group: GroupId, fleet: &Fleet) -> Object<N
     let produced: BTreeSet<TagName> = table.effective_tags(&roles, &NodeTags::default()).into_keys().collect();
     let set = |tags: &mut dyn Iterator<Item = &TagName>| -> OwnedSet<TagName> {
         let intent: Intent<TagName, ()> = tags.map(|tag| (tag.clone(), Said::Value(()))).collect();
-        OwnedSet::made_by(&Owner::update(&Manager::new("vectors").expect("a manager")), &intent)
+        OwnedSet::default().update(&Manager::new("vectors").expect("a manager"), &intent)
     };
     let by_hand = NodeTags {
         assigned: set(&mut tags.difference(&produced)),

@@ -22,7 +22,7 @@ use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 use crate::net::{Connect, Dial, Stream};
-use crate::tls::{Identity, Refusal, server_identity};
+use crate::tls::{Refusal, server_identity};
 
 pub use error::{ClientError, RequestOutcome};
 pub use target::{BadTarget, Target};
@@ -64,7 +64,6 @@ pub struct Client<C: Connect = Dial> {
 
 struct Open {
     sender: SendRequest<Full<Bytes>>,
-    server: Option<Identity>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -92,11 +91,6 @@ impl<C: Connect> Client<C> {
     /// Who is called.
     pub fn target(&self) -> &Target {
         &self.target
-    }
-
-    /// Who answered the last handshake, by its certificate.
-    pub fn server(&self) -> Option<&Identity> {
-        self.open.as_ref().and_then(|open| open.server.as_ref())
     }
 
     /// Lets the connection go; the next request opens another.
@@ -201,7 +195,7 @@ impl<C: Connect> Client<C> {
         let stream = self.connect.connect(&self.target.host, self.target.port).await;
         let stream = stream.map_err(|source| ClientError::Unreachable { target: target(), source })?;
         let Some(tls) = self.tls.clone().filter(|_| self.target.tls) else {
-            return self.speak(stream, None).await;
+            return self.speak(stream).await;
         };
         let name = ServerName::try_from(self.target.host.clone())
             .map_err(|_| ClientError::Untrusted { target: target(), source: Refusal::WrongName })?;
@@ -210,12 +204,11 @@ impl<C: Connect> Client<C> {
                 Some(refusal) => ClientError::Untrusted { target: target(), source: refusal.clone() },
                 None => ClientError::Handshake { target: target(), source },
             })?;
-        let server = server_identity(stream.get_ref().1, 0)
-            .map_err(|source| ClientError::Untrusted { target: target(), source })?;
-        self.speak(stream, Some(server)).await
+        server_identity(stream.get_ref().1, 0).map_err(|source| ClientError::Untrusted { target: target(), source })?;
+        self.speak(stream).await
     }
 
-    async fn speak<S: Stream>(&self, stream: S, server: Option<Identity>) -> Result<Open, ClientError> {
+    async fn speak<S: Stream>(&self, stream: S) -> Result<Open, ClientError> {
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(32 * 1024)
             .handshake(TokioIo::new(stream))
@@ -223,7 +216,7 @@ impl<C: Connect> Client<C> {
             .map_err(|source| ClientError::Broken { source })?;
         // How it ended is told to who waits for an answer.
         let task = tokio::spawn(async move { drop(connection.await) });
-        Ok(Open { sender, server, task })
+        Ok(Open { sender, task })
     }
 
     /// The whole of a body; a connection whose body was left is not used again.

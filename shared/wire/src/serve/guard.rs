@@ -47,7 +47,7 @@ impl<S: Stream> Guard<S> {
     pub(super) fn new(inner: S, watch: Arc<Watch>, shared: Arc<Shared>, peer: Arc<Peer>) -> Self {
         Self {
             inner,
-            reader: HeadReader::new(),
+            reader: HeadReader::default(),
             watch,
             shared,
             peer,

@@ -22,9 +22,10 @@ pub(crate) const MAX_HEADERS: usize = 64;
 ///                          │                        (n = 0: at once)
 ///                          └─ chunked ──▶ Chunked (the connection's last request)
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Before a request's first byte.
+    #[default]
     Between,
     /// Within a head.
     Head,
@@ -36,8 +37,8 @@ pub(crate) enum Phase {
 
 /// What is wrong with a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// More bytes than [`MAX_HEAD_BYTES`] or more lines than [`MAX_HEADERS`].
+pub enum Fault {
+    /// More bytes or more lines than a head may have.
     TooLarge,
     /// A line that ends without CR, a folded one, no request line, another protocol.
     Line,
@@ -48,7 +49,8 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) fn reason(self) -> &'static str {
+    /// The reason for which a listener refuses it, by its stable name.
+    pub fn reason(self) -> &'static str {
         match self {
             Self::TooLarge => "head_too_large",
             Self::Line => "head_malformed",
@@ -67,8 +69,8 @@ impl Fault {
 }
 
 /// The reader of one connection's heads.
-#[derive(Debug)]
-pub(crate) struct HeadReader {
+#[derive(Debug, Default)]
+pub struct HeadReader {
     phase: Phase,
     bytes: u16,
     /// Lines ended so far in this head, the request line among them.
@@ -95,21 +97,6 @@ pub(crate) struct LastHead {
 }
 
 impl HeadReader {
-    pub(crate) fn new() -> Self {
-        Self {
-            phase: Phase::Between,
-            bytes: 0,
-            lines: 0,
-            hosts: 0,
-            length: None,
-            chunked: false,
-            heads: 0,
-            length_at: 0..0,
-            last: None,
-            partial: Vec::new(),
-        }
-    }
-
     /// How many heads have ended so far.
     pub(crate) fn heads(&self) -> u32 {
         self.heads
@@ -125,7 +112,10 @@ impl HeadReader {
     }
 
     /// Takes the next bytes of the connection.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+    ///
+    /// # Errors
+    /// [`Fault`] of the head that they are a part of; nothing more may be taken then.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         while !bytes.is_empty() {
             match self.phase {
                 Phase::Chunked => return Ok(()),
@@ -225,7 +215,7 @@ impl HeadReader {
         let length = self.length.unwrap_or(0);
         let length_at = usize::from(self.length_at.start)..usize::from(self.length_at.end);
         let last = LastHead { bytes: usize::from(self.bytes), length, length_at };
-        *self = Self { phase, heads: self.heads.wrapping_add(1), last: Some(last), ..Self::new() };
+        *self = Self { phase, heads: self.heads.wrapping_add(1), last: Some(last), ..Self::default() };
         Ok(())
     }
 
@@ -298,7 +288,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8]) -> Result<Phase, Fault> {
-        let mut reader = HeadReader::new();
+        let mut reader = HeadReader::default();
         reader.feed(bytes)?;
         Ok(reader.phase())
     }
@@ -307,12 +297,12 @@ mod tests {
     fn a_request_is_followed_to_its_end_however_it_is_cut() {
         let two = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-Length: 5\r\n\r\nhelloGET /b HTTP/1.1\r\nhost: h\r\n\r\n";
         for cut in 0..=two.len() {
-            let mut reader = HeadReader::new();
+            let mut reader = HeadReader::default();
             reader.feed(&two[..cut]).expect("a good half");
             reader.feed(&two[cut..]).expect("the other");
             assert_eq!(reader.phase(), Phase::Between, "cut at {cut}");
         }
-        let mut reader = HeadReader::new();
+        let mut reader = HeadReader::default();
         for byte in two {
             reader.feed(std::slice::from_ref(byte)).expect("a good byte");
         }
@@ -337,7 +327,7 @@ mod tests {
     fn the_last_head_says_where_its_length_is_written() {
         let bytes = b"POST /a HTTP/1.1\r\nHost: h\r\ncontent-length:  15 \r\n\r\nhello";
         for cut in 0..bytes.len() - 5 {
-            let mut reader = HeadReader::new();
+            let mut reader = HeadReader::default();
             reader.feed(&bytes[..cut]).expect("a good half");
             reader.feed(&bytes[cut..]).expect("the other");
             let last = reader.last().expect("a head");

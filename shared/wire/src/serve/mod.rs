@@ -46,6 +46,7 @@ use crate::tls::{Refusal, peer_identity};
 
 pub use body::{BodyError, RequestBody};
 pub use connections::Connections;
+pub use head::{Fault, HeadReader};
 pub use peer::Peer;
 pub use rejected::{Refused, Rejected, Witness};
 
@@ -113,14 +114,6 @@ impl Default for Limits {
             shutdown: Duration::from_secs(10),
         }
     }
-}
-
-/// What a listener makes of the first bytes of a connection, without one: the reason for which it would refuse them, by its stable name.
-///
-/// # Errors
-/// The reason.
-pub fn check_heads(bytes: &[u8]) -> Result<(), &'static str> {
-    head::HeadReader::new().feed(bytes).map_err(head::Fault::reason)
 }
 
 /// What answers the requests of a listener. Implemented by closures `Fn(&Arc<Peer>, Request<RequestBody>) -> Future`.

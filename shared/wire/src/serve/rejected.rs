@@ -126,11 +126,6 @@ impl Rejected {
         self.lock().iter().map(|(reason, tally)| (*reason, tally.total)).collect()
     }
 
-    /// The count of one reason so far.
-    pub fn count(&self, reason: &str) -> u64 {
-        self.lock().get(reason).map_or(0, |tally| tally.total)
-    }
-
     /// Says each minute, for as long as it is polled, how many had no entry.
     pub async fn say_counts(&self) -> Infallible {
         let mut ticks = interval(MINUTE);
@@ -195,7 +190,7 @@ mod tests {
         let (start, from) = (Instant::now(), |n: u8| Some(IpAddr::from([10, 0, 0, n])));
         let said: Vec<_> = (0..25).map(|_| rejected.tally("x", from(1), start)).collect();
         assert_eq!(said.iter().flatten().count(), 10);
-        assert_eq!(rejected.count("x"), 25);
+        assert_eq!(rejected.counts()["x"], 25);
         assert_eq!(rejected.tally("x", from(2), start), Some(15), "a flood hides no other address");
         for n in 3..=255 {
             rejected.tally("x", from(n), start);

@@ -1,11 +1,10 @@
-//! The controller's side: signing batches and changes of epoch.
+//! The controller's side: signing batches.
 
 use ring::signature::Ed25519KeyPair;
 
 use super::merkle::Tree;
-use super::{Leaf, Root, batch_statement, epoch_change_statement};
-use crate::message::signed::{EpochChange, Proof, Signature};
-use crate::message::{Epoch, Revision};
+use super::{Leaf, batch_statement};
+use crate::message::signed::{Proof, Signature};
 
 /// A controller's signing key, with the certificate that goes with each signature.
 pub struct Signer {
@@ -52,29 +51,8 @@ impl Signer {
         SignedBatch { tree, size, signature }
     }
 
-    /// Signs a change of epoch.
-    pub fn sign_epoch_change(&self, from: Epoch, to: Epoch, at: Revision, reason: String) -> EpochChange {
-        let unsigned = Signature { bytes: Vec::new(), signer: Vec::new() };
-        let mut change = EpochChange { from, to, at, reason, signature: unsigned };
-        change.signature = self.signature(&epoch_change_statement(&change));
-        change
-    }
-
     fn signature(&self, statement: &[u8]) -> Signature {
         Signature { bytes: self.key.sign(statement).as_ref().to_vec(), signer: self.chain.clone() }
-    }
-}
-
-impl Batch {
-    /// Adds a leaf and says where it stands.
-    pub fn push(&mut self, leaf: Leaf) -> usize {
-        self.leaves.push(leaf);
-        self.leaves.len() - 1
-    }
-
-    /// Whether there is nothing to sign.
-    pub fn is_empty(&self) -> bool {
-        self.leaves.is_empty()
     }
 }
 
@@ -94,10 +72,5 @@ impl SignedBatch {
             path: self.tree.path(index),
             signature: self.signature.clone(),
         })
-    }
-
-    /// The root that was signed.
-    pub fn root(&self) -> Root {
-        self.tree.root()
     }
 }
