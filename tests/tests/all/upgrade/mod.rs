@@ -108,7 +108,7 @@ fn is_quiet(served: &Served, commits: u64) -> Result<()> {
 /// That a full resolve finds nothing to do.
 fn nothing_is_missed(served: &Served) -> Result<()> {
     let missed = served.missed()?;
-    ensure!(missed == 0, "the first resolve missed {missed} nodes");
+    ensure!(missed == 0, "what was resolved before missed {missed} nodes");
     Ok(())
 }
 
