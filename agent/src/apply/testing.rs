@@ -11,7 +11,7 @@ use stemma_core::digest::sha256;
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
-use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
+use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, WireVersion};
 use stemma_wire::sign::{Batch, Leaf, Signer};
 use uuid::Uuid;
 
@@ -129,7 +129,7 @@ pub(crate) fn bytes(desired: &Desired) -> (Vec<u8>, Vec<u8>) {
 /// A desired state as the ledger holds it.
 pub(crate) fn accepted(revision: u64, desired: &Desired) -> Accepted {
     let (known, task_set) = bytes(desired);
-    Accepted { epoch: EPOCH, revision: Revision(revision), known, task_set }
+    Accepted { version: WireVersion::FIRST, epoch: EPOCH, revision: Revision(revision), known, task_set }
 }
 
 /// Credentials that no controller takes, over long ago.
@@ -245,6 +245,6 @@ impl Set {
             ..TaskSet::default()
         };
         let digest = PartDigest(sha256(&postcard::to_stdvec(&task_set).unwrap()));
-        Desired { known, task_set, digest }
+        Desired { version: WireVersion::FIRST, known, task_set, digest }
     }
 }

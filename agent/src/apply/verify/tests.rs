@@ -18,7 +18,7 @@ fn state() -> Desired {
 fn check(controller: &Controller, offer: &SignedDesired, held: Option<u64>) -> Result<Accepted, Refused> {
     let trust = Trust::new(&controller.identity()).unwrap();
     let held = held.map(|revision| accepted(revision, &state()));
-    verify_desired(&trust, offer, held.as_ref(), NOW)
+    verify_desired(&trust, (WireVersion::FIRST, offer), held.as_ref(), NOW)
 }
 
 #[test]
