@@ -252,4 +252,44 @@ mod tests {
         let bytes = postcard::to_allocvec(&Profile { tasks }).unwrap();
         assert_eq!(ProfileRecord::new(bytes, Vec::new()).untranslated(), BTreeSet::from(["old".to_owned()]));
     }
+
+    #[test]
+    fn a_profile_of_a_later_wire_version_is_refused_and_one_without_a_version_is_of_the_first() {
+        let bytes = postcard::to_allocvec(&Profile::default()).unwrap();
+        let record = ProfileRecord::new(bytes, Vec::new());
+        let stored = codec::encode(&record);
+        assert_eq!(&stored[..], br#"{"schema":1,"record":{"bytes":[0],"blobs":[]}}"#, "as 118d023 wrote it");
+        assert_eq!(codec::decode::<ProfileRecord>(&stored).unwrap(), record);
+        let later = br#"{"schema":1,"record":{"version":9,"bytes":[0],"blobs":[]}}"#;
+        let refused = codec::decode::<ProfileRecord>(later).unwrap_err();
+        let why = std::error::Error::source(&refused).unwrap().to_string();
+        let expected = "the profile has wire version 9, this program knows up to 1: run the newer stemma-controller";
+        assert!(why.starts_with(expected), "{why}");
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_stored_task_set_is_known_by_its_digest_in_every_wire_version() {
+        let profile = Profile {
+            tasks: vec![ProfileTask {
+                id: "a".to_owned(),
+                definition: String::new(),
+                references: Vec::new(),
+                after: Vec::new(),
+                barriers: Vec::new(),
+            }],
+        };
+        let (old, new) = (WireVersion::CURRENT, WireVersion::THROW_AWAY);
+        let name = |version| hash_content(&encode_part(version, &profile));
+        let task_set = |version| TaskSet { profile: Some(name(version)), ..TaskSet::default() };
+        let sent = |version| digest_part(version, &encode_part(version, &task_set(version)));
+        // As each of the two would have stored it.
+        for version in [old, new] {
+            let stored = ProfileRecord { version, ..ProfileRecord::new(encode_part(version, &profile), Vec::new()) };
+            let read = codec::decode::<ProfileRecord>(&codec::encode(&stored)).unwrap();
+            let released = ReleasedRecord { revision: 1, at: Timestamp(0), task_set: task_set(version), release: None };
+            assert_eq!(released.digests(Some(&read)), [sent(old), sent(new)], "{version}");
+            assert_eq!(read.profile().as_ref(), Some(&profile), "{version}");
+        }
+    }
 }
