@@ -484,7 +484,7 @@ impl DesiredTable {
             return;
         }
         let leaves = new.iter().flat_map(|(slot, released)| {
-            released.parts.iter().map(|DesiredParts { known, task_set }| {
+            released.parts.iter().map(move |DesiredParts { known, task_set }| {
                 Leaf::desired(slot.node(), self.epoch, released.revision, known.name, task_set.name)
             })
         });

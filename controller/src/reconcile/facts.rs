@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::released::{Untranslated, candidate, runs, task_sets};
 use crate::cache::Model;
 use crate::desired::size::{self, TooLarge};
-use crate::records::reported::{ReleasedRecord, StoredResult};
+use crate::records::reported::StoredResult;
 
 /// What the model says of the state of a node. The table of statuses adds whether its agent is there, and whether two hosts have its identity.
 pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {

@@ -157,6 +157,7 @@ const fn first() -> WireVersion {
     WireVersion::FIRST
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn is_first(version: &WireVersion) -> bool {
     *version == WireVersion::FIRST
 }

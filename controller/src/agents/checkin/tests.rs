@@ -233,7 +233,6 @@ async fn an_agent_is_told_its_state_grants_and_profile_in_the_version_that_it_sp
     let table = &site.check_ins.desired;
     table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
     let (_, decided) = table.digests(NODE).unwrap();
-    table.open_barriers(vec![(NODE, decided, vec![])], Revision(5));
     let open = Barrier { task: "b".to_owned(), selector: "tags=x".to_owned() };
     table.open_barriers(vec![(NODE, decided, vec![open.clone()])], Revision(5));
     let mut held_in = Vec::new();
