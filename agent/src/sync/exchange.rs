@@ -7,13 +7,14 @@ use hyper::{Request, Response, StatusCode};
 use sha2::{Digest as _, Sha256};
 use stemma_wire::client::{Client, ClientError};
 use stemma_wire::endpoint::Endpoint;
-use stemma_wire::error::{ErrorBody, ErrorType};
+use stemma_wire::error::ErrorType;
 use stemma_wire::message::channel::FromSync;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::desired::Profile;
-use stemma_wire::message::{DecodeError, Hash, Message, WireVersion, decode_up_to, encode_as};
+use stemma_wire::message::{DecodeError, Hash, Message as _, WireVersion, decode_up_to, encode_as};
 
 use super::join::sentence;
+use super::post::kind;
 use crate::channel::Sender;
 
 /// The largest blob.
@@ -76,32 +77,6 @@ pub(super) async fn check_in(mut client: Client, version: WireVersion, request: 
     let answer = client.send_within(post, within).await.map_err(ExchangeError::from).and_then(answered);
     let answer = answer.and_then(|body| Ok(decode_up_to::<CheckInAnswer>(version, &body)?.1));
     (client, answer)
-}
-
-/// Sends a message in the newest version that the controller reads, from this one down; gives that version and the answer.
-pub(super) async fn post<M: Message>(
-    client: &mut Client,
-    endpoint: Endpoint,
-    newest: WireVersion,
-    message: &M,
-) -> Result<(WireVersion, Response<Bytes>), ClientError> {
-    let mut version = newest;
-    loop {
-        let answer = client.send(endpoint.request(&[], encode_as(version, message))).await?;
-        match version.before() {
-            Some(before)
-                if !answer.status().is_success() && kind(answer.body()) == ErrorType::MessageVersion.name() =>
-            {
-                version = before;
-            }
-            _ => return Ok((version, answer)),
-        }
-    }
-}
-
-/// The name of an error in a body; empty where there is none.
-fn kind(body: &[u8]) -> String {
-    ErrorBody::parse(body).map(|body| body.kind).unwrap_or_default()
 }
 
 /// Where what a hash names is asked for.
@@ -206,7 +181,6 @@ mod tests {
     use std::rc::Rc;
 
     use stemma_wire::client::{ClientLimits, Target};
-    use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
     use stemma_wire::message::hash_content;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -278,50 +252,6 @@ mod tests {
         };
         let (given, pieces) = tokio::join!(fetching, hearing);
         (given, pieces, asked.take())
-    }
-
-    /// A controller that reads the first version alone. Gives the versions in which it was asked.
-    #[cfg(debug_assertions)]
-    async fn older_controller() -> (Target, Rc<RefCell<Vec<u8>>>) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let target = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let asked = Rc::new(RefCell::new(Vec::new()));
-        let versions = asked.clone();
-        tokio::task::spawn_local(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = Vec::new();
-            while let Ok(1..) = stream.read_buf(&mut request).await {
-                let Some(head) = request.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
-                let Some(version) = request.get(head + 4).copied() else { continue };
-                versions.borrow_mut().push(version);
-                request.clear();
-                let (status, body) = if version == 1 {
-                    ("200 OK", encode_as(WireVersion::FIRST, &RenewAnswer { chain: vec![vec![7]] }))
-                } else {
-                    ("400 Bad Request", br#"{"error": {"code": 400, "type": "message.version"}}"#.to_vec())
-                };
-                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
-                stream.write_all(&[answer.as_bytes(), &body].concat()).await.unwrap();
-            }
-        });
-        (target, asked)
-    }
-
-    #[cfg(debug_assertions)]
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_controller_that_does_not_read_the_newest_version_is_asked_in_the_one_before() {
-        let turn = async {
-            let (target, asked) = older_controller().await;
-            let mut client = Client::new(target, None, ClientLimits::default());
-            let request = RenewRequest { csr: vec![1] };
-            let newest = WireVersion::THROW_AWAY;
-            let (version, answer) = post(&mut client, Endpoint::Renew, newest, &request).await.unwrap();
-            assert_eq!((version, answer.status()), (WireVersion::FIRST, StatusCode::OK));
-            assert_eq!(*asked.borrow(), [2, 1]);
-            let read = decode_up_to::<RenewAnswer>(version, answer.body());
-            assert_eq!(read, Ok((version, RenewAnswer { chain: vec![vec![7]] })));
-        };
-        tokio::task::LocalSet::new().run_until(turn).await;
     }
 
     #[tokio::test(flavor = "current_thread")]

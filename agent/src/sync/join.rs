@@ -18,8 +18,8 @@ use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::connection::Connection;
-use super::exchange::post;
 use super::joining::{self, KeyError};
+use super::post::post;
 use super::state::{Credentials, GivenError, StateError};
 use crate::host::{Host, HostError};
 use crate::identity::Identity;

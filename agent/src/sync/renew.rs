@@ -13,8 +13,8 @@ use stemma_wire::message::{WireVersion, decode_up_to};
 use tokio::time::Instant;
 
 use super::backoff::within;
-use super::exchange::post;
 use super::join::{JoinError, signing_request, validity};
+use super::post::post;
 use super::state::{self, Credentials};
 use crate::host::Host;
 

@@ -215,8 +215,8 @@ impl Fleet {
     }
 
     /// Publishes a desired state for one node, as the reconciler would.
-    pub(crate) fn publish(&self, node: Uuid, revision: u64, state: Released) {
-        let state = Released { revision: Revision(revision), ..state };
+    pub(crate) fn publish(&self, node: Uuid, revision: u64, mut state: Released) {
+        state.revision = Revision(revision);
         let changes = vec![(node, Change::Release(Box::new(state)))];
         self.parts().desired.publish(Batch { revision: Revision(revision), changes });
     }
