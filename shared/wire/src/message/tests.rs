@@ -356,7 +356,7 @@ fn the_digest_of_a_part_belongs_to_its_version() {
 /// a host whose network half was taken over may be given one part under the signature of the other.
 #[test]
 fn what_a_later_version_hashes_is_no_part_of_the_first() {
-    let hashed = |bytes: &[u8]| [&[0xff; 16], &[2], bytes].concat();
+    let hashed = |bytes: &[u8]| [&[0xff; 16][..], &[2], bytes].concat();
     assert_eq!(digest_part(WireVersion(2), b"part").0, stemma_core::digest::sha256(&hashed(b"part")));
     for bytes in [encode(&known()), encode(&task_set()), encode(&observation()), vec![0; 100]] {
         let hashed = hashed(&bytes[1..]);
