@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 
 use stemma_wire::message::channel::{FromApply, FromSync};
-use stemma_wire::message::{DecodeError, Message, decode, encode};
+use stemma_wire::message::{DecodeError, Message, WireVersion, decode_up_to, encode_as};
 use tokio::sync::mpsc;
 
 /// Messages that may wait in one direction.
@@ -28,7 +28,11 @@ pub type ApplyEnd = End<FromApply, FromSync>;
 
 /// Where one half says something to the other. Clones say it to the same one, in the order in which they send.
 #[derive(Clone)]
-pub struct Sender<M>(mpsc::Sender<Vec<u8>>, PhantomData<M>);
+pub struct Sender<M> {
+    raw: mpsc::Sender<Vec<u8>>,
+    newest: WireVersion,
+    sends: PhantomData<M>,
+}
 
 /// Why a message did not cross.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,9 +56,15 @@ pub enum ChannelError {
 /// Two ends that talk to each other.
 #[must_use]
 pub fn pair() -> (SyncEnd, ApplyEnd) {
+    pair_up_to(WireVersion::CURRENT)
+}
+
+/// The same in an agent that speaks wire versions up to this one.
+#[must_use]
+pub fn pair_up_to(newest: WireVersion) -> (SyncEnd, ApplyEnd) {
     let (to_apply, from_sync) = mpsc::channel(WAITING);
     let (to_sync, from_apply) = mpsc::channel(WAITING);
-    (End::new(to_apply, from_apply), End::new(to_sync, from_sync))
+    (End::new(to_apply, from_apply, newest), End::new(to_sync, from_sync, newest))
 }
 
 impl<M: Message> Sender<M> {
@@ -63,17 +73,31 @@ impl<M: Message> Sender<M> {
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::Large`].
     pub async fn send(&self, message: &M) -> Result<(), ChannelError> {
-        let bytes = encode(message);
+        self.send_as(self.newest, message).await
+    }
+
+    /// Sends in a version, which is that of the parts in the message.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`], [`ChannelError::Large`].
+    pub async fn send_as(&self, version: WireVersion, message: &M) -> Result<(), ChannelError> {
+        let bytes = encode_as(version, message);
         if bytes.len() > M::MAX_BYTES {
             return Err(ChannelError::Large { bytes: bytes.len(), limit: M::MAX_BYTES });
         }
-        self.0.send(bytes).await.map_err(|_| ChannelError::Closed)
+        self.raw.send(bytes).await.map_err(|_| ChannelError::Closed)
     }
 }
 
 impl<S: Message + Clone, R: Message> End<S, R> {
-    fn new(sender: mpsc::Sender<Vec<u8>>, receiver: mpsc::Receiver<Vec<u8>>) -> Self {
-        Self { sender: Sender(sender, PhantomData), receiver, receives: PhantomData }
+    fn new(raw: mpsc::Sender<Vec<u8>>, receiver: mpsc::Receiver<Vec<u8>>, newest: WireVersion) -> Self {
+        Self { sender: Sender { raw, newest, sends: PhantomData }, receiver, receives: PhantomData }
+    }
+
+    /// The newest wire version that this agent speaks.
+    #[must_use]
+    pub fn newest(&self) -> WireVersion {
+        self.sender.newest
     }
 
     /// Where something is said to the other half, also while this end receives.
@@ -95,19 +119,28 @@ impl<S: Message + Clone, R: Message> End<S, R> {
     /// # Errors
     /// [`ChannelError`]; after a malformed message the next one can be read.
     pub async fn receive(&mut self) -> Result<R, ChannelError> {
-        Ok(decode(&self.receiver.recv().await.ok_or(ChannelError::Closed)?)?)
+        Ok(self.receive_versioned().await?.1)
+    }
+
+    /// The same with the version of the message, which is that of the parts in it. Safe to cancel.
+    ///
+    /// # Errors
+    /// [`ChannelError`], likewise.
+    pub async fn receive_versioned(&mut self) -> Result<(WireVersion, R), ChannelError> {
+        let bytes = self.receiver.recv().await.ok_or(ChannelError::Closed)?;
+        Ok(decode_up_to(self.newest(), &bytes)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use stemma_wire::message::Hash;
+    use stemma_wire::message::{Hash, encode};
 
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
     async fn what_is_no_message_is_refused_and_the_next_one_is_read() {
-        let (SyncEnd { sender: Sender(raw, _), receiver: _kept, .. }, mut apply) = pair();
+        let (SyncEnd { sender: Sender { raw, .. }, receiver: _kept, .. }, mut apply) = pair();
         let whole = encode(&FromSync::NoBody(Hash([7; 32])));
         for (name, bytes) in [
             ("empty", vec![]),

@@ -11,7 +11,7 @@ use stemma_core::digest::sha256;
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::{InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, Signature, SignedDesired, SignedGrant};
-use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
+use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, WireVersion, digest_part};
 use stemma_wire::sign::{Batch, Leaf, Signer};
 use uuid::Uuid;
 
@@ -70,8 +70,29 @@ impl Controller {
 
     pub(crate) fn desired_of(&self, node: Uuid, epoch: Epoch, revision: u64, desired: &Desired) -> SignedDesired {
         let (known, task_set) = bytes(desired);
-        let revision = Revision(revision);
-        let (known_digest, task_set_digest) = (PartDigest(sha256(&known)), PartDigest(sha256(&task_set)));
+        let digests = [&known, &task_set].map(|part| PartDigest(sha256(part)));
+        self.signed_of((node, epoch, Revision(revision)), [known, task_set], digests)
+    }
+
+    /// Parts of this node in a version.
+    #[cfg(debug_assertions)]
+    pub(crate) fn signed(
+        &self,
+        version: WireVersion,
+        revision: u64,
+        known: Vec<u8>,
+        task_set: Vec<u8>,
+    ) -> SignedDesired {
+        let digests = [&known, &task_set].map(|part| digest_part(version, part));
+        self.signed_of((NODE, EPOCH, Revision(revision)), [known, task_set], digests)
+    }
+
+    fn signed_of(
+        &self,
+        (node, epoch, revision): (Uuid, Epoch, Revision),
+        [known, task_set]: [Vec<u8>; 2],
+        [known_digest, task_set_digest]: [PartDigest; 2],
+    ) -> SignedDesired {
         let leaf = Leaf::desired(node, epoch, revision, known_digest, task_set_digest);
         SignedDesired {
             epoch,
@@ -137,7 +158,7 @@ pub(crate) fn bytes(desired: &Desired) -> (Vec<u8>, Vec<u8>) {
 /// A desired state as the ledger holds it.
 pub(crate) fn accepted(revision: u64, desired: &Desired) -> Accepted {
     let (known, task_set) = bytes(desired);
-    Accepted { epoch: EPOCH, revision: Revision(revision), known, task_set }
+    Accepted { version: WireVersion::FIRST, epoch: EPOCH, revision: Revision(revision), known, task_set }
 }
 
 /// Credentials that no controller takes, over long ago.
@@ -253,6 +274,6 @@ impl Set {
             ..TaskSet::default()
         };
         let digest = PartDigest(sha256(&postcard::to_stdvec(&task_set).unwrap()));
-        Desired { known, task_set, digest }
+        Desired { version: WireVersion::FIRST, known, task_set, digest }
     }
 }

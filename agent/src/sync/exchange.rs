@@ -7,13 +7,14 @@ use hyper::{Request, Response, StatusCode};
 use sha2::{Digest as _, Sha256};
 use stemma_wire::client::{Client, ClientError};
 use stemma_wire::endpoint::Endpoint;
-use stemma_wire::error::{ErrorBody, ErrorType};
+use stemma_wire::error::ErrorType;
 use stemma_wire::message::channel::FromSync;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::desired::Profile;
-use stemma_wire::message::{DecodeError, Hash, Message as _, decode, encode};
+use stemma_wire::message::{DecodeError, Hash, Message as _, WireVersion, decode_up_to, encode_as};
 
 use super::join::sentence;
+use super::post::kind;
 use crate::channel::Sender;
 
 /// The largest blob.
@@ -37,6 +38,14 @@ pub(super) enum ExchangeError {
     /// The certificate is too old for anything but renewing.
     #[error("the certificate has expired")]
     Expired,
+    /// The controller does not read the version in which it was asked: it is an older one.
+    #[error("the controller refused ({status}): {message}")]
+    Version {
+        /// The HTTP status.
+        status: StatusCode,
+        /// Its sentence.
+        message: String,
+    },
     /// The controller no longer knows this host: its node was deleted, or its certificate was revoked.
     #[error("the controller refused ({status}): {message}")]
     Unknown {
@@ -61,12 +70,12 @@ pub(super) enum ExchangeError {
 /// A client that comes back with what it brought.
 pub(super) type Returned<T> = (Client, Result<T, ExchangeError>);
 
-/// Checks in, and waits as long as the request says.
-pub(super) async fn check_in(mut client: Client, request: CheckIn) -> Returned<CheckInAnswer> {
+/// Checks in with a message in this version, and waits as long as it says.
+pub(super) async fn check_in(mut client: Client, version: WireVersion, request: CheckIn) -> Returned<CheckInAnswer> {
     let within = Duration::from_millis(request.wait_ms.into()) + MARGIN;
-    let post = Endpoint::CheckIn.request(&[], encode(&request));
+    let post = Endpoint::CheckIn.request(&[], encode_as(version, &request));
     let answer = client.send_within(post, within).await.map_err(ExchangeError::from).and_then(answered);
-    let answer = answer.and_then(|body| Ok(decode::<CheckInAnswer>(&body)?));
+    let answer = answer.and_then(|body| Ok(decode_up_to::<CheckInAnswer>(version, &body)?.1));
     (client, answer)
 }
 
@@ -153,12 +162,14 @@ fn answered(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
     if status.is_success() {
         return Ok(answer.into_body());
     }
-    let kind = ErrorBody::parse(answer.body()).map(|body| body.kind).unwrap_or_default();
+    let kind = kind(answer.body());
     let message = sentence(answer.body());
     Err(if kind == ErrorType::CertificateExpired.name() {
         ExchangeError::Expired
     } else if kind == ErrorType::AuthRevoked.name() {
         ExchangeError::Unknown { status, message }
+    } else if kind == ErrorType::MessageVersion.name() {
+        ExchangeError::Version { status, message }
     } else {
         ExchangeError::Refused { status, message }
     })

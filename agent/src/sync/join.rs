@@ -13,12 +13,13 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ErrorBody, ErrorType};
 use stemma_wire::log::chain;
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
-use stemma_wire::message::{DecodeError, Message, decode, encode};
+use stemma_wire::message::{DecodeError, Message, WireVersion, decode_up_to};
 use stemma_wire::tls::{Pin, Refusal, client_config, spki_sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::connection::Connection;
 use super::joining::{self, KeyError};
+use super::post::post;
 use super::state::{Credentials, GivenError, StateError};
 use crate::host::{Host, HostError};
 use crate::identity::Identity;
@@ -248,10 +249,11 @@ async fn ask(
     for target in &invitation.controllers {
         let limits = ClientLimits { body_bytes: EnrollAnswer::MAX_BYTES as u64, ..ClientLimits::default() };
         let mut client = Client::new(target.clone(), Some(tls.clone()), limits);
-        let post = Endpoint::Enroll.request(&[], encode(request));
-        match client.send(post).await {
-            Ok(answer) if answer.status().is_success() => return Ok(decode(answer.body())?),
-            Ok(answer) => {
+        match post(&mut client, Endpoint::Enroll, WireVersion::CURRENT, request).await {
+            Ok((version, answer)) if answer.status().is_success() => {
+                return Ok(decode_up_to(version, answer.body())?.1);
+            }
+            Ok((_, answer)) => {
                 return Err(JoinError::refused(answer.status(), answer.body()));
             }
             // What may have been done there is not forgotten for one that was not asked.

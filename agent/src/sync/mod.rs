@@ -12,6 +12,7 @@ pub mod join;
 mod joining;
 mod labels;
 mod outbox;
+mod post;
 mod renew;
 mod state;
 

@@ -98,9 +98,9 @@ impl Outbox {
         true
     }
 
-    /// The check-in that reports all of it.
-    pub(super) fn check_in(&mut self) -> CheckIn {
-        let digest = self.observation_digest();
+    /// The check-in that reports all of it, in a version.
+    pub(super) fn check_in(&mut self, version: WireVersion) -> CheckIn {
+        let digest = self.observation_digest(version);
         let report = std::mem::take(&mut self.report_is_new).then(|| {
             let mut report = self.report.clone();
             env!("CARGO_PKG_VERSION").clone_into(&mut report.agent_version);
@@ -140,9 +140,8 @@ impl Outbox {
         self.acknowledged = None;
     }
 
-    /// The digest of what is observed now.
-    pub(super) fn observation_digest(&self) -> PartDigest {
-        let version = WireVersion::CURRENT;
+    /// The digest of what is observed now, in a version.
+    pub(super) fn observation_digest(&self, version: WireVersion) -> PartDigest {
         digest_part(version, &encode_part(version, &self.observation))
     }
 
@@ -176,18 +175,18 @@ mod tests {
         let mut said = Outbox::observe(&MemoryHost::new());
         let back = GiveBack::Primary("mysql".to_owned());
         assert!(said.hear(FromApply::GiveBack(vec![back.clone()])));
-        let first = said.check_in();
+        let first = said.check_in(WireVersion::CURRENT);
         assert!(first.observation.is_some() && first.report.is_some());
         assert_eq!(first.gives_back, std::slice::from_ref(&back));
 
         said.again();
-        let second = said.check_in();
+        let second = said.check_in(WireVersion::CURRENT);
         assert_eq!((second.observation.is_some(), second.report.is_some()), (true, true));
         assert_eq!(second.gives_back, [back]);
 
         assert!(said.hear(FromApply::GiveBack(vec![GiveBack::Lease(LeaseKind::Mend)])));
         said.acknowledged(&news(0, Some(second.observation_digest)));
-        let third = said.check_in();
+        let third = said.check_in(WireVersion::CURRENT);
         assert_eq!((third.observation, third.report), (None, None));
         assert_eq!(third.gives_back, [GiveBack::Lease(LeaseKind::Mend)], "what came after the check-in is not lost");
     }
@@ -197,6 +196,6 @@ mod tests {
         let mut said = Outbox::observe(&MemoryHost::new());
         let report = Report { findings: vec!["x".to_owned(); 300], ..Report::default() };
         said.hear(FromApply::Report(report));
-        assert_eq!(said.check_in().report.unwrap().findings.len(), 256);
+        assert_eq!(said.check_in(WireVersion::CURRENT).report.unwrap().findings.len(), 256);
     }
 }

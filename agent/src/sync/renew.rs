@@ -8,12 +8,13 @@ use stemma_wire::client::Client;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::log::chain;
 use stemma_wire::message::enroll::{RenewAnswer, RenewRequest};
-use stemma_wire::message::{decode, encode};
+use stemma_wire::message::{WireVersion, decode_up_to};
 
 use tokio::time::Instant;
 
 use super::backoff::within;
 use super::join::{JoinError, signing_request, validity};
+use super::post::post;
 use super::state::{self, Credentials};
 use crate::host::Host;
 
@@ -99,22 +100,23 @@ fn key_pair(der: &[u8]) -> Option<KeyPair> {
     KeyPair::try_from(der).ok()
 }
 
-/// Asks for the next certificate with a key.
+/// Asks for the next certificate with a key, in the newest version that the controller reads.
 ///
 /// # Errors
 /// [`JoinError`].
 pub(super) async fn renewed(
     mut client: Client,
+    newest: WireVersion,
     controllers: Vec<String>,
     PendingKey(key): PendingKey,
 ) -> Result<Credentials, JoinError> {
     let key = KeyPair::try_from(key.as_slice())?;
-    let post = Endpoint::Renew.request(&[], encode(&RenewRequest { csr: signing_request(&key)? }));
-    let answer = client.send(post).await?;
+    let request = RenewRequest { csr: signing_request(&key)? };
+    let (version, answer) = post(&mut client, Endpoint::Renew, newest, &request).await?;
     if !answer.status().is_success() {
         return Err(JoinError::refused(answer.status(), answer.body()));
     }
-    let RenewAnswer { chain } = decode(answer.body())?;
+    let (_, RenewAnswer { chain }) = decode_up_to(version, answer.body())?;
     let leaf = chain.first().ok_or(JoinError::Unexpected("it holds no certificate"))?;
     let validity = validity(leaf).ok_or(JoinError::Unexpected("its certificate cannot be read"))?;
     Ok(Credentials { controllers, key: key.serialize_der(), chain, validity })

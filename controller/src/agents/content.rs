@@ -18,11 +18,11 @@ use crate::desired::slot::Slot;
 /// How much of a file is read at once.
 const PIECE: usize = 64 * 1024;
 
-/// The profile of this name, if the node's state names it.
+/// The profile of this name, if the node's state names it in any version.
 pub(super) fn profile(slot: &Slot, hash: Hash) -> Option<Bytes> {
     let signed = slot.desired()?;
-    let profile = signed.released.profile.as_ref()?;
-    (profile.name == hash).then(|| profile.bytes.clone())
+    let form = signed.released.profile.as_ref()?.named(hash)?;
+    Some(form.bytes.clone())
 }
 
 /// Whether the node's state names this blob.

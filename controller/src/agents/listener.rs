@@ -16,7 +16,7 @@ use stemma_wire::clock::Clock;
 use stemma_wire::endpoint::{AgentEndpoint, Caller, Endpoint, Found, Listener, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::CheckIn;
-use stemma_wire::message::{Hash, Message, WireVersion, decode_versioned, encode_as};
+use stemma_wire::message::{DecodeError, Hash, Message, WireVersion, decode_up_to, encode_as};
 use stemma_wire::serve::{Peer, Rejected, RequestBody};
 
 use super::checkin::CheckIns;
@@ -49,6 +49,8 @@ pub struct AgentsListener {
     clock: Arc<dyn Clock>,
     rejected: Arc<Rejected>,
     counters: Arc<Counters>,
+    /// The newest version that is spoken here.
+    newest: WireVersion,
 }
 
 impl AgentsListener {
@@ -61,9 +63,10 @@ impl AgentsListener {
         clock: Arc<dyn Clock>,
         rejected: Arc<Rejected>,
         counters: Arc<Counters>,
+        newest: WireVersion,
     ) -> Self {
         let check_ins = CheckIns { desired, intake, clock: Arc::clone(&clock), rejected: Arc::clone(&rejected) };
-        Self { check_ins, identities, enrolment, clock, rejected, counters }
+        Self { check_ins, identities, enrolment, clock, rejected, counters, newest }
     }
 
     /// Answers one request.
@@ -79,7 +82,7 @@ impl AgentsListener {
 
     async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.agent(peer)?;
-        let (version, said) = read::<CheckIn>(body).await?;
+        let (version, said) = self.read::<CheckIn>(body).await?;
         self.counters.check_ins.inc();
         let answered = self.check_ins.answer(slot, peer, version, said).await?;
         // No type of content: no agent looks at it.
@@ -105,7 +108,7 @@ impl AgentsListener {
         let hash = || parameters.first().and_then(|text| text.parse().ok()).ok_or_else(unknown);
         match AgentEndpoint::of(endpoint).ok_or_else(unknown)? {
             AgentEndpoint::Enroll => {
-                let (version, request) = read(request.into_body()).await?;
+                let (version, request) = self.read(request.into_body()).await?;
                 Ok(message(version, &self.enrolment.enrol(peer.address, request).await?))
             }
             AgentEndpoint::Renew => self.renew(peer, request.into_body()).await,
@@ -119,8 +122,17 @@ impl AgentsListener {
         let identity = peer.identity.as_ref().ok_or(ApiError::from(ErrorType::AuthRequired))?;
         let (Access::Good(node) | Access::RenewOnly(node)) =
             self.identities.judge(identity, self.clock.unix_seconds()).map_err(ApiError::from)?;
-        let (version, request) = read(body).await?;
+        let (version, request) = self.read(body).await?;
         Ok(message(version, &self.enrolment.renew(node, identity, peer.address, request).await?))
+    }
+
+    /// Reads a request with its version, in which it is answered.
+    async fn read<M: Message>(&self, body: RequestBody) -> Result<(WireVersion, M), ApiError> {
+        let bytes = body.collect(M::MAX_BYTES as u64).await.map_err(|error| ApiError::from(error.kind()))?;
+        decode_up_to(self.newest, &bytes).map_err(|error| match error {
+            DecodeError::Version { .. } => ApiError::new(ErrorType::MessageVersion, error.to_string()),
+            _ => ApiError::from(ErrorType::MessageMalformed),
+        })
     }
 
     fn profile(&self, peer: &Peer, hash: Hash) -> Result<Response<AgentBody>, ApiError> {
@@ -177,15 +189,6 @@ impl AgentsListener {
         }
         response
     }
-}
-
-/// Reads a request with its version, in which it is answered.
-async fn read<M: Message>(body: RequestBody) -> Result<(WireVersion, M), ApiError> {
-    let bytes = body.collect(M::MAX_BYTES as u64).await.map_err(|error| ApiError::from(error.kind()))?;
-    decode_versioned(&bytes).map_err(|error| match error {
-        stemma_wire::message::DecodeError::Version { .. } => ApiError::from(ErrorType::MessageVersion),
-        _ => ApiError::from(ErrorType::MessageMalformed),
-    })
 }
 
 fn message<M: Message>(version: WireVersion, message: &M) -> Response<AgentBody> {

@@ -10,23 +10,30 @@ use stemma_core::origin::{Level, Origin};
 use stemma_core::release::{Profile, ProfileHash, sent_definition};
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::dropped_barriers;
+use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{self, Barrier, Known, KnownLabel, ProfileTask, TaskSet};
-use stemma_wire::message::{Hash, decode_part};
 
-use super::{Encoded, PUBLISHED};
+use super::{EncodedProfile, PUBLISHED};
 
 /// A profile as it is sent, with the blobs that it names.
 #[derive(Clone, Debug)]
-pub(crate) struct EncodedProfile {
-    pub(crate) encoded: Arc<Encoded<Hash>>,
+pub(crate) struct SentProfile {
+    pub(crate) encoded: Arc<EncodedProfile>,
     pub(crate) blobs: Arc<[Hash]>,
+}
+
+impl SentProfile {
+    /// Its name as it is stored and compared.
+    pub(crate) fn name(&self) -> Hash {
+        self.encoded.form(PUBLISHED).name
+    }
 }
 
 /// Profiles that were encoded before: thousands of nodes share one.
 #[derive(Default)]
 pub(crate) struct Profiles {
-    by_hash: HashMap<ProfileHash, EncodedProfile>,
-    kept: HashMap<Hash, EncodedProfile>,
+    by_hash: HashMap<ProfileHash, SentProfile>,
+    kept: HashMap<Hash, SentProfile>,
     dropped: HashMap<(Hash, Hash), Arc<[Barrier]>>,
 }
 
@@ -35,16 +42,16 @@ const MOST_PROFILES: usize = 10_000;
 
 impl Profiles {
     /// The profile as it is sent.
-    pub(crate) fn encoded(&mut self, profile: &Profile) -> EncodedProfile {
+    pub(crate) fn encoded(&mut self, profile: &Profile) -> SentProfile {
         remembered(&mut self.by_hash, profile.hash, || {
             let sent = sent(profile);
             let blobs: BTreeSet<Hash> = sent.blobs().collect();
-            EncodedProfile { encoded: Arc::new(Encoded::profile(PUBLISHED, &sent)), blobs: blobs.into_iter().collect() }
+            SentProfile { encoded: Arc::new(EncodedProfile::new(&sent)), blobs: blobs.into_iter().collect() }
         })
     }
 
     /// A stored profile that hosts keep: read once, and shared by all of them.
-    pub(crate) fn kept(&mut self, name: Hash, read: impl FnOnce() -> Option<EncodedProfile>) -> Option<EncodedProfile> {
+    pub(crate) fn kept(&mut self, name: Hash, read: impl FnOnce() -> Option<SentProfile>) -> Option<SentProfile> {
         match self.kept.get(&name) {
             Some(known) => Some(known.clone()),
             None => read().map(|profile| remembered(&mut self.kept, name, || profile)),
@@ -53,9 +60,9 @@ impl Profiles {
 
     /// The barriers of a profile as it was sent before that the one of today no longer has, worked out once for each pair. A profile
     /// that cannot be read has none.
-    pub(crate) fn dropped_barriers(&mut self, before: &Encoded<Hash>, today: &Encoded<Hash>) -> Arc<[Barrier]> {
-        let read = |profile: &Encoded<Hash>| decode_part::<desired::Profile>(PUBLISHED, &profile.bytes).ok();
-        remembered(&mut self.dropped, (before.name, today.name), || {
+    pub(crate) fn dropped_barriers(&mut self, before: &SentProfile, today: &SentProfile) -> Arc<[Barrier]> {
+        let read = |profile: &SentProfile| profile.encoded.form(PUBLISHED).read(PUBLISHED);
+        remembered(&mut self.dropped, (before.name(), today.name()), || {
             let (Some(before), Some(today)) = (read(before), read(today)) else { return Arc::default() };
             dropped_barriers(barriers(&before), barriers(&today))
         })
@@ -196,7 +203,8 @@ mod tests {
         let profile = |barriers: Vec<Barrier>| {
             let (id, definition) = (String::new(), String::new());
             let task = ProfileTask { id, definition, references: vec![], after: vec![], barriers };
-            Encoded::profile(PUBLISHED, &desired::Profile { tasks: vec![task] })
+            let encoded = Arc::new(EncodedProfile::new(&desired::Profile { tasks: vec![task] }));
+            SentProfile { encoded, blobs: Arc::default() }
         };
         let (before, today) = (profile(vec![barrier("a"), barrier("b")]), profile(vec![barrier("b")]));
         let mut profiles = Profiles::default();

@@ -20,10 +20,10 @@ use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
 use stemma_core::status::{Facts, Liveness};
 use stemma_wire::message::checkin::Held;
-use stemma_wire::message::desired::{Barrier, Profile};
+use stemma_wire::message::desired::{Barrier, Known, Profile, TaskSet};
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 use stemma_wire::message::{
-    Epoch, Hash, Message, PartDigest, Revision, WireVersion, digest_part, encode_part, hash_content,
+    Epoch, Hash, Message, PartDigest, Revision, WireVersion, decode_part, digest_part, encode_part, hash_content,
 };
 use stemma_wire::sign::{Leaf, SignedBatch, Signer};
 use tokio::time::Instant;
@@ -34,9 +34,9 @@ use slot::Slot;
 
 use crate::status::StatusTable;
 
-/// The wire version of the parts that hosts are given, to which the digests belong that they name. A host that keeps parts of another
-/// version needs them, and these digests, in that version.
-pub const PUBLISHED: WireVersion = WireVersion::FIRST;
+/// The wire version in which what nodes are told is decided on, compared and stored. A host is given it in the version that its agent
+/// speaks, and by the names of that one.
+pub const PUBLISHED: WireVersion = WireVersion::CURRENT;
 
 /// Bytes that are sent as they are, with their name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,41 @@ impl Encoded<Hash> {
         let bytes = Bytes::from(encode_part(version, profile));
         Self { name: hash_content(&bytes), bytes }
     }
+
+    /// The profile, from its bytes of this version; `None` where they cannot be read.
+    pub(crate) fn read(&self, version: WireVersion) -> Option<Profile> {
+        decode_part(version, &self.bytes).ok()
+    }
+}
+
+/// A profile as it is sent: one form for each wire version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedProfile(Box<[Encoded<Hash>]>);
+
+impl EncodedProfile {
+    /// Encodes a profile in all versions.
+    pub fn new(profile: &Profile) -> Self {
+        Self(WireVersion::all().map(|version| Encoded::profile(version, profile)).collect())
+    }
+
+    /// The form of a version.
+    pub fn form(&self, version: WireVersion) -> &Encoded<Hash> {
+        &self.0[version.index()]
+    }
+
+    /// The bytes of this name, in whichever version they are.
+    pub fn named(&self, name: Hash) -> Option<&Encoded<Hash>> {
+        self.0.iter().find(|form| form.name == name)
+    }
+}
+
+/// The two parts of a desired state in one wire version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredParts {
+    /// `desired::Known`.
+    pub known: Encoded<PartDigest>,
+    /// `desired::TaskSet`. The profile that it names is the one of the same version.
+    pub task_set: Encoded<PartDigest>,
 }
 
 /// What was decided for one node.
@@ -68,12 +103,10 @@ impl Encoded<Hash> {
 pub struct Released {
     /// The revision of the snapshot that was resolved.
     pub revision: Revision,
-    /// `desired::Known`.
-    pub known: Arc<Encoded<PartDigest>>,
-    /// `desired::TaskSet`.
-    pub task_set: Arc<Encoded<PartDigest>>,
+    /// Both parts, in each wire version.
+    parts: Arc<[DesiredParts]>,
     /// `desired::Profile` that the task set names; shared by all nodes alike.
-    pub profile: Option<Arc<Encoded<Hash>>>,
+    pub profile: Option<Arc<EncodedProfile>>,
     /// The blobs that the profile's tasks name, sorted; shared likewise.
     pub blobs: Arc<[Hash]>,
     /// After so long without a check-in the node counts as silent (of its group; 90 s).
@@ -81,6 +114,35 @@ pub struct Released {
 }
 
 impl Released {
+    /// Encodes what was decided in all versions. The task set names the profile by its name of the version in which it is encoded;
+    /// without a profile it keeps the name that it has.
+    pub fn new(
+        revision: Revision,
+        (known, task_set): (&Known, &TaskSet),
+        (profile, blobs): (Option<Arc<EncodedProfile>>, Arc<[Hash]>),
+        silent_after: Duration,
+    ) -> Self {
+        let parts = WireVersion::all().map(|version| {
+            let name = profile.as_ref().map(|profile| profile.form(version).name);
+            let task_set = task_set.naming(name);
+            DesiredParts { known: Encoded::part(version, known), task_set: Encoded::part(version, &*task_set) }
+        });
+        Self { revision, parts: parts.collect(), profile, blobs, silent_after }
+    }
+
+    /// Both parts in a version.
+    pub fn parts(&self, version: WireVersion) -> &DesiredParts {
+        &self.parts[version.index()]
+    }
+
+    /// Whether another one says the same, in every version.
+    pub(crate) fn is_told_as(&self, other: &Self) -> bool {
+        self.parts
+            .iter()
+            .zip(&*other.parts)
+            .all(|(own, other)| own.known.name == other.known.name && own.task_set.name == other.task_set.name)
+    }
+
     /// Whether this node may fetch the body of this name: only while its own desired state names it.
     pub fn names_blob(&self, hash: Hash) -> bool {
         self.blobs.binary_search(&hash).is_ok()
@@ -105,22 +167,23 @@ pub struct Batch {
     pub changes: Vec<(Uuid, Change)>,
 }
 
-/// A node's desired state with its place in a signed batch.
+/// A node's desired state with its places in a signed batch: one for each wire version, from the first one's on.
 #[derive(Debug)]
 pub(crate) struct Signed {
     pub(crate) released: Released,
     batch: Arc<SignedBatch>,
-    index: usize,
+    first: usize,
 }
 
 impl Signed {
-    /// The message for an agent that holds `held`: parts that it has are left out, their digests never.
-    pub(crate) fn message(&self, epoch: Epoch, held: Option<&Held>) -> SignedDesired {
-        let (known, task_set) = (&self.released.known, &self.released.task_set);
+    /// The message for an agent that speaks this version and holds `held`: parts that it has are left out, their digests never.
+    pub(crate) fn message(&self, version: WireVersion, epoch: Epoch, held: Option<&Held>) -> SignedDesired {
+        let DesiredParts { known, task_set } = self.released.parts(version);
         let held = held.filter(|held| held.epoch == epoch);
         let unless_held = |part: &Encoded<PartDigest>, digest: Option<PartDigest>| {
             (digest != Some(part.name)).then(|| part.bytes.to_vec())
         };
+        let place = self.first + version.index();
         SignedDesired {
             epoch,
             revision: self.released.revision,
@@ -128,14 +191,31 @@ impl Signed {
             task_set_digest: task_set.name,
             known: unless_held(known, held.map(|held| held.known)),
             task_set: unless_held(task_set, held.map(|held| held.task_set)),
-            proof: self.batch.proof(self.index).expect("the index is that of a leaf of this batch"),
+            proof: self.batch.proof(place).expect("the place is that of a leaf of this batch"),
             epoch_change: None,
         }
     }
 
-    /// Whether an agent that holds `held` has all of it.
-    pub(crate) fn is_held(&self, epoch: Epoch, held: &Held) -> bool {
-        held.epoch == epoch && held.known == self.released.known.name && held.task_set == self.released.task_set.name
+    /// Whether an agent that speaks this version and holds `held` has all of it.
+    pub(crate) fn is_held(&self, version: WireVersion, epoch: Epoch, held: &Held) -> bool {
+        let DesiredParts { known, task_set } = self.released.parts(version);
+        held.epoch == epoch && held.known == known.name && held.task_set == task_set.name
+    }
+}
+
+/// A grant as it is signed: one form for each wire version where it names a task set, whose digest is another one in each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GivenGrant(Box<[SignedGrant]>);
+
+impl GivenGrant {
+    /// The form of a version.
+    pub(crate) fn form(&self, version: WireVersion) -> &SignedGrant {
+        self.0.get(version.index()).unwrap_or(&self.0[0])
+    }
+
+    /// What is given, as this controller names it.
+    pub(crate) fn grant(&self) -> &Grant {
+        &self.form(PUBLISHED).grant
     }
 }
 
@@ -238,15 +318,21 @@ impl DesiredTable {
         self.sign_grants(grants, Slot::replace_grant);
     }
 
-    fn sign_grants(&self, grants: Vec<UnsignedGrant>, set: impl Fn(&Slot, SignedGrant)) {
+    fn sign_grants(&self, grants: Vec<UnsignedGrant>, set: impl Fn(&Slot, GivenGrant)) {
         if grants.is_empty() {
             return;
         }
-        let leaf = |one: &UnsignedGrant| Leaf::grant(one.slot.node(), self.epoch, one.revision, &one.grant);
-        let batch = self.signer.load().sign(&grants.iter().map(leaf).collect());
-        for (index, UnsignedGrant { slot, revision, grant }) in grants.into_iter().enumerate() {
-            let proof = batch.proof(index).expect("the index is that of a leaf of this batch");
-            set(&slot, SignedGrant { epoch: self.epoch, revision, grant, proof });
+        let forms: Vec<Vec<Grant>> = grants.iter().map(UnsignedGrant::forms).collect();
+        let leaf = |one: &UnsignedGrant, form: &Grant| Leaf::grant(one.slot.node(), self.epoch, one.revision, form);
+        let of_one = |(one, forms): (_, &Vec<Grant>)| forms.iter().map(|form| leaf(one, form)).collect::<Vec<_>>();
+        let batch = self.signer.load().sign(&grants.iter().zip(&forms).flat_map(of_one).collect());
+        let mut places = 0..;
+        for (UnsignedGrant { slot, revision, .. }, forms) in grants.into_iter().zip(forms) {
+            let signed = forms.into_iter().zip(&mut places).map(|(grant, place)| {
+                let proof = batch.proof(place).expect("the place is that of a leaf of this batch");
+                SignedGrant { epoch: self.epoch, revision, grant, proof }
+            });
+            set(&slot, GivenGrant(signed.collect()));
         }
     }
 
@@ -267,10 +353,17 @@ impl DesiredTable {
         Revision(self.resolved.load(Ordering::Acquire))
     }
 
-    /// The digests that a node is to hold: known part and task set.
+    /// The digests that a node is to hold, of the version in which it is decided: known part and task set.
     pub fn digests(&self, node: Uuid) -> Option<(PartDigest, PartDigest)> {
         let signed = read(&self.slots).get(&node)?.desired()?;
-        Some((signed.released.known.name, signed.released.task_set.name))
+        let DesiredParts { known, task_set } = signed.released.parts(PUBLISHED);
+        Some((known.name, task_set.name))
+    }
+
+    /// Whether this is the task set that a node is to hold, by its digest in any wire version.
+    pub(crate) fn is_task_set(&self, node: Uuid, digest: PartDigest) -> bool {
+        let signed = read(&self.slots).get(&node).and_then(|slot| slot.desired());
+        signed.is_some_and(|signed| signed.released.parts.iter().any(|parts| parts.task_set.name == digest))
     }
 
     /// How long ago a node was last heard of; `None`: not since this process has started.
@@ -390,25 +483,42 @@ impl DesiredTable {
         if new.is_empty() {
             return;
         }
-        let leaves = new.iter().map(|(slot, released)| {
-            Leaf::desired(slot.node(), self.epoch, released.revision, released.known.name, released.task_set.name)
+        let leaves = new.iter().flat_map(|(slot, released)| {
+            released.parts.iter().map(move |DesiredParts { known, task_set }| {
+                Leaf::desired(slot.node(), self.epoch, released.revision, known.name, task_set.name)
+            })
         });
         let batch = Arc::new(self.signer.load().sign(&leaves.collect()));
-        for (index, (slot, released)) in new.into_iter().enumerate() {
-            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), index }));
+        let mut first = 0;
+        for (slot, released) in new {
+            let next = first + released.parts.len();
+            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), first }));
+            first = next;
         }
     }
 }
 
-/// A grant before it is signed.
+/// A grant before it is signed, as this controller names what it is for.
 struct UnsignedGrant {
     slot: Arc<Slot>,
     revision: Revision,
     grant: Grant,
 }
 
-fn grant_of(slot: &Arc<Slot>, signed: &SignedGrant) -> UnsignedGrant {
-    UnsignedGrant { slot: Arc::clone(slot), revision: signed.revision, grant: signed.grant.clone() }
+impl UnsignedGrant {
+    /// The grant as it is given to hosts of each version. One for a task set that is not the node's is for nothing in any version.
+    fn forms(&self) -> Vec<Grant> {
+        let Grant::Barriers { task_set, open } = &self.grant else { return vec![self.grant.clone()] };
+        let signed = self.slot.desired();
+        let released = signed.as_ref().map(|signed| &signed.released);
+        let named = released.filter(|released| released.parts(PUBLISHED).task_set.name == *task_set);
+        let name = |version| named.map_or(*task_set, |released| released.parts(version).task_set.name);
+        WireVersion::all().map(|version| Grant::Barriers { task_set: name(version), open: open.clone() }).collect()
+    }
+}
+
+fn grant_of(slot: &Arc<Slot>, given: &GivenGrant) -> UnsignedGrant {
+    UnsignedGrant { slot: Arc::clone(slot), revision: given.form(PUBLISHED).revision, grant: given.grant().clone() }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -12,7 +12,7 @@ use stemma_core::object::NodeGroupSpec;
 use stemma_core::status::{Heard, Liveness};
 use stemma_wire::message::PartDigest;
 use stemma_wire::message::checkin::Held;
-use stemma_wire::message::signed::{Grant, LeaseKind, SignedGrant};
+use stemma_wire::message::signed::{Grant, LeaseKind};
 use stemma_wire::serve::Peer;
 use tokio::sync::futures::Notified;
 use tokio::sync::{MutexGuard, Notify};
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::hosts::{Addresses, Hosts, Speaker};
-use super::{Released, Signed, lock};
+use super::{GivenGrant, PUBLISHED, Released, Signed, lock};
 use crate::intake::{Said, Stored};
 
 /// Which check-in of a node this is; a later one supersedes it.
@@ -44,7 +44,7 @@ struct State {
     ended: bool,
     desired: Option<Arc<Signed>>,
     /// By key, so that one kind of grant replaces only itself.
-    grants: Arc<[SignedGrant]>,
+    grants: Arc<[GivenGrant]>,
     /// The connection on which the present grants were told. One that broke may have lost them.
     told: Weak<Peer>,
     silent_after: Duration,
@@ -113,9 +113,9 @@ impl State {
         }
     }
 
-    fn put_grant(&mut self, grant: SignedGrant) {
-        let key = GrantKey::of(&grant.grant);
-        let others = self.grants.iter().filter(|one| GrantKey::of(&one.grant) != key).cloned();
+    fn put_grant(&mut self, grant: GivenGrant) {
+        let key = GrantKey::of(grant.grant());
+        let others = self.grants.iter().filter(|one| GrantKey::of(one.grant()) != key).cloned();
         self.grants = others.chain([grant]).collect();
     }
 }
@@ -164,7 +164,7 @@ pub(crate) struct Here {
     /// What the node is to be.
     pub(crate) desired: Option<Arc<Signed>>,
     /// What is given to it.
-    pub(crate) grants: Arc<[SignedGrant]>,
+    pub(crate) grants: Arc<[GivenGrant]>,
     /// The grants were not told on this connection.
     pub(crate) grants_are_new: bool,
     /// What of the node's words is stored.
@@ -290,18 +290,16 @@ impl Slot {
     pub(crate) fn differs(&self, released: &Released) -> bool {
         let mut state = lock(&self.state);
         state.silent_after = released.silent_after;
-        state.desired.as_ref().is_none_or(|signed| {
-            signed.released.known.name != released.known.name || signed.released.task_set.name != released.task_set.name
-        })
+        state.desired.as_ref().is_none_or(|signed| !signed.released.is_told_as(released))
     }
 
     /// What was given for another task set is given no longer.
     pub(crate) fn set_desired(&self, signed: Arc<Signed>) {
         let mut state = lock(&self.state);
-        let task_set = |signed: &Signed| signed.released.task_set.name;
+        let task_set = |signed: &Signed| signed.released.parts(PUBLISHED).task_set.name;
         if state.desired.as_deref().map(task_set) != Some(task_set(&signed)) {
             state.grants =
-                state.grants.iter().filter(|one| !GrantKey::of(&one.grant).is_of_task_set()).cloned().collect();
+                state.grants.iter().filter(|one| !GrantKey::of(one.grant()).is_of_task_set()).cloned().collect();
         }
         state.desired = Some(signed);
     }
@@ -309,25 +307,25 @@ impl Slot {
     /// Whether the node has this very grant; an empty one is as good as none.
     pub(crate) fn has_grant(&self, grant: &Grant) -> bool {
         let state = lock(&self.state);
-        let present = state.grants.iter().find(|signed| GrantKey::of(&signed.grant) == GrantKey::of(grant));
+        let present = state.grants.iter().find(|given| GrantKey::of(given.grant()) == GrantKey::of(grant));
         match (present, grant) {
             (None, Grant::Barriers { open, .. }) => open.is_empty(),
             (None, Grant::Lease { .. }) => false,
-            (Some(present), grant) => present.grant == *grant,
+            (Some(present), grant) => present.grant() == grant,
         }
     }
 
-    pub(crate) fn grants(&self) -> Arc<[SignedGrant]> {
+    pub(crate) fn grants(&self) -> Arc<[GivenGrant]> {
         Arc::clone(&lock(&self.state).grants)
     }
 
     /// The same grant under another signature: whoever was told of it need not hear it again.
-    pub(crate) fn replace_grant(&self, grant: SignedGrant) {
+    pub(crate) fn replace_grant(&self, grant: GivenGrant) {
         lock(&self.state).put_grant(grant);
     }
 
     /// Gives a grant in place of the one of the same key.
-    pub(crate) fn set_grant(&self, grant: SignedGrant) {
+    pub(crate) fn set_grant(&self, grant: GivenGrant) {
         let mut state = lock(&self.state);
         state.put_grant(grant);
         state.told = Weak::new();

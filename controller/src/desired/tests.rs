@@ -1,6 +1,5 @@
 //! What is signed again, who is woken, and who has a place.
 
-use stemma_wire::message::desired::Known;
 use stemma_wire::sign::Verifier;
 use stemma_wire::tls::Fleet;
 
@@ -31,20 +30,25 @@ fn grants_hold_after_the_old_signer_has_ended() {
     let holds = |node: Uuid, now_s: u64| {
         let grants = table.slot(node).grants();
         assert_eq!(grants.len(), 1);
-        verifier.check_grant(node, &grants[0], now_s).is_ok()
+        WireVersion::all().all(|version| verifier.check_grant(node, grants[0].form(version), now_s).is_ok())
     };
     assert!(nodes.iter().all(|node| holds(*node, NOW_S - 39 * DAY_S)));
     assert!(nodes.iter().all(|node| !holds(*node, NOW_S)));
-    let before = nodes.map(|node| table.slot(node).grants()[0].grant.clone());
+    let before = nodes.map(|node| table.slot(node).grants()[0].grant().clone());
     table.change_signer(signer(&authority, NOW_S));
     assert!(nodes.iter().all(|node| holds(*node, NOW_S)));
-    assert_eq!(nodes.map(|node| table.slot(node).grants()[0].grant.clone()), before);
+    assert_eq!(nodes.map(|node| table.slot(node).grants()[0].grant().clone()), before);
 }
 
 pub(crate) fn table() -> Arc<DesiredTable> {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::create(directory.path(), "example.com".parse().unwrap(), NOW_S).unwrap();
     Arc::new(DesiredTable::new(Epoch([7; 16]), signer(&authority, NOW_S)))
+}
+
+fn released(revision: u64) -> Released {
+    let (known, task_set) = (Known::default(), TaskSet::default());
+    Released::new(Revision(revision), (&known, &task_set), (None, [].into()), Duration::from_secs(90))
 }
 
 fn pass(revision: u64) -> Batch {
@@ -54,16 +58,8 @@ fn pass(revision: u64) -> Batch {
 #[test]
 fn a_state_that_is_signed_again_has_its_grants_at_its_own_revision() {
     let (table, node) = (table(), Uuid::from_u128(1));
-    let part = |name: &str| Arc::new(Encoded::part(PUBLISHED, &Known { name: name.to_owned(), ..Known::default() }));
-    let state = Released {
-        revision: Revision(5),
-        known: part("known"),
-        task_set: part("tasks"),
-        profile: None,
-        blobs: [].into(),
-        silent_after: Duration::from_secs(90),
-    };
-    let task_set = state.task_set.name;
+    let state = released(5);
+    let task_set = state.parts(PUBLISHED).task_set.name;
     table.publish(Batch { revision: Revision(5), changes: vec![(node, Change::Release(Box::new(state)))] });
     let open = vec![Barrier { task: "t".to_owned(), selector: "tags=x".to_owned() }];
     table.open_barriers(vec![(node, task_set, open)], Revision(6));
@@ -71,7 +67,7 @@ fn a_state_that_is_signed_again_has_its_grants_at_its_own_revision() {
     let slot = table.slot(node);
     table.restamp(&slot);
     assert_eq!(slot.desired().unwrap().released.revision, Revision(9));
-    assert_eq!(slot.grants().iter().map(|given| given.revision).collect::<Vec<_>>(), [Revision(9)]);
+    assert_eq!(slot.grants().iter().map(|given| given.form(PUBLISHED).revision).collect::<Vec<_>>(), [Revision(9)]);
 }
 
 #[test]

@@ -8,10 +8,10 @@ use stemma_core::rollout::Standing;
 use stemma_core::status::{Facts, Liveness, Side, TaskNews, Tasks};
 use uuid::Uuid;
 
-use super::released::{Untranslated, candidate, runs};
+use super::released::{Untranslated, candidate, runs, task_sets};
 use crate::cache::Model;
 use crate::desired::size::{self, TooLarge};
-use crate::records::reported::{ReleasedRecord, StoredResult};
+use crate::records::reported::StoredResult;
 
 /// What the model says of the state of a node. The table of statuses adds whether its agent is there, and whether two hosts have its identity.
 pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
@@ -46,8 +46,8 @@ pub(crate) fn too_large(model: &Model, answer: &Answer, now: Timestamp) -> Optio
 pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
     let results = model.results.get(&node);
     let outcomes = |released| {
-        let digest = ReleasedRecord::digest(released);
-        let outcome = move |task: &str| Some(results?.of(digest, task)?.result.outcome.of_node());
+        let set = task_sets(model, released);
+        let outcome = move |task: &str| Some(results?.of(&set, task)?.result.outcome.of_node());
         runs(model, released).map(outcome)
     };
     Tasks::of(model.released.get(&node).map(Arc::as_ref).map(outcomes), results.is_some())
@@ -57,9 +57,9 @@ pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
 pub(crate) fn news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'_>> {
     let known = model.released.get(&node).zip(model.results.get(&node));
     known.into_iter().flat_map(|(released, results)| {
-        let digest = released.digest();
+        let set = task_sets(model, released);
         runs(model, released).filter_map(move |task| {
-            let StoredResult { at, result } = results.of(digest, task)?;
+            let StoredResult { at, result } = results.of(&set, task)?;
             Some(TaskNews { task, outcome: result.outcome.of_node(), message: &result.message, since: *at })
         })
     })

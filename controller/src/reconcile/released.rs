@@ -12,13 +12,13 @@ use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::{Candidate, Content, KeptProfile, Standing, keep};
 use stemma_wire::message::desired::{Barrier, TaskSet};
-use stemma_wire::message::{self, Hash};
+use stemma_wire::message::{self, Hash, PartDigest};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::desired::encode::{self, EncodedProfile, Profiles};
+use crate::desired::encode::{self, Profiles, SentProfile};
 use crate::desired::size::{self, TooLarge};
-use crate::desired::{Encoded, PUBLISHED, Released};
+use crate::desired::{EncodedProfile, PUBLISHED, Released};
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{Precondition, Query, Revision, Store, StoreError, Transaction};
@@ -41,7 +41,7 @@ pub(super) struct Decision {
 pub(super) struct NewRecord {
     /// `None`: the one that is stored holds.
     record: Option<ReleasedRecord>,
-    profile: Option<EncodedProfile>,
+    profile: Option<SentProfile>,
     fixes: Vec<Fixed>,
 }
 
@@ -58,6 +58,11 @@ pub(super) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
 /// The ids of the tasks that were released to a node.
 pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
     released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+}
+
+/// The names of the task set that was released to a node: its digest in each wire version, by any of which a host may name it.
+pub(crate) fn task_sets(model: &Model, released: &ReleasedRecord) -> Vec<PartDigest> {
+    released.digests(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
 /// Whether a task runs on a node by what was released to it; `None`: none does.
@@ -109,7 +114,7 @@ impl Resolved<'_> {
     pub(super) fn release(self, profiles: &mut Profiles) -> Result<Decision, TooLarge> {
         let Self { model, answer, now } = self;
         let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
-        let name = profile.as_ref().map(|profile| profile.encoded.name);
+        let name = profile.as_ref().map(SentProfile::name);
         let task_set = encode::task_set(answer, name, DigestVersion::NEWEST);
         let released = self.told(&task_set, profile.as_ref())?;
         let release = answer.release().map(|release| release.name.to_string());
@@ -135,7 +140,7 @@ impl Resolved<'_> {
         };
         let today = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let named = answer.release().map(|release| release.name.to_string());
-        let name = today.as_ref().map(|profile| profile.encoded.name);
+        let name = today.as_ref().map(SentProfile::name);
         let kept = keep(standing, record.task_set.profile, name, record.release.as_deref(), named.as_deref());
         let profile = match kept.profile {
             KeptProfile::None => None,
@@ -143,9 +148,7 @@ impl Resolved<'_> {
             KeptProfile::Earlier(name) => profiles.kept(name, || stored_profile(model, name)),
         };
         let dropped = match (&profile, &today) {
-            (Some(before), Some(today)) if kept.drops_barriers => {
-                profiles.dropped_barriers(&before.encoded, &today.encoded)
-            }
+            (Some(before), Some(today)) if kept.drops_barriers => profiles.dropped_barriers(before, today),
             _ => Arc::default(),
         };
         let recorded = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
@@ -158,17 +161,15 @@ impl Resolved<'_> {
         Ok(Decision { released, dropped, record })
     }
 
-    fn told(self, task_set: &TaskSet, profile: Option<&EncodedProfile>) -> Result<Released, TooLarge> {
+    fn told(self, task_set: &TaskSet, profile: Option<&SentProfile>) -> Result<Released, TooLarge> {
         let known = encode::known(self.answer);
-        let released = Released {
-            revision: message::Revision(self.model.revision.get()),
-            known: Arc::new(Encoded::part(PUBLISHED, &known)),
-            task_set: Arc::new(Encoded::part(PUBLISHED, task_set)),
-            profile: profile.map(|profile| Arc::clone(&profile.encoded)),
-            blobs: profile.map_or_else(|| Arc::from([]), |profile| Arc::clone(&profile.blobs)),
-            silent_after: Duration::from_secs(self.answer.silent_after_seconds().into()),
-        };
-        let sizes = (released.known.bytes.len(), released.task_set.bytes.len());
+        let blobs = profile.map_or_else(|| Arc::from([]), |profile| Arc::clone(&profile.blobs));
+        let profile = profile.map(|profile| Arc::clone(&profile.encoded));
+        let revision = message::Revision(self.model.revision.get());
+        let silent_after = Duration::from_secs(self.answer.silent_after_seconds().into());
+        let released = Released::new(revision, (&known, task_set), (profile, blobs), silent_after);
+        let parts = released.parts(PUBLISHED);
+        let sizes = (parts.known.bytes.len(), parts.task_set.bytes.len());
         size::check(&known, task_set, sizes).map(|_| released)
     }
 }
@@ -190,13 +191,16 @@ fn fixes(model: &Model, release: &CompiledRelease) -> Vec<Fixed> {
 }
 
 /// The profile of a task set that is held, as it was when it was released.
-fn stored_profile(model: &Model, hash: Hash) -> Option<EncodedProfile> {
+fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
     let Some(record) = model.profiles.get(&hash) else {
         error!(profile:% = hash; "the profile of a released task set is not stored: its host keeps what it has");
         return None;
     };
-    let encoded = Arc::new(Encoded { name: hash, bytes: record.bytes.clone().into() });
-    Some(EncodedProfile { encoded, blobs: record.blobs.clone().into() })
+    let Some(profile) = record.profile() else {
+        error!(profile:% = hash; "the profile of a released task set cannot be read: its host keeps what it has");
+        return None;
+    };
+    Some(SentProfile { encoded: Arc::new(EncodedProfile::new(&profile)), blobs: record.blobs.clone().into() })
 }
 
 /// What has to be stored of decisions: a part is a commit.
@@ -224,12 +228,12 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
             }
         }
         let Some(profile) = profile else { continue };
-        let hash = profile.encoded.name;
+        let hash = profile.name();
         if profiles.contains(&hash) || model.profiles.contains_key(&hash) {
             continue;
         }
         profiles.push(hash);
-        let record = ProfileRecord::new(profile.encoded.bytes.to_vec(), profile.blobs.to_vec());
+        let record = ProfileRecord::new(profile.encoded.form(PUBLISHED).bytes.to_vec(), profile.blobs.to_vec());
         transaction = transaction.put(key::profile(&hash), codec::encode(&record));
     }
     transaction

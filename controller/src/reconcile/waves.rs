@@ -31,9 +31,12 @@ impl TaskResults for Results<'_> {
     }
 
     fn done(&self, node: NodeId, task: &str) -> Done {
-        let Some((_, task_set)) = self.table.digests(node.0) else { return Done::NotYet };
+        if self.table.digests(node.0).is_none() {
+            return Done::NotYet;
+        }
         let released = self.model.released.get(&node.0);
-        let stored = self.model.results.get(&node.0).and_then(|record| record.of(task_set, task));
+        let last = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
+        let stored = last.filter(|last| self.table.is_task_set(node.0, last.result.task_set));
         if released.is_some_and(|record| !record.task_set.runs(task)) {
             Done::LeftOut
         } else if stored.is_some_and(|stored| stored.result.outcome.is_success()) {

@@ -11,7 +11,7 @@ use stemma_core::object::{Observation, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
-use stemma_wire::message::{Hash, PartDigest, decode_part, digest_part, encode_part};
+use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
 
 use crate::desired::PUBLISHED;
 
@@ -38,14 +38,14 @@ pub struct ResultsRecord {
 }
 
 impl ResultsRecord {
-    /// The last result of a task, where it is of this task set: one of an earlier set says nothing of what runs now.
-    pub fn of(&self, task_set: PartDigest, task: &str) -> Option<&StoredResult> {
-        self.tasks.get(task).filter(|outcome| outcome.result.task_set == task_set)
+    /// The last result of a task, where it is of the task set of these names: one of an earlier set says nothing of what runs now.
+    pub fn of(&self, task_set: &[PartDigest], task: &str) -> Option<&StoredResult> {
+        self.tasks.get(task).filter(|outcome| task_set.contains(&outcome.result.task_set))
     }
 
-    /// Whether any task of this task set has a result: then its host held that set.
-    pub fn is_of(&self, task_set: PartDigest) -> bool {
-        self.tasks.values().any(|outcome| outcome.result.task_set == task_set)
+    /// Whether any task of the task set of these names has a result: then its host held that set.
+    pub fn is_of(&self, task_set: &[PartDigest]) -> bool {
+        self.tasks.values().any(|outcome| task_set.contains(&outcome.result.task_set))
     }
 }
 
@@ -91,9 +91,13 @@ pub struct ReleasedRecord {
 }
 
 impl ReleasedRecord {
-    /// The digest of the task set, as it is sent.
-    pub fn digest(&self) -> PartDigest {
-        digest_part(PUBLISHED, &encode_part(PUBLISHED, &self.task_set))
+    /// The digest of the task set in each wire version, as it is sent. `profile` is the one that it names.
+    pub fn digests(&self, profile: Option<&ProfileRecord>) -> Vec<PartDigest> {
+        let digest = |version| {
+            let task_set = self.task_set.naming(profile.and_then(|profile| profile.name(version)));
+            digest_part(version, &encode_part(version, &*task_set))
+        };
+        WireVersion::all().map(digest).collect()
     }
 
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
@@ -118,30 +122,77 @@ fn of_known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskSe
 /// A profile that some released task set names: what is held must be there after a restart, whatever the release says by then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// As it is sent.
+    /// The wire version of the bytes. 118d023 wrote none: there was one version.
+    #[serde(default = "first", skip_serializing_if = "is_first", deserialize_with = "known_version")]
+    version: WireVersion,
+    /// As it is sent in that version.
     pub bytes: Vec<u8>,
     /// The blobs that its tasks name, sorted.
     pub blobs: Vec<Hash>,
     #[serde(skip)]
-    ids: Ids,
+    ids: Once<Box<[String]>>,
+    #[serde(skip)]
+    names: Once<Box<[Hash]>>,
 }
 
-/// The ids of a profile's tasks: read from its bytes once, and no part of what is stored or compared.
-#[derive(Clone, Debug, Default)]
-struct Ids(OnceLock<Box<[String]>>);
+/// What is read from a profile's bytes once, and no part of what is stored or compared.
+#[derive(Clone, Debug)]
+struct Once<T>(OnceLock<T>);
 
-impl PartialEq for Ids {
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<T> PartialEq for Once<T> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Ids {}
+impl<T> Eq for Once<T> {}
+
+const fn first() -> WireVersion {
+    WireVersion::FIRST
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_first(version: &WireVersion) -> bool {
+    *version == WireVersion::FIRST
+}
+
+/// Reads the version of a profile's bytes, of which this program has forms.
+fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WireVersion, D::Error> {
+    let found = WireVersion::deserialize(deserializer)?;
+    if found.is_known() {
+        return Ok(found);
+    }
+    Err(D::Error::custom(format_args!(
+        "the profile has wire version {found}, this program knows up to {}: run the newer stemma-controller",
+        WireVersion::CURRENT
+    )))
+}
 
 impl ProfileRecord {
-    /// A profile as it is sent, and the blobs that its tasks name, sorted.
+    /// A profile as it is stored from now on, in the version [`PUBLISHED`], and the blobs that its tasks name, sorted.
     pub fn new(bytes: Vec<u8>, blobs: Vec<Hash>) -> Self {
-        Self { bytes, blobs, ids: Ids::default() }
+        Self { version: PUBLISHED, bytes, blobs, ids: Once::default(), names: Once::default() }
+    }
+
+    /// The profile; `None` where it cannot be read.
+    pub fn profile(&self) -> Option<Profile> {
+        decode_part(self.version, &self.bytes).ok()
+    }
+
+    /// The name of its form of a version; `None` where it cannot be read.
+    fn name(&self, version: WireVersion) -> Option<Hash> {
+        let names = || {
+            let profile = self.profile();
+            let name = |version| profile.as_ref().map(|profile| hash_content(&encode_part(version, profile)));
+            WireVersion::all().map_while(name).collect()
+        };
+        self.names.0.get_or_init(names).get(version.index()).copied()
     }
 
     /// The ids of its tasks, in order; none where it cannot be read.
@@ -151,7 +202,7 @@ impl ProfileRecord {
 
     /// Its tasks; none where it cannot be read.
     fn tasks(&self) -> Vec<ProfileTask> {
-        decode_part::<Profile>(PUBLISHED, &self.bytes).map(|profile| profile.tasks).unwrap_or_default()
+        self.profile().map(|profile| profile.tasks).unwrap_or_default()
     }
 
     /// The ids of its tasks that are never started since nobody translated them.
@@ -201,5 +252,45 @@ mod tests {
         ];
         let bytes = postcard::to_allocvec(&Profile { tasks }).unwrap();
         assert_eq!(ProfileRecord::new(bytes, Vec::new()).untranslated(), BTreeSet::from(["old".to_owned()]));
+    }
+
+    #[test]
+    fn a_profile_of_a_later_wire_version_is_refused_and_one_without_a_version_is_of_the_first() {
+        let bytes = postcard::to_allocvec(&Profile::default()).unwrap();
+        let record = ProfileRecord::new(bytes, Vec::new());
+        let stored = codec::encode(&record);
+        assert_eq!(&stored[..], br#"{"schema":1,"record":{"bytes":[0],"blobs":[]}}"#, "as 118d023 wrote it");
+        assert_eq!(codec::decode::<ProfileRecord>(&stored).unwrap(), record);
+        let later = br#"{"schema":1,"record":{"version":9,"bytes":[0],"blobs":[]}}"#;
+        let refused = codec::decode::<ProfileRecord>(later).unwrap_err();
+        let why = std::error::Error::source(&refused).unwrap().to_string();
+        let expected = "the profile has wire version 9, this program knows up to 1: run the newer stemma-controller";
+        assert!(why.starts_with(expected), "{why}");
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn a_stored_task_set_is_known_by_its_digest_in_every_wire_version() {
+        let profile = Profile {
+            tasks: vec![ProfileTask {
+                id: "a".to_owned(),
+                definition: String::new(),
+                references: Vec::new(),
+                after: Vec::new(),
+                barriers: Vec::new(),
+            }],
+        };
+        let (old, new) = (WireVersion::CURRENT, WireVersion::THROW_AWAY);
+        let name = |version| hash_content(&encode_part(version, &profile));
+        let task_set = |version| TaskSet { profile: Some(name(version)), ..TaskSet::default() };
+        let sent = |version| digest_part(version, &encode_part(version, &task_set(version)));
+        // As each of the two would have stored it.
+        for version in [old, new] {
+            let stored = ProfileRecord { version, ..ProfileRecord::new(encode_part(version, &profile), Vec::new()) };
+            let read = codec::decode::<ProfileRecord>(&codec::encode(&stored)).unwrap();
+            let released = ReleasedRecord { revision: 1, at: Timestamp(0), task_set: task_set(version), release: None };
+            assert_eq!(released.digests(Some(&read)), [sent(old), sent(new)], "{version}");
+            assert_eq!(read.profile().as_ref(), Some(&profile), "{version}");
+        }
     }
 }

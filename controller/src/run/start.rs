@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
-use stemma_wire::message::Epoch;
+use stemma_wire::message::{Epoch, WireVersion};
 use stemma_wire::net::TcpListen;
 use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server, TlsSource};
 use tokio::sync::{oneshot, watch};
@@ -55,6 +55,8 @@ pub struct Options {
     pub guesses: GuessLimits,
     /// Who decides what nodes are told.
     pub publishing: Publishing,
+    /// The newest wire version that is spoken with agents.
+    pub wire: WireVersion,
 }
 
 /// Who decides what nodes are told.
@@ -84,6 +86,7 @@ impl Default for Options {
             },
             guesses: GuessLimits::default(),
             publishing: Publishing::default(),
+            wire: WireVersion::CURRENT,
         }
     }
 }
@@ -280,6 +283,7 @@ impl Serving {
             limits: options.agent_limits.clone(),
             parts: Arc::clone(&parts),
             stopped: stopped.clone(),
+            wire: options.wire,
         };
         let (agents_thread, agents_ended, bound) = agents_server.start().await?;
         let Bound { address: agents, connections: agent_connections } = bound;
@@ -345,6 +349,7 @@ struct AgentsThread {
     limits: Limits,
     parts: Arc<Parts>,
     stopped: watch::Receiver<bool>,
+    wire: WireVersion,
 }
 
 impl AgentsThread {
@@ -375,6 +380,7 @@ impl AgentsThread {
             Arc::clone(&parts.clock),
             Arc::clone(&parts.rejected),
             Arc::clone(parts.metrics.counters()),
+            self.wire,
         ));
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected).lean(CHECK_IN);

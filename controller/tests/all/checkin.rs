@@ -103,7 +103,7 @@ async fn profiles_and_blobs_are_given_while_the_own_state_names_them() {
     };
     let profile = Profile { tasks: vec![task] };
     let named = state("gold", Some(&profile), &[blob]);
-    let hash = named.profile.as_ref().unwrap().name;
+    let hash = named.profile.as_ref().unwrap().form(WireVersion::FIRST).name;
     fleet.publish(host.node, 5, named);
     let (profile_path, blob_path) = (path("profiles", hash), path("blobs", blob));
     let got = send(&mut host.client, Method::GET, &profile_path, "").await;

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use stemma_controller::args;
 use stemma_controller::ca::csr;
 use stemma_controller::config::Config;
-use stemma_controller::desired::{Batch, Change, Encoded, PUBLISHED, Released};
+use stemma_controller::desired::{Batch, Change, EncodedProfile, Released};
 use stemma_controller::enrol::token;
 use stemma_controller::handed::Handed;
 use stemma_controller::init::init;
@@ -228,8 +228,8 @@ impl Fleet {
     }
 
     /// Publishes a desired state for one node, as the reconciler would.
-    pub(crate) fn publish(&self, node: Uuid, revision: u64, state: Released) {
-        let state = Released { revision: Revision(revision), ..state };
+    pub(crate) fn publish(&self, node: Uuid, revision: u64, mut state: Released) {
+        state.revision = Revision(revision);
         let changes = vec![(node, Change::Release(Box::new(state)))];
         self.parts().desired.publish(Batch { revision: Revision(revision), changes });
     }
@@ -332,16 +332,8 @@ pub(crate) fn state(label: &str, profile: Option<&Profile>, blobs: &[Hash]) -> R
         stemma_wire::message::desired::KnownLabel { value: label.into(), to_host: false, origin: "test".into() };
     let known =
         Known { labels: BTreeMap::from([("tier".to_owned(), labels)]), ceiling: Mode::Apply, ..Known::default() };
-    let profile = profile.map(|profile| Arc::new(Encoded::profile(PUBLISHED, profile)));
-    let task_set = TaskSet { profile: profile.as_ref().map(|profile| profile.name), ..TaskSet::default() };
-    Released {
-        revision: Revision(0),
-        known: Arc::new(Encoded::part(PUBLISHED, &known)),
-        task_set: Arc::new(Encoded::part(PUBLISHED, &task_set)),
-        profile,
-        blobs: blobs.into(),
-        silent_after: Duration::from_secs(90),
-    }
+    let profile = profile.map(|profile| Arc::new(EncodedProfile::new(profile)));
+    Released::new(Revision(0), (&known, &TaskSet::default()), (profile, blobs.into()), Duration::from_secs(90))
 }
 
 /// Sends a message and reads the answer, or the error in its place.

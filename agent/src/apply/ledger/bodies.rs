@@ -69,7 +69,7 @@ impl Ledger {
     /// [`HostError`].
     pub fn profile(&self, desired: &Desired) -> Result<Option<Profile>, HostError> {
         let bytes = desired.task_set.profile.map(|hash| self.body(hash)).transpose()?.flatten();
-        Ok(bytes.as_deref().and_then(part))
+        Ok(bytes.as_deref().and_then(|bytes| part(desired.version, bytes)))
     }
 
     /// Whether a body is there, without reading it.

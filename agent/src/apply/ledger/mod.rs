@@ -26,11 +26,11 @@ use crate::paths;
 
 pub use bodies::{Arriving, Piece};
 use record::Kind;
+pub(crate) use state::part;
 pub use state::{
     Accepted, Desired, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Reason, Step, StepState,
     UndoNote,
 };
-pub(crate) use state::{KEPT_VERSION, part, part_digest};
 
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
 const LARGEST: u64 = 8 * 1024 * 1024;

@@ -12,13 +12,16 @@ use stemma_wire::message::{Epoch, Message, PartDigest, Revision, WireVersion, de
 /// A desired state that was verified: both parts as they were sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
+    /// The wire version of the parts, of their digests, and of the profile that the task set names. It stands first, where every later
+    /// agent has it too.
+    pub version: WireVersion,
     /// The store's epoch.
     pub epoch: Epoch,
     /// The revision of the snapshot that was resolved.
     pub revision: Revision,
-    /// Postcard bytes of [`Known`].
+    /// The bytes of [`Known`].
     pub known: Vec<u8>,
-    /// Postcard bytes of [`TaskSet`].
+    /// The bytes of [`TaskSet`].
     pub task_set: Vec<u8>,
 }
 
@@ -29,24 +32,25 @@ impl Accepted {
         Held {
             epoch: self.epoch,
             revision: self.revision,
-            known: part_digest(&self.known),
-            task_set: part_digest(&self.task_set),
+            known: digest_part(self.version, &self.known),
+            task_set: digest_part(self.version, &self.task_set),
         }
     }
 
     /// Whether both parts can be read.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        part::<Known>(&self.known).is_some() && part::<TaskSet>(&self.task_set).is_some()
+        part::<Known>(self.version, &self.known).is_some() && part::<TaskSet>(self.version, &self.task_set).is_some()
     }
 
     /// Both parts, read.
     #[must_use]
     pub fn desired(&self) -> Desired {
         Desired {
-            known: part(&self.known).unwrap_or_default(),
-            task_set: part(&self.task_set).unwrap_or_default(),
-            digest: part_digest(&self.task_set),
+            version: self.version,
+            known: part(self.version, &self.known).unwrap_or_default(),
+            task_set: part(self.version, &self.task_set).unwrap_or_default(),
+            digest: digest_part(self.version, &self.task_set),
         }
     }
 }
@@ -54,6 +58,8 @@ impl Accepted {
 /// A desired state as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
+    /// The wire version in which it was sent, and in which the profile is that the task set names.
+    pub version: WireVersion,
     /// The part that is replaced at once.
     pub known: Known,
     /// The part that is replaced when it is released.
@@ -70,17 +76,9 @@ impl Desired {
     }
 }
 
-/// The wire version of the parts and profiles that are taken and kept. The ledger's present layout has no field for another one.
-pub(crate) const KEPT_VERSION: WireVersion = WireVersion::FIRST;
-
-/// A part of a desired state, or a profile, from the bytes that the ledger keeps; `None` when this agent cannot read it.
-pub(crate) fn part<M: Message>(bytes: &[u8]) -> Option<M> {
-    decode_part(KEPT_VERSION, bytes).ok()
-}
-
-/// The digest of a part of which the ledger keeps the bytes.
-pub(crate) fn part_digest(bytes: &[u8]) -> PartDigest {
-    digest_part(KEPT_VERSION, bytes)
+/// A part of a desired state, or a profile, from the bytes that were sent in this version; `None` when this agent cannot read it.
+pub(crate) fn part<M: Message>(version: WireVersion, bytes: &[u8]) -> Option<M> {
+    decode_part(version, bytes).ok()
 }
 
 /// How far the tasks have come on this host.

@@ -2,7 +2,7 @@
 
 use stemma_wire::message::desired::{Known, TaskSet};
 use stemma_wire::message::observed::{Outcome, TaskResult};
-use stemma_wire::message::{Epoch, Hash, PartDigest, Revision};
+use stemma_wire::message::{Epoch, Hash, PartDigest, Revision, WireVersion};
 
 use super::*;
 use crate::host::memory::MemoryHost;
@@ -13,6 +13,7 @@ fn ledger(host: &MemoryHost) -> Ledger {
 
 fn accepted(revision: u64) -> Accepted {
     Accepted {
+        version: WireVersion::FIRST,
         epoch: Epoch([1; 16]),
         revision: Revision(revision),
         known: postcard::to_stdvec(&Known::default()).unwrap(),

@@ -3,13 +3,13 @@
 //! A network half that was taken over can withhold an offer. It cannot make one, send an older one, or send that
 //! of another node: signer, node, order and digests are all checked here, and what is refused changes nothing.
 
-use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Known, TaskSet};
 use stemma_wire::message::signed::{EpochChange, SignedDesired, SignedGrant};
+use stemma_wire::message::{PartDigest, WireVersion, digest_part};
 use stemma_wire::sign::{NotSigned, Verifier};
 use uuid::Uuid;
 
-use super::ledger::{Accepted, KEPT_VERSION, part, part_digest};
+use super::ledger::{Accepted, part};
 use crate::identity::Identity;
 
 /// The largest desired state, both parts together, with what postcard needs around it.
@@ -86,13 +86,14 @@ pub enum Refused {
     Body,
 }
 
-/// The desired state that an offer makes, when it may follow what is held.
+/// The desired state that an offer makes, when it may follow what is held. The version is that in which its parts are; who names another
+/// one than the controller did names digests that were not signed.
 ///
 /// # Errors
 /// [`Refused`].
 pub fn verify_desired(
     trust: &Trust,
-    offer: &SignedDesired,
+    (version, offer): (WireVersion, &SignedDesired),
     held: Option<&Accepted>,
     now_unix_seconds: u64,
 ) -> Result<Accepted, Refused> {
@@ -100,20 +101,24 @@ pub fn verify_desired(
     if size > LARGEST {
         return Err(Refused::Large(size));
     }
-    trust.verifier.check_desired(trust.node, KEPT_VERSION, offer, now_unix_seconds)?;
+    trust.verifier.check_desired(trust.node, version, offer, now_unix_seconds)?;
     if let Some(held) = held {
         check_order(trust, offer, held, now_unix_seconds)?;
     }
-    let known = part_of(offer.known.as_ref(), offer.known_digest, held.map(|held| &held.known), "known part")?;
-    let task_set =
-        part_of(offer.task_set.as_ref(), offer.task_set_digest, held.map(|held| &held.task_set), "task set")?;
-    if part::<Known>(&known).is_none() {
+    // What is held in another version is another part, whatever it says.
+    let held = held.filter(|held| held.version == version);
+    let is_named = |bytes: &&Vec<u8>, digest: PartDigest| digest_part(version, bytes) == digest;
+    let held_known = held.map(|held| &held.known).filter(|bytes| is_named(bytes, offer.known_digest));
+    let held_task_set = held.map(|held| &held.task_set).filter(|bytes| is_named(bytes, offer.task_set_digest));
+    let known = offer.known.as_ref().or(held_known).ok_or(Refused::MissingPart("known part"))?.clone();
+    let task_set = offer.task_set.as_ref().or(held_task_set).ok_or(Refused::MissingPart("task set"))?.clone();
+    if part::<Known>(version, &known).is_none() {
         return Err(Refused::Unreadable("known part"));
     }
-    if part::<TaskSet>(&task_set).is_none() {
+    if part::<TaskSet>(version, &task_set).is_none() {
         return Err(Refused::Unreadable("task set"));
     }
-    Ok(Accepted { epoch: offer.epoch, revision: offer.revision, known, task_set })
+    Ok(Accepted { version, epoch: offer.epoch, revision: offer.revision, known, task_set })
 }
 
 /// Whether a grant is this node's, and for what is held.
@@ -138,19 +143,6 @@ fn check_order(trust: &Trust, offer: &SignedDesired, held: &Accepted, now: u64) 
         return Err(Refused::BeforeEpoch { offered: offer.revision.0, begins: change.at.0 });
     }
     Ok(())
-}
-
-fn part_of(
-    sent: Option<&Vec<u8>>,
-    digest: PartDigest,
-    held: Option<&Vec<u8>>,
-    name: &'static str,
-) -> Result<Vec<u8>, Refused> {
-    match (sent, held) {
-        (Some(sent), _) => Ok(sent.clone()),
-        (None, Some(held)) if part_digest(held) == digest => Ok(held.clone()),
-        (None, _) => Err(Refused::MissingPart(name)),
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The refusals of offers by their numbers in docs/trust.md.
 
 use stemma_wire::message::signed::Grant;
-use stemma_wire::message::{Epoch, Revision};
+use stemma_wire::message::{Epoch, Revision, encode_part};
 
 use super::*;
 use crate::apply::ledger::Desired;
@@ -18,7 +18,7 @@ fn state() -> Desired {
 fn check(controller: &Controller, offer: &SignedDesired, held: Option<u64>) -> Result<Accepted, Refused> {
     let trust = Trust::new(&controller.identity()).unwrap();
     let held = held.map(|revision| accepted(revision, &state()));
-    verify_desired(&trust, offer, held.as_ref(), NOW)
+    verify_desired(&trust, (WireVersion::FIRST, offer), held.as_ref(), NOW)
 }
 
 #[test]
@@ -120,4 +120,34 @@ fn w15_12_a_grant_of_another_epoch_is_refused() {
     assert_eq!(verify_grant(&trust, &grant, &held, NOW), Ok(()));
     let elsewhere = Accepted { epoch: NEXT, ..held };
     assert_eq!(verify_grant(&trust, &grant, &elsewhere, NOW), Err(Refused::OtherTaskSet));
+}
+
+/// What a controller gives in a version.
+#[cfg(debug_assertions)]
+fn offer_in(controller: &Controller, version: WireVersion, revision: u64, state: &Desired) -> SignedDesired {
+    let (known, task_set) = (encode_part(version, &state.known), encode_part(version, &state.task_set));
+    controller.signed(version, revision, known, task_set)
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn an_offer_is_accepted_in_the_version_in_which_it_was_signed_and_in_no_other() {
+    let controller = Controller::new();
+    let trust = Trust::new(&controller.identity()).unwrap();
+    let (old, new) = (WireVersion::CURRENT, WireVersion::THROW_AWAY);
+    let check =
+        |version, offer: &SignedDesired, held: Option<&Accepted>| verify_desired(&trust, (version, offer), held, NOW);
+    for (version, other) in [(old, new), (new, old)] {
+        let offer = offer_in(&controller, version, 7, &state());
+        let accepted = check(version, &offer, None).unwrap();
+        assert_eq!((accepted.version, accepted.desired().known), (version, state().known));
+        assert_eq!((accepted.held().known, accepted.held().task_set), (offer.known_digest, offer.task_set_digest));
+        assert_eq!(check(other, &offer, None), Err(Refused::NotSigned(NotSigned::Digest)), "{version} as {other}");
+
+        let parts_held = SignedDesired { known: None, task_set: None, ..offer };
+        assert_eq!(check(version, &parts_held, Some(&accepted)), Ok(accepted.clone()));
+        let of_other = check(other, &offer_in(&controller, other, 7, &state()), None).unwrap();
+        let refused = check(version, &parts_held, Some(&of_other));
+        assert_eq!(refused, Err(Refused::MissingPart("known part")), "what is held in {other} is no part of {version}");
+    }
 }

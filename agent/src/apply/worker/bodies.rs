@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use log::warn;
-use stemma_wire::message::Hash;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::Profile;
+use stemma_wire::message::{Hash, WireVersion};
 use tokio::time::Instant;
 
 use super::{ASK_AGAIN, ApplyError, ApplyWorker};
@@ -85,7 +85,7 @@ impl ApplyWorker {
         let mut named = BTreeSet::new();
         if let Some(hash) = desired.task_set.profile {
             named.insert(hash);
-            if let Some(profile) = self.profile(hash)? {
+            if let Some(profile) = self.profile(desired.version, hash)? {
                 named.extend(profile.blobs());
             } else {
                 // Which blobs it will name is not known yet: none is dropped.
@@ -110,10 +110,10 @@ impl ApplyWorker {
         Ok(())
     }
 
-    pub(super) fn profile(&mut self, hash: Hash) -> Result<Option<Profile>, HostError> {
+    pub(super) fn profile(&mut self, version: WireVersion, hash: Hash) -> Result<Option<Profile>, HostError> {
         let Some(bytes) = self.site.ledger.body(hash)? else { return Ok(None) };
         self.findings.state.clear();
-        let profile = part::<Profile>(&bytes).filter(is_in_order);
+        let profile = part::<Profile>(version, &bytes).filter(is_in_order);
         if profile.is_none() {
             self.findings.state.push("the task profile cannot be read by this agent; upgrade it".into());
         }

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use log::{info, warn};
+use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{self, LocalState, Report};
@@ -226,7 +227,7 @@ impl ApplyWorker {
                 }
             }
             let done = tokio::select! {
-                message = self.end.receive(), if connected => match message {
+                message = self.end.receive_versioned(), if connected => match message {
                     Err(ChannelError::Closed) if self.mode == Until::Stopped => return self.finish().await,
                     Err(ChannelError::Closed) => {
                         connected = false;
@@ -288,9 +289,9 @@ impl ApplyWorker {
         self.report().await
     }
 
-    /// Takes a message of the network half.
-    async fn received(&mut self, message: Result<FromSync, ChannelError>) -> Result<(), ApplyError> {
-        let message = match message {
+    /// Takes a message of the network half, whose version is that of the parts in it.
+    async fn received(&mut self, message: Result<(WireVersion, FromSync), ChannelError>) -> Result<(), ApplyError> {
+        let (version, message) = match message {
             Ok(message) => message,
             Err(error) => {
                 warn!(error:% = error; "a message of the network half was refused");
@@ -301,7 +302,7 @@ impl ApplyWorker {
             FromSync::Offer { desired, grants, acknowledged } => {
                 self.site.ledger.acknowledge(acknowledged)?;
                 if let Some(offer) = desired {
-                    self.offered(&offer).await?;
+                    self.offered(version, &offer).await?;
                 }
                 for grant in grants {
                     self.granted(&grant).await?;

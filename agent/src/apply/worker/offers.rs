@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use log::{info, warn};
+use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::Progress;
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
@@ -15,10 +16,11 @@ use crate::apply::verify::{Refused, verify_desired, verify_grant};
 
 impl ApplyWorker {
     /// A desired state: verified, on disk, known to services, in that order.
-    pub(super) async fn offered(&mut self, offer: &SignedDesired) -> Result<(), ApplyError> {
+    pub(super) async fn offered(&mut self, version: WireVersion, offer: &SignedDesired) -> Result<(), ApplyError> {
         let Some(trust) = &self.trust else { return self.refuse(&Refused::NoIdentity).await };
         let held = self.site.ledger.accepted()?;
-        let accepted = match verify_desired(trust, offer, held.as_ref(), self.site.host.unix_seconds()) {
+        let now = self.site.host.unix_seconds();
+        let accepted = match verify_desired(trust, (version, offer), held.as_ref(), now) {
             Ok(accepted) => accepted,
             Err(refused) => return self.refuse(&refused).await,
         };

@@ -96,7 +96,7 @@ impl ApplyWorker {
         }
         // No profile: no tasks, which are soon applied.
         let profile = match desired.task_set.profile {
-            Some(hash) => self.profile(hash)?,
+            Some(hash) => self.profile(desired.version, hash)?,
             None => Some(Profile::default()),
         };
         if let Some(profile) = profile {

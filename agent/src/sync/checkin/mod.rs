@@ -23,7 +23,7 @@ use stemma_wire::log::chain;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::checkin::{CheckInAnswer, News};
 use stemma_wire::message::desired::TaskSet;
-use stemma_wire::message::{Hash, PartDigest, decode_part};
+use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part};
 use tokio::time::{Instant, sleep_until};
 
 use super::backoff::{Backoff, Rival};
@@ -34,7 +34,6 @@ use super::labels;
 use super::outbox::Outbox;
 use super::renew::{AGAIN, InVain, PendingKey, due_in, renewed};
 use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renewal};
-use crate::apply::ledger::KEPT_VERSION;
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::{Host, HostPath, Pending, or_never};
 use crate::identity::Identity;
@@ -67,6 +66,9 @@ pub struct Sync {
     clock: Arc<dyn Clock>,
     end: SyncEnd,
     said: Outbox,
+    /// In which version the controller is spoken to: the newest of this agent, or an older one that the present controller reads. What is
+    /// parked was sent in it.
+    speaks: WireVersion,
     backoff: Backoff,
     idle: Option<Client>,
     parked: Option<InFlight<CheckInAnswer>>,
@@ -127,6 +129,7 @@ impl Sync {
         Ok(Self {
             targets: credentials.targets().into(),
             said: Outbox::observe(&*host),
+            speaks: end.newest(),
             host,
             identity,
             credentials,
@@ -211,7 +214,7 @@ impl Sync {
             // Two have had their place taken, and the older may not have arrived yet: now it never will.
             self.said.again();
         }
-        self.parked = Some(Box::pin(check_in(client, self.said.check_in())));
+        self.parked = Some(Box::pin(check_in(client, self.speaks, self.said.check_in(self.speaks))));
     }
 
     /// Something is to be said: soon, and together with what else comes at once.
@@ -255,9 +258,20 @@ impl Sync {
                 self.speak_at = Some(Instant::now() + self.backoff.fail());
                 self.renew();
             }
+            Err(ExchangeError::Version { .. }) if self.speaks > WireVersion::FIRST => self.speak_older(client),
             Err(error) => self.failed(&error),
         }
         Ok(())
+    }
+
+    /// The controller is older than this agent: it is told the same in the version before. The newest one is tried again when another
+    /// connection is made after a failure, since a controller is upgraded by starting it anew.
+    fn speak_older(&mut self, client: Client) {
+        self.speaks = self.speaks.before().unwrap_or(WireVersion::FIRST);
+        info!(url:% = client.target(), version:% = self.speaks; "the controller is older, and is spoken to in its version");
+        self.idle = Some(client);
+        self.said.again();
+        self.speak_at = Some(Instant::now());
     }
 
     /// A check-in whose place was taken may never have arrived: what it said is said again then.
@@ -296,6 +310,7 @@ impl Sync {
             debug!(url, error = cause, wait_ms; "still no controller");
         }
         self.targets.rotate_left(1.min(self.targets.len()));
+        self.speaks = self.end.newest();
         self.idle = None;
         self.said.again();
         self.speak_at = Some(Instant::now() + wait);
@@ -306,16 +321,21 @@ impl Sync {
         let News { acknowledged, desired, grants, .. } = news;
         if let Some(set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
             // Apply verifies it; here it only says where to ask.
-            self.profile = decode_part::<TaskSet>(KEPT_VERSION, set).ok().and_then(|set| set.profile);
+            self.profile = decode_part::<TaskSet>(self.speaks, set).ok().and_then(|set| set.profile);
         }
         let offer = FromSync::Offer { desired, grants, acknowledged };
-        self.tell(&offer).await
+        self.tell_as(self.speaks, &offer).await
     }
 
     /// Says something to apply, and hears it meanwhile: two halves that both have much to say never wait for each other.
     async fn tell(&mut self, message: &FromSync) -> Result<(), SyncError> {
+        self.tell_as(self.end.newest(), message).await
+    }
+
+    /// The same in a version, which is that of the parts in the message.
+    async fn tell_as(&mut self, version: WireVersion, message: &FromSync) -> Result<(), SyncError> {
         let to_apply = self.end.sender();
-        let mut telling = std::pin::pin!(to_apply.send(message));
+        let mut telling = std::pin::pin!(to_apply.send_as(version, message));
         loop {
             tokio::select! {
                 told = &mut telling => return Ok(told?),
@@ -395,7 +415,7 @@ impl Sync {
         if self.said.observe_again(&*self.host) {
             self.speak_soon();
         }
-        let digest: PartDigest = self.said.observation_digest();
+        let digest: PartDigest = self.said.observation_digest(self.speaks);
         self.tell(&FromSync::Observed(digest)).await
     }
 
@@ -408,7 +428,7 @@ impl Sync {
         match PendingKey::take_up(&*self.host, &self.credentials) {
             Ok(key) => {
                 let controllers = self.credentials.controllers.clone();
-                self.renewing = Some(Box::pin(renewed(self.client(), controllers, key)));
+                self.renewing = Some(Box::pin(renewed(self.client(), self.end.newest(), controllers, key)));
             }
             Err(error) => warn!(error:% = chain(&error); "the certificate could not be renewed"),
         }

@@ -63,6 +63,7 @@ struct Conversation {
     slot: Arc<Slot>,
     turn: Turn,
     held: Option<Held>,
+    /// In which the agent speaks, and is told everything.
     version: WireVersion,
     /// The host's present Observation: its digest, and the whole of it until it is stored.
     digest: PartDigest,
@@ -248,8 +249,8 @@ impl CheckIns {
         let news = News {
             acknowledged: stored.acknowledged,
             observation: stored.observation,
-            desired: desired.map(|signed| signed.message(self.desired.epoch(), talk.held.as_ref())),
-            grants: grants.to_vec(),
+            desired: desired.map(|signed| signed.message(talk.version, self.desired.epoch(), talk.held.as_ref())),
+            grants: grants.iter().map(|given| given.form(talk.version).clone()).collect(),
             next_ms: talk.next_ms,
         };
         Ok(Some(Answered { answer: CheckInAnswer::Current(Box::new(news)), close: stopping }))
@@ -258,7 +259,7 @@ impl CheckIns {
     /// What of a desired state is to be sent now, if anything.
     fn to_send(&self, talk: &Conversation, signed: Arc<Signed>) -> Option<Arc<Signed>> {
         let Some(held) = &talk.held else { return Some(signed) };
-        if signed.is_held(self.desired.epoch(), held) {
+        if signed.is_held(talk.version, self.desired.epoch(), held) {
             return None;
         }
         if held.epoch != self.desired.epoch() {

@@ -4,14 +4,16 @@ use std::sync::Mutex;
 
 use stemma_core::status::Facts;
 use stemma_wire::clock::FixedClock;
+use stemma_wire::message::desired::{Barrier, Known, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{LocalState, Outcome, Report, TaskResult};
-use stemma_wire::message::{Epoch, Hash};
+use stemma_wire::message::signed::Grant;
+use stemma_wire::message::{Epoch, Hash, Revision, decode_part, hash_content};
 use stemma_wire::sign::Signer;
 use uuid::Uuid;
 
 use super::*;
 use crate::ca::Authority;
-use crate::desired::lock;
+use crate::desired::{Batch, Change, EncodedProfile, Released, lock};
 use crate::intake::{Seen, Stored};
 use crate::store::BoxFuture;
 
@@ -100,7 +102,20 @@ impl Site {
     }
 
     async fn check_in(&self, said: CheckIn) -> Answered {
-        self.check_ins.answer(self.slot(), &self.peer, WireVersion::CURRENT, said).await.unwrap()
+        self.check_in_as(WireVersion::CURRENT, said).await
+    }
+
+    async fn check_in_as(&self, version: WireVersion, said: CheckIn) -> Answered {
+        self.check_ins.answer(self.slot(), &self.peer, version, said).await.unwrap()
+    }
+
+    /// What an agent that speaks this version is told when it holds this.
+    #[cfg(debug_assertions)]
+    async fn news(&self, version: WireVersion, held: Option<Held>) -> News {
+        match self.check_in_as(version, CheckIn { held, ..quiet() }).await.answer {
+            CheckInAnswer::Current(news) => *news,
+            CheckInAnswer::Superseded => panic!("superseded by nobody"),
+        }
     }
 
     /// The same, on a connection that breaks before it is stored.
@@ -221,4 +236,60 @@ async fn a_node_is_silent_also_while_the_store_does_not_say_so() {
     assert_eq!(desired.status().liveness(NODE), Liveness::Silent);
     site.say(None).await;
     assert_eq!(desired.status().liveness(NODE), Liveness::Connected);
+}
+
+#[cfg(debug_assertions)]
+#[tokio::test(start_paused = true)]
+async fn an_agent_is_told_its_state_grants_and_profile_in_the_version_that_it_speaks() {
+    let site = Site::new();
+    let task = |id: &str| ProfileTask {
+        id: id.to_owned(),
+        definition: String::new(),
+        references: vec![],
+        after: vec![],
+        barriers: vec![],
+    };
+    let profile = Profile { tasks: vec![task("a")] };
+    let (known, task_set) =
+        (Known { splay_s: 7, ..Known::default() }, TaskSet { group_revision: 3, ..TaskSet::default() });
+    let encoded = Arc::new(EncodedProfile::new(&profile));
+    let state = Released::new(Revision(5), (&known, &task_set), (Some(encoded), [].into()), MAX_WAIT);
+    let table = &site.check_ins.desired;
+    table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
+    let (_, decided) = table.digests(NODE).unwrap();
+    let open = Barrier { task: "b".to_owned(), selector: "tags=x".to_owned() };
+    table.open_barriers(vec![(NODE, decided, vec![open.clone()])], Revision(5));
+    let mut held_in = Vec::new();
+    for version in [WireVersion::CURRENT, WireVersion::THROW_AWAY] {
+        let desired = site.news(version, None).await.desired.unwrap();
+        let (sent_known, sent_set) = (desired.known.unwrap(), desired.task_set.unwrap());
+        assert_eq!(
+            digest_part(version, &sent_known),
+            desired.known_digest,
+            "{version}: what is signed is what was sent"
+        );
+        assert_eq!(digest_part(version, &sent_set), desired.task_set_digest, "{version}");
+        assert_eq!(decode_part::<Known>(version, &sent_known).as_ref(), Ok(&known), "{version}");
+        let named = decode_part::<TaskSet>(version, &sent_set).unwrap().profile.unwrap();
+        let body = crate::agents::content::profile(&site.slot(), named).unwrap();
+        assert_eq!(hash_content(&body), named, "{version}");
+        assert_eq!(decode_part::<Profile>(version, &body).as_ref(), Ok(&profile), "{version}");
+        assert!(table.is_task_set(NODE, desired.task_set_digest), "{version}: results name it so");
+        held_in.push(Held {
+            epoch: desired.epoch,
+            revision: desired.revision,
+            known: desired.known_digest,
+            task_set: desired.task_set_digest,
+        });
+    }
+    for (version, held, other) in
+        [(WireVersion::CURRENT, held_in[0], held_in[1]), (WireVersion::THROW_AWAY, held_in[1], held_in[0])]
+    {
+        let news = site.news(version, Some(held)).await;
+        assert_eq!(news.desired, None, "{version}: it is held");
+        let expected = Grant::Barriers { task_set: held.task_set, open: vec![open.clone()] };
+        assert_eq!(news.grants.iter().map(|signed| &signed.grant).collect::<Vec<_>>(), [&expected], "{version}");
+        let again = site.news(version, Some(other)).await.desired.unwrap();
+        assert!(again.known.is_some() && again.task_set.is_some(), "{version}: of another version nothing is held");
+    }
 }

@@ -45,16 +45,17 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
 fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, ApiError> {
     let node = answer.node().meta.uuid;
     let (released, results) = (model.released.get(&node), model.results.get(&node));
-    let holds = |set| {
+    let set = released.map(|released| released::task_sets(model, released)).unwrap_or_default();
+    let holds = || {
         let held = api.desired.as_ref().and_then(|desired| desired.held_task_set(node));
-        held == Some(set) || results.is_some_and(|results| results.is_of(set))
+        held.is_some_and(|held| set.contains(&held)) || results.is_some_and(|results| results.is_of(&set))
     };
-    let present = released.zip(results).and_then(|(released, results)| results.of(released.digest(), id));
+    let present = results.and_then(|results| results.of(&set, id));
     let runs = released::runs_task(model, node);
     let ran = explain::Ran {
         runs: runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool),
         too_large: facts::too_large(model, answer, api.registry.now()).map(|error| error.to_string()),
-        told: released.is_some_and(|released| holds(released.digest())),
+        told: holds(),
         outcome: present.map(|present| present.result.outcome.of_node()),
         shut: &|| resolved::waits(api, model, answer.id()),
     };

@@ -3,6 +3,7 @@
 //! *Known* is replaced at once; the *task set* only when the controller releases it. They are encoded apart,
 //! so that each has a digest of its own and a label's edit re-encodes no task.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,14 @@ impl TryFrom<&InputValue> for Input {
 }
 
 impl TaskSet {
+    /// The same task set with its profile by this name, where it is another one: a profile has a name in each wire version.
+    pub fn naming(&self, profile: Option<Hash>) -> Cow<'_, Self> {
+        match profile {
+            Some(_) if profile != self.profile => Cow::Owned(Self { profile, ..self.clone() }),
+            _ => Cow::Borrowed(self),
+        }
+    }
+
     /// Whether a task of its profile runs.
     pub fn runs(&self, task: &str) -> bool {
         !self.left_out.contains_key(task)

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use stemma_core::digest::{Hex, from_hex};
 
 pub use codec::{
-    DecodeError, Message, WireVersion, decode, decode_part, decode_versioned, digest_part, encode, encode_as,
-    encode_part, hash_content,
+    DecodeError, Message, WireVersion, decode, decode_part, decode_up_to, digest_part, encode, encode_as, encode_part,
+    hash_content,
 };
 
 /// SHA-256 of some content: a profile's or a blob's name.

@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use super::channel::{FromApply, FromSync};
 use super::checkin::{CheckIn, CheckInAnswer, GiveBack, Held, News};
-use super::codec::decode_up_to;
 use super::desired::{Barrier, InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
 use super::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
 use super::observed::{LocalState, Observation, Outcome, Progress, Report, ReportedLabel, TaskResult};
@@ -35,16 +34,51 @@ fn from_hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// The file of this name decodes to this message, and this message encodes to that file.
-fn golden<M: Message + PartialEq + Debug>(case: &str, message: &M) {
-    let name = if case.is_empty() { M::NAME.to_owned() } else { format!("{}-{case}", M::NAME) };
-    let path = golden_path(&name);
-    if std::env::var_os("STEMMA_WRITE_GOLDEN").is_some() && !path.exists() {
-        std::fs::write(&path, to_hex(&encode(message))).expect("the golden directory");
+/// What a test looks at in every message.
+trait Look {
+    fn at<M: Message + PartialEq + Debug>(&self, case: &str, message: &M);
+}
+
+/// The file of its name decodes to a message, and the message encodes to that file.
+struct Golden;
+
+impl Look for Golden {
+    fn at<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
+        let name = if case.is_empty() { M::NAME.to_owned() } else { format!("{}-{case}", M::NAME) };
+        let path = golden_path(&name);
+        if std::env::var_os("STEMMA_WRITE_GOLDEN").is_some() && !path.exists() {
+            std::fs::write(&path, to_hex(&encode(message))).expect("the golden directory");
+        }
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(decode::<M>(&from_hex(&text)).as_ref(), Ok(message), "{name}: an old file decodes");
+        assert_eq!(to_hex(&encode(message)), text, "{name}: the form has changed without a new version");
     }
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert_eq!(decode::<M>(&from_hex(&text)).as_ref(), Ok(message), "{name}: an old file decodes");
-    assert_eq!(to_hex(&encode(message)), text, "{name}: the form has changed without a new version");
+}
+
+/// A later program reads what an earlier one writes, and is read by it when it writes its version. Neither takes one form for the other.
+#[cfg(debug_assertions)]
+struct Versions;
+
+#[cfg(debug_assertions)]
+impl Look for Versions {
+    fn at<M: Message + PartialEq + Debug>(&self, case: &str, message: &M) {
+        let (old, new, name) = (WireVersion::CURRENT, WireVersion::THROW_AWAY, format!("{} {case}", M::NAME));
+        for version in [old, new] {
+            let bytes = encode_as(version, message);
+            let (found, read) = decode_up_to::<M>(new, &bytes).expect("it is read");
+            assert_eq!((found, &read), (version, message), "{name}");
+        }
+        let (from_old, from_new) = (encode_as(old, message), encode_as(new, message));
+        assert_eq!(decode_up_to::<M>(old, &from_old).map(|(_, read)| read).as_ref(), Ok(message), "{name}");
+        let refused = DecodeError::Version { name: M::NAME, found: new.0, newest: old };
+        assert_eq!(
+            decode_up_to::<M>(old, &from_new),
+            Err(refused),
+            "{name}: an old program says which versions it reads"
+        );
+        assert!(decode_part::<M>(old, &from_new[1..]).is_err(), "{name}: the new form is not the old one");
+        assert!(decode_part::<M>(new, &from_old[1..]).is_err(), "{name}: the old form is not the new one");
+    }
 }
 
 fn signature() -> Signature {
@@ -202,36 +236,47 @@ fn enroll() -> EnrollRequest {
     EnrollRequest { token: "id.secret".to_owned(), csr: vec![0x30, 0], seal_key: [1; 32], name: "web-1".to_owned() }
 }
 
-#[test]
-fn golden_files_of_version_1_decode() {
-    golden("", &enroll());
+/// Shows every message to a test.
+fn each_message(look: &impl Look) {
+    look.at("", &enroll());
     let node = Uuid::from_u128(0x0190_b6c8_4c1e_7d2a_9f00_0123_4567_89ab);
     let chain = vec![vec![0x30, 1], vec![0x30, 2]];
-    golden("", &EnrollAnswer { node, fleet: "prod".to_owned(), chain: chain.clone(), root: vec![0x30, 3] });
-    golden("", &RenewRequest { csr: vec![0x30, 0] });
-    golden("", &RenewAnswer { chain });
-    golden("", &check_in());
-    golden("superseded", &CheckInAnswer::Superseded);
-    golden("current", &news());
-    golden("", &known());
-    golden("", &task_set());
-    golden("", &profile());
-    golden("", &observation());
-    golden("hello", &FromApply::Hello { seal_key: [1; 32], held: Some(held()) });
-    golden("accepted", &FromApply::Accepted(held()));
-    golden("refused", &FromApply::Refused { reason: "older".to_owned() });
-    golden("want", &FromApply::Want(Hash([8; 32])));
-    golden("results", &FromApply::Results(vec![result()]));
-    golden("observed", &FromApply::Observed(observation()));
-    golden("report", &FromApply::Report(report()));
-    golden("lease-wanted", &FromApply::LeaseWanted(vec![LeaseKind::Mend]));
-    golden("give-back", &FromApply::GiveBack(vec![GiveBack::Primary("mysql".to_owned())]));
-    golden("local", &FromApply::Local(local()));
-    golden("offer", &FromSync::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
-    golden("body", &FromSync::Body { hash: Hash([8; 32]), bytes: b"file".to_vec() });
-    golden("no-body", &FromSync::NoBody(Hash([8; 32])));
-    golden("local", &FromSync::Local(local()));
-    golden("observed", &FromSync::Observed(PartDigest([3; 32])));
+    look.at("", &EnrollAnswer { node, fleet: "prod".to_owned(), chain: chain.clone(), root: vec![0x30, 3] });
+    look.at("", &RenewRequest { csr: vec![0x30, 0] });
+    look.at("", &RenewAnswer { chain });
+    look.at("", &check_in());
+    look.at("superseded", &CheckInAnswer::Superseded);
+    look.at("current", &news());
+    look.at("", &known());
+    look.at("", &task_set());
+    look.at("", &profile());
+    look.at("", &observation());
+    look.at("hello", &FromApply::Hello { seal_key: [1; 32], held: Some(held()) });
+    look.at("accepted", &FromApply::Accepted(held()));
+    look.at("refused", &FromApply::Refused { reason: "older".to_owned() });
+    look.at("want", &FromApply::Want(Hash([8; 32])));
+    look.at("results", &FromApply::Results(vec![result()]));
+    look.at("observed", &FromApply::Observed(observation()));
+    look.at("report", &FromApply::Report(report()));
+    look.at("lease-wanted", &FromApply::LeaseWanted(vec![LeaseKind::Mend]));
+    look.at("give-back", &FromApply::GiveBack(vec![GiveBack::Primary("mysql".to_owned())]));
+    look.at("local", &FromApply::Local(local()));
+    look.at("offer", &FromSync::Offer { desired: Some(desired()), grants: grants(), acknowledged: 41 });
+    look.at("body", &FromSync::Body { hash: Hash([8; 32]), bytes: b"file".to_vec() });
+    look.at("no-body", &FromSync::NoBody(Hash([8; 32])));
+    look.at("local", &FromSync::Local(local()));
+    look.at("observed", &FromSync::Observed(PartDigest([3; 32])));
+}
+
+#[test]
+fn golden_files_of_version_1_decode() {
+    each_message(&Golden);
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn a_message_of_each_version_is_read_by_who_speaks_it_and_is_refused_by_who_does_not() {
+    each_message(&Versions);
 }
 
 #[test]
@@ -241,7 +286,7 @@ fn s42_what_is_no_message_of_this_version_says_so() {
     assert_eq!(decode::<CheckIn>(&[]), Err(DecodeError::Empty { name }));
     for found in [0, 2, 255] {
         let other: Vec<_> = [&[found], &good[1..]].concat();
-        assert_eq!(decode::<CheckIn>(&other), Err(DecodeError::Version { name, found }));
+        assert_eq!(decode::<CheckIn>(&other), Err(DecodeError::Version { name, found, newest: WireVersion::CURRENT }));
     }
     assert_eq!(decode::<CheckIn>(&[&good[..], &[0]].concat()), Err(DecodeError::Trailing { name, bytes: 1 }));
     for cut in 1..good.len() {
@@ -294,7 +339,7 @@ fn versions_from_1_to_the_newest_are_read_and_a_request_is_answered_in_its_own()
     assert_eq!(decode_up_to(second, &new), Ok((second, due)));
     for (newest, found) in [(WireVersion::FIRST, 2), (second, 3), (second, 0)] {
         let bytes = [&[found], &new[1..]].concat();
-        let refused = Err(DecodeError::Version { name: RenewAnswer::NAME, found });
+        let refused = Err(DecodeError::Version { name: RenewAnswer::NAME, found, newest });
         assert_eq!(decode_up_to::<RenewAnswer2>(newest, &bytes), refused, "{newest:?}");
     }
 }
@@ -305,6 +350,20 @@ fn the_digest_of_a_part_belongs_to_its_version() {
     assert_eq!(of_first.0, stemma_core::digest::sha256(b"part"), "version 1 hashes the bytes alone");
     assert_ne!(digest_part(WireVersion(2), b"part"), of_first);
     assert_ne!(digest_part(WireVersion(2), b"part"), digest_part(WireVersion(3), b"part"));
+}
+
+/// Of a part of version 1 the digest is a plain hash of its bytes, so nothing that a later version hashes may be such bytes: not even
+/// a host whose network half was taken over may be given one part under the signature of the other.
+#[test]
+fn what_a_later_version_hashes_is_no_part_of_the_first() {
+    let hashed = |bytes: &[u8]| [&[0xff; 16][..], &[2], bytes].concat();
+    assert_eq!(digest_part(WireVersion(2), b"part").0, stemma_core::digest::sha256(&hashed(b"part")));
+    for bytes in [encode(&known()), encode(&task_set()), encode(&observation()), vec![0; 100]] {
+        let hashed = hashed(&bytes[1..]);
+        assert!(decode_part::<Known>(WireVersion::FIRST, &hashed).is_err());
+        assert!(decode_part::<TaskSet>(WireVersion::FIRST, &hashed).is_err());
+        assert!(decode_part::<Observation>(WireVersion::FIRST, &hashed).is_err());
+    }
 }
 
 /// A length as postcard writes it: seven bits a byte, the low ones first.

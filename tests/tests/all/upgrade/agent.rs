@@ -11,13 +11,14 @@ use stemma_agent::apply::task::Site;
 use stemma_agent::apply::verify::Trust;
 use stemma_agent::apply::wake::WakeListener;
 use stemma_agent::apply::worker::{ApplyWorker, Until};
-use stemma_agent::channel::pair;
+use stemma_agent::channel::pair_up_to;
 use stemma_agent::config::Config;
 use stemma_agent::host::real::RealHost;
 use stemma_agent::host::{Command, Dir, Finished, Host, HostError, HostPath, Pending};
 use stemma_agent::identity::Identity;
 use stemma_agent::sync;
 use stemma_wire::clock::Clock as _;
+use stemma_wire::message::WireVersion;
 use tokio::time::{sleep, timeout};
 
 use crate::upgrade::kept::Then;
@@ -33,11 +34,25 @@ struct At {
 /// # Errors
 /// When it cannot run, or it is not `done` in time.
 pub(crate) fn run_until(root: &Path, time: Then, after: Duration, done: impl Fn() -> bool) -> Result<()> {
+    run_speaking(WireVersion::CURRENT, root, time, after, done)
+}
+
+/// The same of an agent that speaks wire versions up to this one.
+///
+/// # Errors
+/// When it cannot run, or it is not `done` in time.
+pub(crate) fn run_speaking(
+    newest: WireVersion,
+    root: &Path,
+    time: Then,
+    after: Duration,
+    done: impl Fn() -> bool,
+) -> Result<()> {
     let host: Rc<dyn Host> = Rc::new(At { machine: RealHost::new(root)?, time });
     let ledger = Rc::new(Ledger::open(host.clone())?);
     let identity = Identity::load(&*host)?;
     let trust = Trust::new(&identity)?;
-    let (sync_end, apply_end) = pair();
+    let (sync_end, apply_end) = pair_up_to(newest);
     let site = Site { host: host.clone(), ledger };
     let half =
         ApplyWorker::new(site, Config::load(&*host)?, Some(trust), apply_end, WakeListener::never(), Until::Stopped)?

@@ -8,6 +8,8 @@ mod agent;
 mod kept;
 mod names;
 mod recorded;
+#[cfg(debug_assertions)]
+mod wire;
 
 use std::path::Path;
 use std::sync::Arc;
