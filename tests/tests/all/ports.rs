@@ -78,7 +78,7 @@ impl Port {
         Ok(stream)
     }
 
-    /// Sends a head and a body, and reads to the end. What the server no longer reads is no failure.
+    /// Sends a head and a body, and reads the answer. What the server no longer reads is no failure.
     fn exchange(&self, head: &str, body: &[u8]) -> Result<String> {
         let mut stream = self.open()?;
         stream.sock.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -88,7 +88,7 @@ impl Port {
         );
         let _taken =
             stream.write_all(request.as_bytes()).and_then(|()| stream.write_all(body)).and_then(|()| stream.flush());
-        Ok(to_end(&mut stream))
+        Ok(read_until(&mut stream, is_whole))
     }
 
     /// How long a connection lives that says this much.
@@ -125,12 +125,31 @@ impl Port {
 
 /// What comes until the connection ends; that it is cut without a farewell is an end too.
 fn to_end(stream: &mut Stream) -> String {
-    let mut answer = Vec::new();
-    let mut piece = [0; 4096];
-    while let Ok(length @ 1..) = stream.read(&mut piece) {
-        answer.extend(&piece[..length]);
+    read_until(stream, |_| false)
+}
+
+/// What comes until it is enough, or the connection ends.
+fn read_until(stream: &mut Stream, is_enough: impl Fn(&str) -> bool) -> String {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    let mut answer = String::new();
+    while !is_enough(&answer)
+        && let Ok(length @ 1..) = stream.read(&mut piece)
+    {
+        bytes.extend(&piece[..length]);
+        answer = String::from_utf8_lossy(&bytes).into_owned();
     }
-    String::from_utf8_lossy(&answer).into_owned()
+    answer
+}
+
+/// Whether an answer is here with all of its body. The connection stays open after it, for the next request, where the server read the
+/// whole of this one.
+fn is_whole(answer: &str) -> bool {
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
+    let fields = head.lines().filter_map(|line| line.split_once(": "));
+    let length = fields
+        .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .find_map(|(_, value)| value.parse().ok());
+    length.is_some_and(|length: usize| body.len() >= length)
 }
 
 /// How often something was refused for a reason, by `/metrics`; getting that is a good request.
