@@ -1,5 +1,8 @@
 //! The clock of one machine jumps (F24): by hours and by months, ahead and back, while a program runs and before it starts. While it is
 //! wrong, the host keeps what it has and says that the clocks differ; when it is right again, all goes on without a hand.
+//!
+//! Nearly all of the time is waiting: an agent's for its next try, a controller's for its next look at its certificates. So each jump has a
+//! fleet of its own, and the jumps of a test are tried at the same time.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -34,6 +37,19 @@ impl Dial {
         std::fs::write(&next, format!("{by}\n"))?;
         Ok(std::fs::rename(next, &self.file)?)
     }
+}
+
+/// Tries jumps, each on a fleet of its own that has converged, and with its clock; without `faketime`, none.
+fn at_each_jump(jumps: &[&str], try_one: impl Fn(&str, Fleet, Agent, Dial) -> Result<()> + Sync) -> Result<()> {
+    let tried = &|jump: &str| -> Result<()> {
+        let (fleet, web) = converged()?;
+        let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
+        try_one(jump, fleet, web, dial).with_context(|| format!("a clock that is wrong by {jump}"))
+    };
+    std::thread::scope(|scope| {
+        let tries: Vec<_> = jumps.iter().map(|jump| scope.spawn(move || tried(jump))).collect();
+        tries.into_iter().try_for_each(|one| one.join().expect("the thread does not panic"))
+    })
 }
 
 fn converged() -> Result<(Fleet, Agent)> {
@@ -80,83 +96,65 @@ fn tells(log: impl Fn() -> String, said: &str) -> Result<()> {
 
 #[test]
 fn f24_an_agents_clock_that_jumps_while_it_runs_costs_nothing_when_it_is_right_again() -> Result<()> {
-    let (fleet, mut web) = converged()?;
-    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
-    web.kill()?;
-    web.start_under(&dial.words)?;
-    for (number, jump) in ["+3h", "-3h", "+100d", "-100d"].into_iter().enumerate() {
-        let context = || format!("the clock jumps by {jump}");
+    at_each_jump(&["+3h", "-3h", "+100d", "-100d"], |jump, fleet, mut web, dial| {
+        web.kill()?;
+        web.start_under(&dial.words)?;
         dial.set(jump)?;
-        mends(&web).with_context(context)?;
+        mends(&web)?;
         dial.set("+0")?;
-        label(&fleet, &format!("ran-{number}"))?;
-        arrives(&web, &format!("ran-{number}")).with_context(context)?;
-    }
-    Ok(())
+        label(&fleet, "ran")?;
+        arrives(&web, "ran")
+    })
 }
 
 #[test]
 fn f24_an_agent_that_starts_with_a_wrong_clock_says_so_and_keeps_its_host() -> Result<()> {
-    let (fleet, mut web) = converged()?;
-    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
-    for (number, (jump, said)) in [
-        ("+3h", None),
-        ("-3h", Some("is not valid before")),
-        ("+100d", Some("the certificate expired on")),
-        ("-100d", Some("is not valid before")),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let (context, tier) = (|| format!("the clock is wrong by {jump}"), format!("started-{number}"));
+    at_each_jump(&["+3h", "-3h", "+100d", "-100d"], |jump, fleet, mut web, dial| {
+        let said = match jump {
+            "+3h" => None,
+            "+100d" => Some("the certificate expired on"),
+            _ => Some("is not valid before"),
+        };
         web.kill()?;
         dial.set(jump)?;
         web.start_under(&dial.words)?;
-        label(&fleet, &tier)?;
+        label(&fleet, "started")?;
         match said {
-            Some(said) => tells(|| web.log(), said).with_context(context)?,
-            None => arrives(&web, &tier).with_context(context)?,
+            Some(said) => tells(|| web.log(), said)?,
+            None => arrives(&web, "started")?,
         }
-        mends(&web).with_context(context)?;
+        mends(&web)?;
         dial.set("+0")?;
-        arrives(&web, &tier).with_context(context)?;
-    }
-    Ok(())
+        arrives(&web, "started")
+    })
 }
 
 #[test]
 fn f24_a_controllers_clock_that_jumps_while_it_runs_locks_nobody_out() -> Result<()> {
-    let (mut fleet, web) = converged()?;
-    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
-    fleet.kill_controller()?;
-    fleet.start_controller_under(&dial.words)?;
-    label(&fleet, "before")?;
-    arrives(&web, "before")?;
-    for (number, jump) in ["+3h", "+3d", "-3h"].into_iter().enumerate() {
-        let context = || format!("the controller's clock jumps by {jump}");
+    at_each_jump(&["+3h", "+3d", "-3h"], |jump, mut fleet, web, dial| {
+        fleet.kill_controller()?;
+        fleet.start_controller_under(&dial.words)?;
+        label(&fleet, "before")?;
+        arrives(&web, "before")?;
         dial.set(jump)?;
-        mends(&web).with_context(context)?;
+        mends(&web)?;
         dial.set("+0")?;
-        label(&fleet, &format!("jumped-{number}")).with_context(context)?;
-        arrives(&web, &format!("jumped-{number}")).with_context(context)?;
-    }
-    fleet.join("web-2", "prod/frontends").map(drop)
+        label(&fleet, "jumped")?;
+        arrives(&web, "jumped")?;
+        fleet.join("web-2", "prod/frontends").map(drop)
+    })
 }
 
 #[test]
 fn f24_a_controller_that_starts_with_a_wrong_clock_is_believed_again_when_it_is_right() -> Result<()> {
-    let (mut fleet, web) = converged()?;
-    let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
-    for (number, jump) in ["+3h", "+3d", "-3h"].into_iter().enumerate() {
-        let context = || format!("the controller starts with a clock that is wrong by {jump}");
+    at_each_jump(&["+3h", "+3d", "-3h"], |jump, mut fleet, web, dial| {
         fleet.kill_controller()?;
         dial.set(jump)?;
-        fleet.start_controller_under(&dial.words).with_context(context)?;
-        mends(&web).with_context(context)?;
+        fleet.start_controller_under(&dial.words)?;
+        mends(&web)?;
         dial.set("+0")?;
-        let tier = format!("began-{number}");
-        eventually_within(AFTER, "an operator is served again", || label(&fleet, &tier)).with_context(context)?;
-        arrives(&web, &tier).with_context(context)?;
-    }
-    fleet.join("web-2", "prod/frontends").map(drop)
+        eventually_within(AFTER, "an operator is served again", || label(&fleet, "began"))?;
+        arrives(&web, "began")?;
+        fleet.join("web-2", "prod/frontends").map(drop)
+    })
 }

@@ -3,6 +3,7 @@
 //! what was edited meanwhile on its host: no file is torn, no command runs twice for one value.
 
 use std::net::TcpStream;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +58,32 @@ tasks:
 {kind: NodeGroup, cluster: c, name: g, roles: [all]}
 "#;
 
+/// Those bytes of an exchange at which one test cuts: of so many tests that run side by side each takes every so many-th, from its number on.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    number: usize,
+    tests: usize,
+}
+
+impl Share {
+    fn of(self, bytes: Range<usize>) -> impl Iterator<Item = usize> + Clone {
+        bytes.skip(self.number).step_by(self.tests)
+    }
+}
+
+/// The tests that share the bytes of an exchange, each with its number. No byte is left out: the numbers are counted up from 0.
+macro_rules! tests_of {
+    ($exchange:ident, $numbers:ident: $($test:ident $number:literal),+ $(,)?) => {
+        const $numbers: &[usize] = &[$($number),+];
+
+        $(#[test]
+        fn $test() -> Result<()> {
+            assert!($numbers.iter().copied().eq(0..$numbers.len()), "{:?}", $numbers);
+            $exchange(Share { number: $number, tests: $numbers.len() })
+        })+
+    };
+}
+
 /// A controller behind a proxy that cuts where it is told, and what a host needs to join it.
 struct Line {
     fleet: Fleet,
@@ -101,11 +128,12 @@ impl Line {
         Ok(Self { fleet, proxy, runtime, token, ca_hash })
     }
 
-    /// Tries an exchange with its connection cut at each byte, first of what the client says, then of what the server says. `try_one`
-    /// is told the cut's number; gives how many cuts there were.
+    /// Tries an exchange with its connection cut at each byte of a share, first of what the client says, then of what the server says.
+    /// `try_one` is told the cut's number; gives how many cuts there were.
     fn at_each_byte(
         &self,
         what: &str,
+        share: Share,
         from: [usize; 2],
         mut try_one: impl FnMut(usize, bool) -> Result<()>,
     ) -> Result<usize> {
@@ -114,7 +142,10 @@ impl Line {
         let (mut number, mut whole) = (0, 0);
         for way in [Way::Up, Way::Down] {
             let (mut whole_in_a_row, begun) = (0, self.proxy.cuts());
-            for after in from[way as usize]..total[way as usize] {
+            let bytes = share.of(from[way as usize]..total[way as usize]);
+            let planned = bytes.clone().count();
+            ensure!(planned > 0, "{what}: no byte in {share:?} of {total:?}, {way:?}");
+            for after in bytes {
                 // An exchange that has become shorter, as an answer does whose news have been told, has no more bytes than these.
                 if whole_in_a_row > VARIES {
                     break;
@@ -128,8 +159,7 @@ impl Line {
             }
             // An answer without news is shorter than the first was, and yet most of it.
             let cuts = usize::try_from(self.proxy.cuts() - begun)?;
-            let planned = total[way as usize] - from[way as usize];
-            said(&format!("{what}: {cuts} of {planned} bytes, {way:?}"));
+            said(&format!("{what}, {share:?}: {cuts} of {planned} bytes, {way:?}"));
             ensure!(cuts >= planned / 4 * 3, "{way:?}: {cuts} connections were cut at {planned} bytes");
         }
         let cuts = usize::try_from(self.proxy.cuts())?;
@@ -139,7 +169,7 @@ impl Line {
             cuts + whole >= number && cuts <= number && whole <= 4 * VARIES,
             "{cuts} of {number} connections were cut"
         );
-        said(&format!("{what}: {cuts} of {number} connections cut, each at another byte of {total:?}"));
+        said(&format!("{what}, {share:?}: {cuts} of {number} connections cut, each at another byte of {total:?}"));
         Ok(number)
     }
 
@@ -238,8 +268,7 @@ fn left(at: &Path) -> Result<Vec<String>> {
     Ok(left)
 }
 
-#[test]
-fn f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token() -> Result<()> {
+fn join_again(share: Share) -> Result<()> {
     let line = Line::new()?;
     let (root, nobody) = (tempfile::tempdir()?, Closed::new()?);
     let (mut joined, mut again, mut left_out) = (0, 0, 0);
@@ -252,7 +281,7 @@ fn f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token() -> Res
             seal_key: [7; 32],
         })
     };
-    let tries = line.at_each_byte("a join", [0, 0], |number, is_cut| {
+    let tries = line.at_each_byte("a join", share, [0, 0], |number, is_cut| {
         let at = root.path().join(number.to_string());
         std::fs::create_dir(&at)?;
         let host = RealHost::new(&at)?;
@@ -301,8 +330,7 @@ fn f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token() -> Res
     Ok(())
 }
 
-#[test]
-fn f17_a_check_in_cut_at_any_byte_is_answered_whole_or_not_at_all() -> Result<()> {
+fn check_in_again(share: Share) -> Result<()> {
     let line = Line::new()?;
     let member = line.member("web-1")?;
     let mut client = line.client(&member)?;
@@ -315,7 +343,7 @@ fn f17_a_check_in_cut_at_any_byte_is_answered_whole_or_not_at_all() -> Result<()
         other => anyhow::bail!("{other:?}"),
     })?;
     let from = line.handshake(&member)?;
-    line.at_each_byte("a check-in", from, |_, is_cut| {
+    line.at_each_byte("a check-in", share, from, |_, is_cut| {
         for is_cut in [is_cut, false] {
             client.close();
             match ask(&mut client, is_cut)? {
@@ -336,14 +364,13 @@ fn f17_a_check_in_cut_at_any_byte_is_answered_whole_or_not_at_all() -> Result<()
     Ok(())
 }
 
-#[test]
-fn f17_a_renewal_cut_at_any_byte_is_asked_for_again_with_the_same_key() -> Result<()> {
+fn renew_again(share: Share) -> Result<()> {
     let line = Line::new()?;
     let mut members = vec![line.member("n0")?];
     let from = line.handshake(&members[0])?;
     // A node is given so many certificates and no more.
     let most = 100;
-    line.at_each_byte("a renewal", from, |number, is_cut| {
+    line.at_each_byte("a renewal", share, from, |number, is_cut| {
         if number / most >= members.len() {
             // Not through the cut that is planned for the renewal.
             anyhow::bail!("no member for {number}");
@@ -369,8 +396,7 @@ fn f17_a_renewal_cut_at_any_byte_is_asked_for_again_with_the_same_key() -> Resul
     Ok(())
 }
 
-#[test]
-fn f17_a_blob_cut_at_any_byte_is_never_taken_for_whole() -> Result<()> {
+fn fetch_again(share: Share) -> Result<()> {
     let line = Line::new()?;
     let member = line.member("web-1")?;
     let mut client = line.client(&member)?;
@@ -389,7 +415,7 @@ fn f17_a_blob_cut_at_any_byte_is_never_taken_for_whole() -> Result<()> {
     };
     eventually("the desired state names it", || fetch(&mut client, false).map(drop))?;
     let from = line.handshake(&member)?;
-    line.at_each_byte("a blob", from, |_, is_cut| {
+    line.at_each_byte("a blob", share, from, |_, is_cut| {
         client.close();
         match fetch(&mut client, is_cut)? {
             Some(came) => ensure!(came == body, "{} bytes of {} are taken for all", came.len(), body.len()),
@@ -398,6 +424,25 @@ fn f17_a_blob_cut_at_any_byte_is_never_taken_for_whole() -> Result<()> {
         Ok(())
     })?;
     Ok(())
+}
+
+tests_of! { join_again, JOINS:
+    f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token_1 0,
+    f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token_2 1,
+    f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token_3 2,
+    f17_a_join_cut_at_any_byte_joins_at_the_next_try_with_the_same_token_4 3,
+}
+
+tests_of! { check_in_again, CHECK_INS:
+    f17_a_check_in_cut_at_any_byte_is_answered_whole_or_not_at_all 0,
+}
+
+tests_of! { renew_again, RENEWALS:
+    f17_a_renewal_cut_at_any_byte_is_asked_for_again_with_the_same_key 0,
+}
+
+tests_of! { fetch_again, BLOBS:
+    f17_a_blob_cut_at_any_byte_is_never_taken_for_whole 0,
 }
 
 #[test]
