@@ -14,7 +14,7 @@ use stemma_wire::message::desired::Profile;
 use stemma_wire::message::{DecodeError, Hash, Message as _, WireVersion, decode_up_to, encode_as};
 
 use super::join::sentence;
-use super::post::kind;
+use super::post::{is_of_the_version, kind};
 use crate::channel::Sender;
 
 /// The largest blob.
@@ -41,6 +41,8 @@ pub(super) enum ExchangeError {
     /// The controller does not read the version in which it was asked: it is an older one.
     #[error("the controller refused ({status}): {message}")]
     Version {
+        /// The version in which it was asked.
+        asked: WireVersion,
         /// The HTTP status.
         status: StatusCode,
         /// Its sentence.
@@ -74,8 +76,13 @@ pub(super) type Returned<T> = (Client, Result<T, ExchangeError>);
 pub(super) async fn check_in(mut client: Client, version: WireVersion, request: CheckIn) -> Returned<CheckInAnswer> {
     let within = Duration::from_millis(request.wait_ms.into()) + MARGIN;
     let post = Endpoint::CheckIn.request(&[], encode_as(version, &request));
-    let answer = client.send_within(post, within).await.map_err(ExchangeError::from).and_then(answered);
-    let answer = answer.and_then(|body| Ok(decode_up_to::<CheckInAnswer>(version, &body)?.1));
+    let answer = client.send_within(post, within).await.map_err(ExchangeError::from).and_then(|answer| {
+        if is_of_the_version(&answer) {
+            let (status, message) = (answer.status(), sentence(answer.body()));
+            return Err(ExchangeError::Version { asked: version, status, message });
+        }
+        Ok(decode_up_to::<CheckInAnswer>(version, &answered(answer)?)?.1)
+    });
     (client, answer)
 }
 
@@ -168,8 +175,6 @@ fn answered(answer: Response<Bytes>) -> Result<Bytes, ExchangeError> {
         ExchangeError::Expired
     } else if kind == ErrorType::AuthRevoked.name() {
         ExchangeError::Unknown { status, message }
-    } else if kind == ErrorType::MessageVersion.name() {
-        ExchangeError::Version { status, message }
     } else {
         ExchangeError::Refused { status, message }
     })

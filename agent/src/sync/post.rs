@@ -18,14 +18,15 @@ pub(super) async fn post<M: Message>(
     loop {
         let answer = client.send(endpoint.request(&[], encode_as(version, message))).await?;
         match version.before() {
-            Some(before)
-                if !answer.status().is_success() && kind(answer.body()) == ErrorType::MessageVersion.name() =>
-            {
-                version = before;
-            }
+            Some(before) if is_of_the_version(&answer) => version = before,
             _ => return Ok((version, answer)),
         }
     }
+}
+
+/// Whether an answer says that the version of the request is not read there.
+pub(super) fn is_of_the_version(answer: &Response<Bytes>) -> bool {
+    !answer.status().is_success() && kind(answer.body()) == ErrorType::MessageVersion.name()
 }
 
 /// The name of an error in a body; empty where there is none.

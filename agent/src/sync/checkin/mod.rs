@@ -66,9 +66,10 @@ pub struct Sync {
     clock: Arc<dyn Clock>,
     end: SyncEnd,
     said: Outbox,
-    /// In which version the controller is spoken to: the newest of this agent, or an older one that the present controller reads. What is
-    /// parked was sent in it.
+    /// In which version the controller is spoken to: the newest of this agent, or an older one that the present controller reads.
     speaks: WireVersion,
+    /// The version of the check-in that is parked, and of its answer.
+    asked_in: WireVersion,
     backoff: Backoff,
     idle: Option<Client>,
     parked: Option<InFlight<CheckInAnswer>>,
@@ -130,6 +131,7 @@ impl Sync {
             targets: credentials.targets().into(),
             said: Outbox::observe(&*host),
             speaks: end.newest(),
+            asked_in: end.newest(),
             host,
             identity,
             credentials,
@@ -214,6 +216,7 @@ impl Sync {
             // Two have had their place taken, and the older may not have arrived yet: now it never will.
             self.said.again();
         }
+        self.asked_in = self.speaks;
         self.parked = Some(Box::pin(check_in(client, self.speaks, self.said.check_in(self.speaks))));
     }
 
@@ -258,26 +261,34 @@ impl Sync {
                 self.speak_at = Some(Instant::now() + self.backoff.fail());
                 self.renew();
             }
-            Err(ExchangeError::Version { .. }) if self.speaks > WireVersion::FIRST => self.speak_older(client),
+            Err(ExchangeError::Version { asked, .. }) if asked > WireVersion::FIRST => {
+                self.speak_before(asked);
+                self.idle = Some(client);
+                self.said.again();
+                self.speak_at = Some(Instant::now());
+            }
             Err(error) => self.failed(&error),
         }
         Ok(())
     }
 
-    /// The controller is older than this agent: it is told the same in the version before. The newest one is tried again when another
-    /// connection is made after a failure, since a controller is upgraded by starting it anew.
-    fn speak_older(&mut self, client: Client) {
-        self.speaks = self.speaks.before().unwrap_or(WireVersion::FIRST);
-        info!(url:% = client.target(), version:% = self.speaks; "the controller is older, and is spoken to in its version");
-        self.idle = Some(client);
-        self.said.again();
-        self.speak_at = Some(Instant::now());
+    /// The controller does not read this version, as it is older than this agent: it is spoken to in the one before. The newest is tried
+    /// again after a failure, since a controller is upgraded by starting it anew.
+    fn speak_before(&mut self, refused: WireVersion) {
+        if let Some(before) = refused.before().filter(|before| *before < self.speaks) {
+            self.speaks = before;
+            info!(version:% = before; "the controller is older, and is spoken to in its version");
+        }
     }
 
     /// A check-in whose place was taken may never have arrived: what it said is said again then.
     fn superseded_ended(&mut self, answer: Result<CheckInAnswer, ExchangeError>) {
         if let Err(error) = answer {
             debug!(error:% = chain(&error); "a check-in was lost");
+            if let ExchangeError::Version { asked, .. } = error {
+                // Without this, each check-in could have its place taken before it is refused, and the next be as wrong.
+                self.speak_before(asked);
+            }
             self.said.again();
             self.speak_soon();
         }
@@ -321,10 +332,10 @@ impl Sync {
         let News { acknowledged, desired, grants, .. } = news;
         if let Some(set) = desired.as_ref().and_then(|desired| desired.task_set.as_deref()) {
             // Apply verifies it; here it only says where to ask.
-            self.profile = decode_part::<TaskSet>(self.speaks, set).ok().and_then(|set| set.profile);
+            self.profile = decode_part::<TaskSet>(self.asked_in, set).ok().and_then(|set| set.profile);
         }
         let offer = FromSync::Offer { desired, grants, acknowledged };
-        self.tell_as(self.speaks, &offer).await
+        self.tell_as(self.asked_in, &offer).await
     }
 
     /// Says something to apply, and hears it meanwhile: two halves that both have much to say never wait for each other.

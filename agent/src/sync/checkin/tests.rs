@@ -288,3 +288,33 @@ async fn w08_a_deleted_nodes_agent_knows_that_nobody_knows_it() {
         (Standing::Unknown, "the controller refused (403 Forbidden): the node was deleted".into())
     );
 }
+
+#[cfg(debug_assertions)]
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_check_in_that_is_refused_for_its_version_is_followed_by_one_of_the_version_before_also_where_its_place_was_taken()
+ {
+    let (old, new) = (WireVersion::CURRENT, WireVersion::THROW_AWAY);
+    let refused = |asked| {
+        let (status, message) = (hyper::StatusCode::BAD_REQUEST, String::new());
+        Err(ExchangeError::Version { asked, status, message })
+    };
+    let (_root, mut sync, _, _apply) = beginning(&Controller::new());
+    sync.speaks = new;
+    sync.speak();
+    sync.speak();
+    assert_eq!(sync.asked_in, new, "two are on their way");
+    sync.superseded = None;
+    sync.superseded_ended(refused(new));
+    assert_eq!(sync.speaks, old);
+    // The other one was sent before that was known. It is no failure, and no version further down.
+    sync.parked = None;
+    let client = sync.client();
+    sync.answered(client, refused(new)).await.unwrap();
+    assert_eq!((sync.speaks, sync.speak_at), (old, Some(Instant::now())));
+    sync.speak();
+    assert_eq!(sync.asked_in, old);
+    // A controller that does not even read the first version fails as any other does: the newest is tried again with the next one.
+    let client = sync.client();
+    sync.answered(client, refused(old)).await.unwrap();
+    assert!(sync.idle.is_none() && sync.speaks == sync.end.newest());
+}
