@@ -35,6 +35,7 @@ pub(super) fn kind(body: &[u8]) -> String {
 }
 
 #[cfg(all(test, debug_assertions))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;

@@ -63,10 +63,15 @@ impl AgentsListener {
         clock: Arc<dyn Clock>,
         rejected: Arc<Rejected>,
         counters: Arc<Counters>,
-        newest: WireVersion,
     ) -> Self {
         let check_ins = CheckIns { desired, intake, clock: Arc::clone(&clock), rejected: Arc::clone(&rejected) };
-        Self { check_ins, identities, enrolment, clock, rejected, counters, newest }
+        Self { check_ins, identities, enrolment, clock, rejected, counters, newest: WireVersion::CURRENT }
+    }
+
+    /// The same listener, which speaks wire versions up to this one.
+    #[must_use]
+    pub fn up_to(self, newest: WireVersion) -> Self {
+        Self { newest, ..self }
     }
 
     /// Answers one request.

@@ -372,7 +372,7 @@ impl AgentsThread {
             }
         };
         let parts = self.parts;
-        let listener = Arc::new(AgentsListener::new(
+        let listener = AgentsListener::new(
             Arc::clone(&parts.desired),
             Arc::clone(&parts.intake) as _,
             Arc::clone(&parts.identities),
@@ -380,8 +380,8 @@ impl AgentsThread {
             Arc::clone(&parts.clock),
             Arc::clone(&parts.rejected),
             Arc::clone(parts.metrics.counters()),
-            self.wire,
-        ));
+        );
+        let listener = Arc::new(listener.up_to(self.wire));
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected).lean(CHECK_IN);
         let _asked_for = tell.send(Ok(Bound { address, connections: server.connections() }));

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
-use stemma_controller::desired::Released;
 use stemma_controller::records::key;
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
@@ -131,7 +130,9 @@ async fn a_silence_is_written_when_it_begins_and_when_it_ends_and_at_no_other_ti
     // Whether it is silent is up to the test, however long each of its steps takes.
     let node = host.node;
     let silent_after = |revision: u64, silent_after: Duration| {
-        fleet.publish(node, revision, Released { silent_after, ..state("gold", None, &[]) });
+        let mut released = state("gold", None, &[]);
+        released.silent_after = silent_after;
+        fleet.publish(node, revision, released);
     };
     silent_after(5, Duration::from_hours(1));
     host.news(0).await;

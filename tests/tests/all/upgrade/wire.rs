@@ -100,7 +100,7 @@ fn set_tier(kept: &Kept, served: &Served, time: Then, value: &str) -> Result<()>
     let request = Request::patch(format!("/v1/nodes/{HOST}/labels"))
         .header("content-type", "application/merge-patch+json")
         .body(Bytes::from(body))?;
-    let (status, body) = ask(&mut client, request)?.context("the label is set at once")?;
+    let (status, body) = ask(&mut client, request, || false)?.context("the label is set at once")?;
     ensure!(status == 200, "{status} {}", String::from_utf8_lossy(&body));
     Ok(())
 }
