@@ -15,7 +15,7 @@ use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut, near, suggest};
-use crate::object::{Definition, Hold, Member, Properties, RoleChange, RoleSpec, TagSpec, TraitSet};
+use crate::object::{Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::task::Task;
 
@@ -71,12 +71,14 @@ fn few(count: usize) -> Result<(), BodyError> {
 /// The properties of a namespace.
 pub(super) fn properties(to: &mut Properties, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw)?;
-    few_properties(to)
+    check_properties(to)
 }
 
-fn few_properties(properties: &Properties) -> Result<(), BodyError> {
+fn check_properties(properties: &Properties) -> Result<(), BodyError> {
     few(properties.len())?;
     properties.iter().try_for_each(|(name, property)| {
+        let again = property.name.as_deref().unwrap_or_default();
+        short(again, MAX_MEMBER).map_err(|error| error.within("name").within(name))?;
         let of_items = property.items.as_ref().and_then(|items| items.values.as_ref());
         let lists =
             [("operators", property.operators.as_ref()), ("enum", property.values.as_ref()), ("items.enum", of_items)];
@@ -105,6 +107,18 @@ pub(super) fn members<M: Member + DeserializeOwned>(
     Ok(())
 }
 
+/// The types of resources that a namespace applies to, with what stands before the names of its properties there.
+pub(super) fn associations(to: &mut Vec<Association>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    members(to, raw, names)?;
+    for (at, one) in to.iter().enumerate() {
+        for (field, text) in [("prefix", &one.prefix), ("properties_target", &one.properties_target)] {
+            let text = text.as_deref().unwrap_or_default();
+            short(text, MAX_MEMBER).map_err(|error| error.within(field).within(&format!("[{at}]")))?;
+        }
+    }
+    Ok(())
+}
+
 /// The objects of a namespace, each of which requires a property once.
 pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     members(to, raw, names)?;
@@ -114,7 +128,7 @@ pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn 
             let reason = format!("{:?} stands there twice: keep one of them", cut(twice));
             return Err(BodyError::new(format!("[{at}].required"), reason));
         }
-        few_properties(&object.properties).map_err(|error| error.within("properties").within(&format!("[{at}]")))?;
+        check_properties(&object.properties).map_err(|error| error.within("properties").within(&format!("[{at}]")))?;
     }
     Ok(())
 }
@@ -328,6 +342,26 @@ mod tests {
         ] {
             assert_eq!(says(&format!(r#"{{"db": {{"limits": {limits}}}}}"#), roles), said);
         }
+    }
+
+    #[test]
+    fn a_text_of_the_catalogue_that_its_schema_bounds_is_refused_when_it_is_longer() {
+        let (fits, long) = ("n".repeat(80), "n".repeat(81));
+        let ends = "is longer than 80 characters";
+        let property = |name: &str| format!(r#"{{"a": {{"title": "A", "type": "string", "name": "{name}"}}}}"#);
+        let object = |name: &str| format!(r#"[{{"name": "o", "properties": {}}}]"#, property(name));
+        let association = |field: &str, text: &str| format!(r#"[{{"name": "Stemma::Label", "{field}": "{text}"}}]"#);
+        assert_eq!(says(&property(&fits), properties), "taken");
+        assert_eq!(says(&object(&fits), definitions), "taken");
+        for (said, begins) in [
+            (says(&property(&long), properties), "a.name: "),
+            (says(&object(&long), definitions), "[0].properties.a.name: "),
+            (says(&association("prefix", &long), associations), "[0].prefix: "),
+            (says(&association("properties_target", &long), associations), "[0].properties_target: "),
+        ] {
+            assert!(said.starts_with(begins) && said.ends_with(ends), "{said}");
+        }
+        assert_eq!(says(&association("prefix", &fits), associations), "taken");
     }
 
     #[test]

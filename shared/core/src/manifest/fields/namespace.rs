@@ -48,7 +48,7 @@ impl Fields for NamespaceSpec {
                 "To what its properties apply; a Stemma:: type binds keys.",
                 r#"[{"name": "Stemma::Label"}]"#
             ),
-            sound::members
+            sound::associations
         ),
         field!(
             Self,
