@@ -32,9 +32,12 @@ struct Shared {
     chance: Mutex<Chance>,
     /// Where the next connection is cut.
     next: Mutex<Option<(Way, usize)>>,
-    /// How much passed each way in the newest connection.
-    passed: [AtomicUsize; 2],
+    /// How much passed each way in the newest connection. Each has counts of its own: an older one may still pass its last bytes.
+    passed: Mutex<Passed>,
 }
+
+/// How many bytes have passed each way in one connection.
+type Passed = Arc<[AtomicUsize; 2]>;
 
 /// A proxy, which listens until the test ends.
 pub struct Proxy {
@@ -56,7 +59,7 @@ impl Proxy {
             cut: AtomicU64::new(0),
             chance: Mutex::new(chance),
             next: Mutex::new(None),
-            passed: Default::default(),
+            passed: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
@@ -91,7 +94,7 @@ impl Proxy {
     /// How many bytes have passed this way in the newest connection.
     #[must_use]
     pub fn passed(&self, way: Way) -> usize {
-        self.shared.passed[way as usize].load(Ordering::Relaxed)
+        self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner)[way as usize].load(Ordering::Relaxed)
     }
 
     /// How many connections were cut so far.
@@ -109,12 +112,13 @@ impl Shared {
         // A piece that waits for the acknowledgement of the one before would make each cut cost 40 ms.
         let _as_fast_as_may_be = (client.set_nodelay(true), server.set_nodelay(true));
         let next = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let passed = Passed::default();
+        *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&passed);
         for (way, from, to) in [(Way::Up, client, &server), (Way::Down, &server, client)] {
             let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { return };
             let planned = next.and_then(|(planned, after)| (planned == way).then_some(after));
-            let (shared, left) = (Arc::clone(self), planned.or_else(|| self.allowance()));
-            shared.passed[way as usize].store(0, Ordering::Relaxed);
-            std::thread::spawn(move || shared.pump(way, from, to, left));
+            let (shared, left, passed) = (Arc::clone(self), planned.or_else(|| self.allowance()), Arc::clone(&passed));
+            std::thread::spawn(move || shared.pump(&passed[way as usize], from, to, left));
         }
     }
 
@@ -124,12 +128,12 @@ impl Shared {
         self.cutting.load(Ordering::Relaxed).then(|| chance.below(WITHIN_BYTES))
     }
 
-    fn pump(&self, way: Way, mut from: TcpStream, mut to: TcpStream, mut left: Option<usize>) {
+    fn pump(&self, counted: &AtomicUsize, mut from: TcpStream, mut to: TcpStream, mut left: Option<usize>) {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
             let passed = left.map_or(read, |left| left.min(read));
             // Counted before: who has its answer finds all of it counted.
-            self.passed[way as usize].fetch_add(passed, Ordering::Relaxed);
+            counted.fetch_add(passed, Ordering::Relaxed);
             if to.write_all(&buffer[..passed]).is_err() {
                 break;
             }
