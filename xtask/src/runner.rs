@@ -1,6 +1,8 @@
 //! Who runs the tests: cargo-nextest where it is installed, `cargo test` elsewhere. A newcomer's machine builds nothing for it.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,20 +61,34 @@ impl Runner {
         command.args(packages);
         Some(command)
     }
+}
 
-    /// Reads what the last run with this profile says of each test; empty where the runner writes nothing.
-    ///
-    /// # Errors
-    /// The report of the run cannot be read.
-    pub(crate) fn last_run(self, profile: &str) -> Result<Vec<TestRun>> {
-        if self == Self::CargoTest {
-            return Ok(Vec::new());
-        }
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-        let report = target.join("nextest").join(profile).join("junit.xml");
-        let text = fs::read_to_string(&report).with_context(|| format!("the report {}", report.display()))?;
-        Ok(read_report(&text))
+/// Takes away what an earlier run with this profile said, so that it is not taken for what the next one says.
+///
+/// # Errors
+/// The report cannot be removed.
+pub(crate) fn forget(profile: &str) -> Result<()> {
+    match fs::remove_file(report(profile)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("the report of an earlier run"),
+        _ => Ok(()),
     }
+}
+
+/// Reads what the last run with this profile says of each test; empty where it ended without a report, or the runner writes none.
+///
+/// # Errors
+/// The report of the run cannot be read.
+pub(crate) fn last_run(profile: &str) -> Result<Vec<TestRun>> {
+    match fs::read_to_string(report(profile)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        text => Ok(read_report(&text.context("the report of the run")?)),
+    }
+}
+
+/// Where cargo-nextest writes its report.
+fn report(profile: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    target.join("nextest").join(profile).join("junit.xml")
 }
 
 /// Reads the tests of a report in the form of `JUnit`, as cargo-nextest writes it.

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::cargo::{command, installed, root, runs, step};
 use crate::modules;
 use crate::packages;
-use crate::runner::Runner;
+use crate::runner::{self, Runner};
 
 /// The release of cargo-deny that the policy file was written for.
 const CARGO_DENY: &str = "0.19";
@@ -97,8 +97,9 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
     if options.long {
         tests.env("STEMMA_TEST_LONG", "1").env("PROPTEST_CASES", CASES);
     }
+    runner::forget(options.profile())?;
     let result = stages.step("tests", tests);
-    say_tests(options, runner)?;
+    say_tests(options)?;
     result?;
     match runner.examples(options.packages()) {
         Some(examples) => stages.step("examples of the documentation", examples),
@@ -107,8 +108,8 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
 }
 
 /// Says which tests passed only when they were run again, and which took longest.
-fn say_tests(options: &Options, runner: Runner) -> Result<()> {
-    let mut tests = runner.last_run(options.profile())?;
+fn say_tests(options: &Options) -> Result<()> {
+    let mut tests = runner::last_run(options.profile())?;
     for test in tests.iter().filter(|test| test.is_flaky) {
         println!("== PASSED ONLY ON THE RETRY, an open defect (docs/testing.md): {}", test.name);
     }
