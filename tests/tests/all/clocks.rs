@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{eventually, eventually_within, file_contains};
-use stemma_tests::site::{SITE, whole};
+use stemma_tests::program::{eventually, eventually_within};
+use stemma_tests::site::{converged, edit_tier, tier_arrives};
 use stemma_tests::tool;
 
 /// So long an agent waits at most between two tries, and a controller until it looks at its certificates.
@@ -52,25 +52,8 @@ fn at_each_jump(jumps: &[&str], try_one: impl Fn(&str, Fleet, Agent, Dial) -> Re
     })
 }
 
-fn converged() -> Result<(Fleet, Agent)> {
-    let fleet = Fleet::start()?;
-    fleet.stemma(&["apply", "-f", SITE])?;
-    let web = fleet.join("web-1", "prod/frontends")?;
-    eventually("the first convergence", || whole(&web))?;
-    Ok((fleet, web))
-}
-
-fn label(fleet: &Fleet, tier: &str) -> Result<String> {
-    fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier={tier}")])
-}
-
 fn arrives(web: &Agent, tier: &str) -> Result<()> {
-    eventually_within(AFTER, "the edit on the host", || {
-        file_contains(&web.path("run/stemma/labels.json"), &format!("\"tier\":\"{tier}\""))
-            .with_context(|| web.log())?;
-        file_contains(&web.path("etc/nginx/conf.d/site.conf"), &format!("tier {tier}")).with_context(|| web.log())
-    })?;
-    whole(web)
+    tier_arrives(AFTER, web, tier)
 }
 
 /// The host still mends what drifts, by what it holds.
@@ -102,7 +85,7 @@ fn f24_an_agents_clock_that_jumps_while_it_runs_costs_nothing_when_it_is_right_a
         dial.set(jump)?;
         mends(&web)?;
         dial.set("+0")?;
-        label(&fleet, "ran")?;
+        edit_tier(&fleet, "ran")?;
         arrives(&web, "ran")
     })
 }
@@ -118,7 +101,7 @@ fn f24_an_agent_that_starts_with_a_wrong_clock_says_so_and_keeps_its_host() -> R
         web.kill()?;
         dial.set(jump)?;
         web.start_under(&dial.words)?;
-        label(&fleet, "started")?;
+        edit_tier(&fleet, "started")?;
         match said {
             Some(said) => tells(|| web.log(), said)?,
             None => arrives(&web, "started")?,
@@ -134,12 +117,12 @@ fn f24_a_controllers_clock_that_jumps_while_it_runs_locks_nobody_out() -> Result
     at_each_jump(&["+3h", "+3d", "-3h"], |jump, mut fleet, web, dial| {
         fleet.kill_controller()?;
         fleet.start_controller_under(&dial.words)?;
-        label(&fleet, "before")?;
+        edit_tier(&fleet, "before")?;
         arrives(&web, "before")?;
         dial.set(jump)?;
         mends(&web)?;
         dial.set("+0")?;
-        label(&fleet, "jumped")?;
+        edit_tier(&fleet, "jumped")?;
         arrives(&web, "jumped")?;
         fleet.join("web-2", "prod/frontends").map(drop)
     })
@@ -153,7 +136,7 @@ fn f24_a_controller_that_starts_with_a_wrong_clock_is_believed_again_when_it_is_
         fleet.start_controller_under(&dial.words)?;
         mends(&web)?;
         dial.set("+0")?;
-        eventually_within(AFTER, "an operator is served again", || label(&fleet, "began"))?;
+        eventually_within(AFTER, "an operator is served again", || edit_tier(&fleet, "began"))?;
         arrives(&web, "began")?;
         fleet.join("web-2", "prod/frontends").map(drop)
     })

@@ -10,40 +10,18 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::chance::is_long;
-use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::fleet::Agent;
 use stemma_tests::operator::{Operator, Write};
-use stemma_tests::program::{PATIENCE, Running, eventually, eventually_within, file_contains, succeed};
-use stemma_tests::site::{SITE, whole};
+use stemma_tests::program::{PATIENCE, Running, eventually, succeed};
+use stemma_tests::site::{converged, edit_tier, tier_arrives, whole};
 use stemma_tests::tool;
 use uuid::Uuid;
 
 use crate::stored::Stored;
 
-/// A controller, its operator and a host that has converged.
-fn converged() -> Result<(Fleet, Agent)> {
-    let fleet = Fleet::start()?;
-    fleet.stemma(&["apply", "-f", SITE])?;
-    let web = fleet.join("web-1", "prod/frontends")?;
-    eventually("the first convergence", || whole(&web))?;
-    Ok((fleet, web))
-}
-
-fn label(fleet: &Fleet, tier: &str) -> Result<String> {
-    fleet.stemma(&["label", "nodegroup", "prod/frontends", &format!("tier={tier}")])
-}
-
 /// The edit is on the host: in its label files and in the file of the template that reads it.
 fn arrives(web: &Agent, tier: &str) -> Result<()> {
-    arrives_within(PATIENCE, web, tier)
-}
-
-fn arrives_within(deadline: Duration, web: &Agent, tier: &str) -> Result<()> {
-    eventually_within(deadline, "the edit on the host", || {
-        file_contains(&web.path("run/stemma/labels.json"), &format!("\"tier\":\"{tier}\""))
-            .with_context(|| web.log())?;
-        file_contains(&web.path("etc/nginx/conf.d/site.conf"), &format!("tier {tier}")).with_context(|| web.log())
-    })?;
-    whole(web)
+    tier_arrives(PATIENCE, web, tier)
 }
 
 /// Sends a signal by its name.
@@ -98,7 +76,7 @@ fn f05_f07_f09_an_agent_whose_disk_fails_says_so_and_tears_nothing() -> Result<(
         let context = || format!("{call} gives {error}");
         web.kill()?;
         web.start_under(&tool::traced(&trace, &[&format!("inject={call}:error={error}")]))?;
-        label(&fleet, &format!("failing-{number}"))?;
+        edit_tier(&fleet, &format!("failing-{number}"))?;
         let told = eventually("the agent tells of it", || {
             let log = web.log();
             ensure!(log.contains(said), "{log}");
@@ -159,7 +137,7 @@ fn f05_f06_f08_a_controller_whose_disk_fails_takes_no_write_and_loses_none() -> 
             );
         }
         fleet.start_controller()?;
-        label(&fleet, &format!("after-{taken}"))?;
+        edit_tier(&fleet, &format!("after-{taken}"))?;
         arrives(&web, &format!("after-{taken}")).context(fault)?;
         first = taken + 5000;
     }
@@ -190,7 +168,7 @@ fn f39_a_controller_without_descriptors_serves_who_is_there_and_takes_others_lat
     arrives(&web, "without-descriptors")?;
     drop(waiting);
     limit("nofile", id, "1024")?;
-    label(&fleet, "with-descriptors")?;
+    edit_tier(&fleet, "with-descriptors")?;
     arrives(&web, "with-descriptors")
 }
 
@@ -198,7 +176,7 @@ fn f39_a_controller_without_descriptors_serves_who_is_there_and_takes_others_lat
 fn f39_an_agent_without_descriptors_tears_nothing_and_goes_on_when_there_are_some() -> Result<()> {
     let (fleet, web) = converged()?;
     limit("nofile", web.id(), NO_DESCRIPTORS)?;
-    label(&fleet, "without-descriptors")?;
+    edit_tier(&fleet, "without-descriptors")?;
     eventually("it says so", || {
         let log = web.log();
         ensure!(log.contains("os error 24"), "{log}");
@@ -206,9 +184,9 @@ fn f39_an_agent_without_descriptors_tears_nothing_and_goes_on_when_there_are_som
     })?;
     whole(&web)?;
     limit("nofile", web.id(), "1024")?;
-    label(&fleet, "with-descriptors")?;
+    edit_tier(&fleet, "with-descriptors")?;
     // An agent that cannot keep its state tries again every half a minute.
-    arrives_within(Duration::from_mins(5), &web, "with-descriptors")
+    tier_arrives(Duration::from_mins(5), &web, "with-descriptors")
 }
 
 #[test]
@@ -229,7 +207,7 @@ fn f39_who_is_out_of_memory_ends_or_goes_on_and_loses_nothing() -> Result<()> {
     // It is started anew, as its unit would.
     web.kill()?;
     web.start()?;
-    label(&fleet, "agent-with-memory")?;
+    edit_tier(&fleet, "agent-with-memory")?;
     arrives(&web, "agent-with-memory")?;
 
     let id = fleet.controller_id();
@@ -255,7 +233,7 @@ fn f39_who_is_out_of_memory_ends_or_goes_on_and_loses_nothing() -> Result<()> {
     stored.check()?;
     ensure!(taken.iter().all(|key| stored.request("admin", *key).is_some()), "an answered write is lost");
     fleet.start_controller()?;
-    label(&fleet, "controller-with-memory")?;
+    edit_tier(&fleet, "controller-with-memory")?;
     arrives(&web, "controller-with-memory")
 }
 
@@ -269,11 +247,11 @@ fn f26_who_stood_still_goes_on_where_it_was() -> Result<()> {
     signal("CONT", fleet.controller_id())?;
     // One that gave up waiting says so, and is made again.
     if !write.ended()? {
-        label(&fleet, "while-it-stood")?;
+        edit_tier(&fleet, "while-it-stood")?;
     }
     arrives(&web, "while-it-stood")?;
     signal("STOP", web.id())?;
-    label(&fleet, "while-the-host-stood")?;
+    edit_tier(&fleet, "while-the-host-stood")?;
     std::thread::sleep(still);
     signal("CONT", web.id())?;
     arrives(&web, "while-the-host-stood")?;

@@ -50,6 +50,8 @@ struct Writer {
     number: usize,
     rounds: usize,
     ahead: VecDeque<(&'static str, String, Value)>,
+    /// The requests that made what their answers alone name.
+    unlocated: Vec<Uuid>,
 }
 
 impl Writer {
@@ -72,14 +74,22 @@ impl Writer {
         Write { method, path, body, key }
     }
 
-    /// Takes back next what a write made and its answer alone names. If that cannot be asked any more, neither can anything be written.
-    fn take_back(&mut self, operator: &mut Operator, write: &Write) -> Result<()> {
-        if NAMED_BY_ANSWER.contains(&writes::endpoint(write.method, &write.path)?)
-            && let Ok(path) = writes::located(operator, write.key)
-        {
-            self.ahead.push_front(("DELETE", path, Value::Null));
+    /// Keeps what was answered, if it made what its answer alone names.
+    fn note_answered(&mut self, write: &Write) -> Result<()> {
+        if NAMED_BY_ANSWER.contains(&writes::endpoint(write.method, &write.path)?) {
+            self.unlocated.push(write.key);
         }
         Ok(())
+    }
+
+    /// Deletes next what such a write made. A controller that is gone is asked again when it is back.
+    fn take_back(&mut self, operator: &mut Operator) {
+        while let Some(key) = self.unlocated.last()
+            && let Ok(path) = writes::located(operator, *key)
+        {
+            self.unlocated.pop();
+            self.ahead.push_front(("DELETE", path, Value::Null));
+        }
     }
 }
 
@@ -99,13 +109,14 @@ enum Told {
 fn write_on(mut operator: Operator, mut chance: Chance, writer: &mut Writer, tell: &Sender<Told>) -> Result<Written> {
     let mut answered = Vec::new();
     loop {
+        writer.take_back(&mut operator);
         let write = writer.next(&mut chance);
         // Nobody listens any more once the controller was killed.
         let _unheard = tell.send(Told::Sent(write.key));
         match operator.write(&write) {
             Ok((status @ 200..300, _)) => {
                 let _unheard = tell.send(Told::Answered(write.key));
-                writer.take_back(&mut operator, &write)?;
+                writer.note_answered(&write)?;
                 answered.push((write, status));
             }
             Ok((status, body)) => bail!("{write:?}: {status} {body}"),
@@ -119,7 +130,7 @@ fn begun(fleet: &Fleet, chance: &mut Chance) -> Result<Vec<Writer>> {
     let (data, bound) = (fleet.data(), fleet.bound());
     let begin = |number: usize, mut chance: Chance| -> Result<Writer> {
         let mut operator = Operator::of(&data, bound)?;
-        let mut writer = Writer { number, rounds: 0, ahead: VecDeque::new() };
+        let mut writer = Writer { number, rounds: 0, ahead: VecDeque::new(), unlocated: Vec::new() };
         for _ in 0..number * writes_on("").len() / WRITERS {
             let write = writer.next(&mut chance);
             let (status, body) = operator.write(&write)?;

@@ -5,26 +5,17 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_author::Reader;
 use stemma_core::finding::{Finding, Rule, Severity, has_error, rule};
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::manifest::{assemble, read_document};
 use stemma_core::object::ClusterId;
 use stemma_core::ownership::Manager;
-use stemma_core::release::compile_set;
 use stemma_core::resolve::{Resolution, ResolveCache, newly_unset, resolve_cluster, resolve_fleet, resolve_node};
 
+use crate::made::Made;
+
 fn fleet(documents: &[Value]) -> Fleet {
-    let documents: Vec<_> = documents.iter().map(|one| read_document(&one.to_string()).unwrap()).collect();
-    let objects = assemble(&documents, &Manager::new("test").unwrap()).unwrap();
-    let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
-    let mut fleet = Fleet::new();
-    fleet.apply_all(compile_set(&specs, &Reader).unwrap().into_values().map(Change::Release));
-    fleet.apply_all(objects.clusters.into_iter().map(|one| Change::Cluster(Arc::new(one))));
-    fleet.apply_all(objects.groups.into_iter().map(|one| Change::NodeGroup(Arc::new(one))));
-    fleet.apply_all(objects.nodes.into_iter().map(|one| Change::Node(Arc::new(one))));
-    fleet.set_loaded();
-    fleet
+    Made::of(documents).fleet
 }
 
 fn release(templates: &[&str]) -> Value {

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
-use stemma_author::Reader;
 use stemma_core::fleet::{Among, Change, Dirty, Fleet, NodeView, Term};
-use stemma_core::manifest::{Objects, assemble, read_document};
+use stemma_core::manifest::{assemble, read_document};
 use stemma_core::name::{Name, NodeName, TagName};
 use stemma_core::object::{ClusterId, DecidedTags, FactMap, Node, NodeId, Observation};
 use stemma_core::ownership::Manager;
-use stemma_core::release::compile_set;
 use stemma_core::requirement::Requirement;
 use stemma_core::resolve::{PlainAnswer, Resolution, ResolveCache, resolve_node};
 use stemma_core::selector::Selector;
 use stemma_core::traits::Trait;
+
+use crate::made::changes;
 
 /// One edit: which object, and which of its few forms it takes.
 #[derive(Clone, Debug)]
@@ -170,18 +170,6 @@ fn renamed(change: Change, is_renamed: bool) -> Change {
         }
         other => other,
     }
-}
-
-/// In the order of the documents.
-fn changes(objects: Objects) -> Vec<Change> {
-    let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
-    let releases = compile_set(&specs, &Reader).expect("releases of the test");
-    let mut changes: Vec<Change> = releases.into_values().map(Change::Release).collect();
-    changes.extend(objects.templates.into_iter().map(|one| Change::Template(Arc::new(one))));
-    changes.extend(objects.clusters.into_iter().map(|one| Change::Cluster(Arc::new(one))));
-    changes.extend(objects.groups.into_iter().map(|one| Change::NodeGroup(Arc::new(one))));
-    changes.extend(objects.nodes.into_iter().map(|one| Change::Node(Arc::new(one))));
-    changes
 }
 
 fn observed(node: NodeId, form: usize) -> Change {

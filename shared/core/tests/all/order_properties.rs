@@ -9,16 +9,14 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
-use stemma_author::Reader;
 use stemma_core::fleet::{Change, Fleet};
-use stemma_core::manifest::{assemble, read_document};
 use stemma_core::name::TagName;
 use stemma_core::object::{ClusterId, Meta, Node, NodeId, Object, PrimarySpec, Timestamp};
-use stemma_core::ownership::Manager;
-use stemma_core::release::compile_set;
 use stemma_core::resolve::{ResolveCache, resolve_fleet};
 use stemma_core::rollout::{Done, TaskResults, Wave};
 use uuid::Uuid;
+
+use crate::made::{changes, objects};
 
 /// The last one is had by the primary of the one before it alone.
 const TAGS: [&str; 4] = ["x", "y", "z", "primary-z"];
@@ -119,14 +117,8 @@ impl Case {
     }
 
     fn fleet(&self) -> Fleet {
-        let documents: Vec<_> = self.documents().iter().map(|one| read_document(&one.to_string()).unwrap()).collect();
-        let objects = assemble(&documents, &Manager::new("test").unwrap()).unwrap();
-        let specs = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
         let mut fleet = Fleet::new();
-        fleet.apply_all(compile_set(&specs, &Reader).unwrap().into_values().map(Change::Release));
-        fleet.apply_all(objects.clusters.into_iter().map(|one| Change::Cluster(Arc::new(one))));
-        fleet.apply_all(objects.groups.into_iter().map(|one| Change::NodeGroup(Arc::new(one))));
-        fleet.apply_all(objects.nodes.into_iter().map(|one| Change::Node(Arc::new(one))));
+        fleet.apply_all(changes(objects(&self.documents())));
         if let Some(at) = self.chosen {
             let is_it = |node: &&Arc<Node>| node.display_name() == format!("n{at}");
             let node = fleet.nodes().find(is_it).unwrap().id();

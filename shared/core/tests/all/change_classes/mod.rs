@@ -1,155 +1,37 @@
 //! Every field of every kind is changed once, and exactly what its class says happens. A field of which no host is told is one on which
 //! something else acts, or it is said where it is given that nothing does.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod check;
+mod site;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use stemma_author::Reader;
 use stemma_core::change::{Class, Classified, FieldChange, changes};
-use stemma_core::fleet::{Change, Fleet};
+use stemma_core::fleet::Change;
 use stemma_core::host_labels::HostLabels;
 use stemma_core::idle::Idle;
 use stemma_core::key::{AnnotationKey, AnnotationValue, LabelKey, LabelValue};
 use stemma_core::labels::{Layer, ParameterValue};
-use stemma_core::manifest::{Objects, assemble, read_document};
 use stemma_core::name::{Name, NamespaceName, NodeName, ObjectName, ReleaseRef, TagName};
 use stemma_core::object::{
-    AllocationDecision, AllocationSpec, Association, Cluster, ClusterId, ClusterSpec, ClusterTemplateSpec, Dates,
-    DecidedTags, ExtensionUse, FactMap, FieldOwners, GroupId, Hold, InspectionRuleSpec, Kind, Meta, NamespaceSpec,
-    Node, NodeGroupSpec, NodeId, NodeSpec, NotTaken, Object, Observation, Phase, PrimaryMatching, PrimarySpec,
-    PrincipalRole, PrincipalSpec, Properties, ProvisionState, ReleaseSpec, ReleaseTagsSpec, ReportedLabel, RoleChange,
-    Rollout, RuleAction, SaidOnHost, Spec, Strategy, TagSpec, TemplateId, Timestamp, Visibility,
+    AllocationDecision, AllocationSpec, Association, ClusterId, ClusterSpec, ClusterTemplateSpec, Dates, DecidedTags,
+    ExtensionUse, FactMap, FieldOwners, GroupId, Hold, InspectionRuleSpec, Meta, NamespaceSpec, Node, NodeGroupSpec,
+    NodeId, NodeSpec, NotTaken, Object, Observation, Phase, PrimaryMatching, PrimarySpec, PrincipalRole, PrincipalSpec,
+    Properties, ProvisionState, ReleaseSpec, ReleaseTagsSpec, ReportedLabel, RoleChange, Rollout, RuleAction,
+    SaidOnHost, Strategy, TagSpec, TemplateId, Timestamp, Visibility,
 };
 use stemma_core::ownership::{Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
-use stemma_core::release::{compile_set, has_same_content};
+use stemma_core::release::has_same_content;
 use stemma_core::requirement::Requirements;
-use stemma_core::resolve::{Answer, Resolution, ResolveCache, resolve_node};
 use stemma_core::task::Mode;
 use stemma_core::traits::Trait;
 use uuid::Uuid;
 
-/// A field, its class, and an edit that changes it so that it makes a difference in the site below.
-type Row<S> = (&'static str, Class, fn(&mut S));
-
-/// Two databases, one of which is the primary, and a web server. Tasks read a label, a parameter, a fact, a property,
-/// a trait, the cluster's release, the primary and all nodes that hold a tag.
-fn site() -> Vec<Value> {
-    let file = |id: &str, tag: &str, text: &str| json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": format!("/{id}"), "template": text}});
-    vec![
-        json!({"kind": "ClusterTemplate", "name": "base", "labels": {"free": "1"}, "parameters": {"size": 1}, "release": "site@1"}),
-        json!({"kind": "ClusterTemplate", "name": "other", "labels": {"free": "2"}, "parameters": {"size": 2}, "release": "site@1"}),
-        json!({
-            "kind": "Release", "name": "site", "version": "1",
-            "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}, "more": {"tags": ["extra"]}},
-            "tags": {"mysql": {"has_primary": true}, "nginx": {}, "extra": {}},
-            "extensions": [{"roles": ["db"], "use": "x"}],
-            "tasks": [
-                file("label", "mysql", "{{ labels.read | default('') }}"),
-                file("size", "nginx", "{{ params.size }} {{ params.size }}"),
-                file("sizes", "mysql", "{{ params.size }}"),
-                file("fact", "mysql", "{{ facts.os.id | default('') }} {{ node.properties.disk | default('') }}"),
-                file("seen", "nginx", "{{ primary('mysql').name }} {% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
-                file("release", "nginx", "{{ cluster.release | default('') }}"),
-                file("extra", "extra", "x"),
-                {"id": "fast", "type": "puppet", "tags": ["nginx"], "condition": "'CUSTOM_FAST' in traits"},
-            ],
-        }),
-        json!({"kind": "Release", "name": "lib", "version": "1", "tasks": [file("imported", "mysql", "x")]}),
-        json!({"kind": "Release", "name": "site", "version": "2", "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}}, "tags": {"mysql": {"has_primary": true}, "nginx": {}}, "tasks": [file("two", "mysql", "x"), file("web", "nginx", "x")]}),
-        json!({"kind": "Cluster", "name": "prod", "cluster_template": "base"}),
-        json!({"kind": "Cluster", "name": "lab", "cluster_template": "base"}),
-        json!({"kind": "NodeGroup", "cluster": "prod", "name": "dbs", "roles": ["db"], "requirements": {"property:memory": ">= 2"}}),
-        json!({"kind": "NodeGroup", "cluster": "prod", "name": "webs", "roles": ["web"]}),
-        json!({"kind": "Node", "name": "db-1", "nodegroup": "prod/dbs"}),
-        json!({"kind": "Node", "name": "db-2", "nodegroup": "prod/dbs"}),
-        json!({"kind": "Node", "name": "web-1", "nodegroup": "prod/webs"}),
-    ]
-}
-
-struct Site {
-    fleet: Fleet,
-    releases: BTreeMap<ReleaseRef, ReleaseSpec>,
-}
-
-/// What every node is told at once, and the digest of what it runs.
-type Answers = BTreeMap<String, (String, Option<String>)>;
-
-impl Site {
-    fn new() -> Self {
-        let documents: Vec<_> =
-            site().iter().map(|one| read_document(&one.to_string()).expect("a document of the test")).collect();
-        let objects: Objects = assemble(&documents, &manager()).expect("manifests of the test");
-        let releases = objects.releases.iter().map(|one| (one.meta.name.clone(), one.spec.clone())).collect();
-        let mut site = Self { fleet: Fleet::new(), releases };
-        site.compile();
-        let fleet = &mut site.fleet;
-        fleet.apply_all(objects.templates.into_iter().map(|one| Change::Template(Arc::new(one))));
-        fleet.apply_all(objects.clusters.into_iter().map(|one| Change::Cluster(Arc::new(one))));
-        fleet.apply_all(objects.groups.into_iter().map(|one| Change::NodeGroup(Arc::new(one))));
-        fleet.apply_all(objects.nodes.into_iter().map(|one| Change::Node(Arc::new(one))));
-        fleet.set_loaded();
-        site
-    }
-
-    /// Compiles all releases and puts them; gives who is reached.
-    fn compile(&mut self) -> BTreeSet<String> {
-        let compiled = compile_set(&self.releases, &Reader).expect("releases of the test");
-        let dirty = self.fleet.apply_all(compiled.into_values().map(Change::Release));
-        dirty.nodes(&self.fleet).map(|id| self.name(id)).collect()
-    }
-
-    fn apply(&mut self, change: Change) -> BTreeSet<String> {
-        let dirty = self.fleet.apply(change);
-        dirty.nodes(&self.fleet).map(|id| self.name(id)).collect()
-    }
-
-    fn name(&self, id: NodeId) -> String {
-        self.fleet.node(id).expect("a node").display_name()
-    }
-
-    fn node(&self, name: &str) -> &Arc<Node> {
-        self.fleet.node_named(name).expect("a node of the test")
-    }
-
-    fn cluster(&self, name: &str) -> &Arc<Cluster> {
-        self.fleet.clusters().find(|one| one.meta.name.as_str() == name).expect("a cluster of the test")
-    }
-
-    fn answers(&self) -> Answers {
-        let cache = ResolveCache::new();
-        let of = |node: &Arc<Node>| match resolve_node(&self.fleet, &cache, node.id()) {
-            Resolution::Complete(answer) => {
-                let digest = answer.task_set().map(|set| set.digest.to_string());
-                (node.display_name(), (told(&answer), digest))
-            }
-            Resolution::Incomplete(missing) => panic!("{missing:?}"),
-        };
-        self.fleet.nodes().map(of).collect()
-    }
-}
-
-/// All that is known on a host, with where labels come from.
-fn told(answer: &Answer) -> String {
-    let fold = answer.fold().expect("all are placed");
-    let names = [fold.template.as_ref().map(|one| &one.meta.name), Some(&fold.cluster.meta.name)];
-    let labels: Vec<_> = answer.labels().iter().map(|(key, one)| format!("{key}={:?}", one.value)).collect();
-    let annotations: Vec<_> = answer.annotations().iter().map(|(key, one)| format!("{key}={:?}", one.value)).collect();
-    let traits: Vec<_> = answer.traits().names().map(ToString::to_string).collect();
-    let flags = (answer.is_parked(), answer.is_paused(), fold.group.spec.mend_offline, &answer.node().spec.properties);
-    let lacks = answer.check_instance().is_err();
-    let times = (answer.limits(), answer.mode(), answer.splay_seconds(), answer.silent_after_seconds(), answer.hold());
-    let (rule, on_host) = (answer.host_labels(), answer.said());
-    format!(
-        "{} {names:?} {lacks} {labels:?} {annotations:?} {traits:?} {flags:?} {times:?} {rule:?} {on_host:?} {:?} {:?} {:?} {:?}",
-        answer.node().display_name(),
-        answer.place(),
-        answer.ready(),
-        answer.unmet(),
-        answer.ruled().notes
-    )
-}
+use self::check::{ALL, DBS, Row, check, each, each_said, put_each};
+use self::site::Site;
 
 fn manager() -> Manager {
     Manager::new("test").expect("a manager")
@@ -218,123 +100,6 @@ macro_rules! inherited {
         rows
     }};
 }
-
-/// The rows of a kind whose edit gives something that nothing acts on, with what is said to be so.
-const IDLE: &[(Kind, &str, &str)] = &[
-    (Kind::ClusterTemplate, "lifecycle", "node_drain_timeout"),
-    (Kind::Cluster, "lifecycle", "node_drain_timeout"),
-    (Kind::Cluster, "rollout", "rollout"),
-    (Kind::NodeGroup, "lifecycle", "node_drain_timeout"),
-    (Kind::NodeGroup, "strategy", "strategy"),
-    (Kind::NodeGroup, "mend_offline", "mend_offline"),
-    (Kind::Node, "lifecycle", "node_drain_timeout"),
-];
-
-/// For whom the fields of a kind are of which no host is told and that are not idle.
-const FOR_OTHERS: &[(Kind, &str, &[&str])] = &[
-    (Kind::Release, "people", &["description", "labels", "annotations", "owners"]),
-    (Kind::Release, "the system that it came from", &["foreign"]),
-    (Kind::ClusterTemplate, "people and Magnum's clients", &["description", "extra", "owners"]),
-    (Kind::Cluster, "people and Magnum's clients", &["description", "extra", "owners"]),
-    (Kind::NodeGroup, "people and Magnum's clients", &["description", "extra", "owners"]),
-    (Kind::Node, "people and Ironic's clients", &["description", "provision_state", "extra", "owners"]),
-    (Kind::Namespace, "people and Glance's clients", &["display_name", "description", "visibility", "owner", "labels"]),
-    (Kind::Namespace, "people and Glance's clients", &["dates", "owners"]),
-    (Kind::Namespace, "the catalogue", &["protected", "resource_type_associations", "properties", "objects", "tags"]),
-    (Kind::InspectionRule, "people and Ironic's clients", &["description", "phase", "labels", "owners"]),
-    (Kind::Allocation, "the choice of a node", &["resource_class", "traits", "requirements", "candidate_nodes"]),
-    (Kind::Allocation, "the choice of a node", &["nodegroup", "owner", "within", "decision"]),
-    (Kind::Allocation, "people and Ironic's clients", &["extra", "owners"]),
-    (Kind::Principal, "the listener", &["role", "cluster", "certificates", "tokens", "takes_unlisted"]),
-    (Kind::Principal, "people", &["description"]),
-    (Kind::Primary, "the next choice", &["since", "epoch"]),
-];
-
-/// Sees that an edit gives what nothing acts on where `IDLE` says so and nowhere else, and that no field is left for which nobody knows
-/// what acts on it.
-fn check_acts<S: Spec + Idle>(field: &str, class: Class, old: &S, new: &S) {
-    let given = |spec: &S| spec.idle().into_iter().map(|(field, _)| field).collect::<BTreeSet<_>>();
-    let found: Vec<_> = given(new).difference(&given(old)).cloned().collect();
-    let of_field = IDLE.iter().filter(|(kind, row, _)| (*kind, *row) == (S::KIND, field));
-    let expected: Vec<_> = of_field.map(|(.., idle)| *idle).collect();
-    assert_eq!(found, expected, "{} {field} is idle", S::KIND);
-    let is_for_others = FOR_OTHERS.iter().any(|(kind, _, fields)| *kind == S::KIND && fields.contains(&field));
-    assert_eq!(is_for_others, class == Class::Nowhere && expected.is_empty(), "{} {field}: what acts on it?", S::KIND);
-}
-
-/// Checks that the rows name every field, and gives those that an object differs in after each edit.
-fn each<S: Spec + Classified + Idle>(old: &S, rows: &[Row<S>]) -> Vec<(&'static str, Class, S)> {
-    let edited = each_said(old, rows);
-    for (field, class, new) in &edited {
-        check_acts(field, *class, old, new);
-    }
-    edited
-}
-
-/// The same of what a host says.
-fn each_said<S: Classified + Clone + PartialEq>(old: &S, rows: &[Row<S>]) -> Vec<(&'static str, Class, S)> {
-    let named: BTreeSet<&str> = rows.iter().map(|(field, ..)| *field).collect();
-    let inherited = ["labels", "annotations", "parameters", "lifecycle"];
-    for field in <S as Classified>::FIELDS {
-        let all: &[&str] = if *field == "inherited" { &inherited } else { &[*field] };
-        assert!(all.iter().all(|field| named.contains(field)), "{field} is not changed by this test");
-    }
-    let edited = |(field, class, edit): &Row<S>| {
-        let mut new = old.clone();
-        edit(&mut new);
-        assert!(new != *old, "{field} is changed");
-        let expected = FieldChange { field, class: *class };
-        let expected = if *field == "owners" { vec![] } else { vec![expected] };
-        assert_eq!(new.changes(old), expected, "{field}");
-        (*field, *class, new)
-    };
-    rows.iter().map(edited).collect()
-}
-
-/// Sees that what the class says happened to the nodes below, and nothing to others.
-fn check(what: &str, class: Class, below: &[&str], reached: &BTreeSet<String>, before: &Answers, after: &Answers) {
-    let differs = |part: fn(&(String, Option<String>)) -> String| -> BTreeSet<&str> {
-        let other = before.iter().filter(|(name, answer)| part(answer) != part(&after[*name]));
-        other.map(|(name, _)| name.as_str()).collect()
-    };
-    let told = differs(|(told, _)| told.clone());
-    let digests = differs(|(_, digest)| digest.clone().unwrap_or_default());
-    let reached: BTreeSet<&str> = reached.iter().map(String::as_str).collect();
-    let below: BTreeSet<&str> = below.iter().copied().collect();
-    let none = BTreeSet::new();
-    match class {
-        Class::Nowhere => assert_eq!((&reached, &told, &digests), (&none, &none, &none), "{what}"),
-        Class::InPlace | Class::InPlaceByKey | Class::RolledOutWithoutDigest => {
-            assert_eq!((&reached, &told, &digests), (&below, &below, &none), "{what}");
-        }
-        Class::InPlaceAndRolledOut => {
-            assert_eq!((&told, digests.is_empty()), (&below, false), "{what}");
-            assert!(reached.is_superset(&below) && reached.is_superset(&digests), "{what}: {reached:?} {digests:?}");
-        }
-        Class::RolledOut => {
-            assert_eq!((&told, &digests), (&none, &below), "{what}");
-            assert!(reached.is_superset(&digests), "{what}: {reached:?} {digests:?}");
-        }
-    }
-}
-
-/// Puts an object in each of its edited forms into a fresh site. `below` says whom an edit should reach.
-fn put_each<S: Spec + Classified + Idle>(
-    old: &Object<S>,
-    rows: &[Row<S>],
-    change: fn(Arc<Object<S>>) -> Change,
-    below: impl Fn(&str) -> &'static [&'static str],
-) {
-    for (field, class, spec) in each(&old.spec, rows) {
-        let mut site = Site::new();
-        let before = site.answers();
-        let reached = site.apply(change(Arc::new(Object { meta: old.meta.clone(), spec })));
-        check(&format!("{} {field}", S::KIND), class, below(field), &reached, &before, &site.answers());
-    }
-}
-
-const ALL: &[&str] = &["db-1", "db-2", "web-1"];
-const DBS: &[&str] = &["db-1", "db-2"];
 
 #[test]
 fn a_release() {
