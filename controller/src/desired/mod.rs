@@ -294,9 +294,11 @@ impl DesiredTable {
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
         let state = |slot: &Arc<Slot>| slot.desired().map(|signed| (Arc::clone(slot), signed.released.clone()));
         self.sign(slots.iter().filter_map(state).collect());
-        let grants =
-            slots.iter().flat_map(|slot| slot.grants().iter().map(|one| grant_of(slot, one)).collect::<Vec<_>>());
-        self.sign_again(grants.collect());
+        let of_slot = |slot: &Arc<Slot>| slot.grants().iter().map(|one| grant_of(slot, one)).collect::<Vec<_>>();
+        let grants: Vec<_> = slots.iter().filter(|slot| slot.desired().is_none()).flat_map(of_slot).collect();
+        for (slot, grant) in self.signed_grants(&grants) {
+            slot.replace_grant(grant);
+        }
     }
 
     /// Opens barriers for nodes: all that are open now for a node's task set. An empty list shuts them.
@@ -310,30 +312,29 @@ impl DesiredTable {
                 new.push(UnsignedGrant { slot, revision, grant });
             }
         }
-        self.sign_grants(new, Slot::set_grant);
+        for (slot, grant) in self.signed_grants(&new) {
+            slot.set_grant(grant);
+        }
     }
 
-    /// The same grants under another signature or revision: whoever was told of them need not hear it again.
-    fn sign_again(&self, grants: Vec<UnsignedGrant>) {
-        self.sign_grants(grants, Slot::replace_grant);
-    }
-
-    fn sign_grants(&self, grants: Vec<UnsignedGrant>, set: impl Fn(&Slot, GivenGrant)) {
+    /// Signs grants, each for its slot, in one batch.
+    fn signed_grants(&self, grants: &[UnsignedGrant]) -> Vec<(Arc<Slot>, GivenGrant)> {
         if grants.is_empty() {
-            return;
+            return Vec::new();
         }
         let forms: Vec<Vec<Grant>> = grants.iter().map(UnsignedGrant::forms).collect();
         let leaf = |one: &UnsignedGrant, form: &Grant| Leaf::grant(one.slot.node(), self.epoch, one.revision, form);
         let of_one = |(one, forms): (_, &Vec<Grant>)| forms.iter().map(|form| leaf(one, form)).collect::<Vec<_>>();
         let batch = self.signer.load().sign(&grants.iter().zip(&forms).flat_map(of_one).collect());
         let mut places = 0..;
-        for (UnsignedGrant { slot, revision, .. }, forms) in grants.into_iter().zip(forms) {
-            let signed = forms.into_iter().zip(&mut places).map(|(grant, place)| {
+        let mut signed = |one: &UnsignedGrant, forms: Vec<Grant>| {
+            let forms = forms.into_iter().zip(&mut places).map(|(grant, place)| {
                 let proof = batch.proof(place).expect("the place is that of a leaf of this batch");
-                SignedGrant { epoch: self.epoch, revision, grant, proof }
+                SignedGrant { epoch: self.epoch, revision: one.revision, grant, proof }
             });
-            set(&slot, GivenGrant(signed.collect()));
-        }
+            (Arc::clone(&one.slot), GivenGrant(forms.collect()))
+        };
+        grants.iter().zip(forms).map(|(one, forms)| signed(one, forms)).collect()
     }
 
     /// Takes in what decides a node's state.
@@ -459,15 +460,12 @@ impl DesiredTable {
     }
 
     /// Signs a node's state again, as of the revision up to which all nodes are resolved. Its agent holds another state at a later
-    /// revision than this one has, and would refuse it. The grants get the same revision, or the agent takes them for older
-    /// than the state.
+    /// revision than this one has, and would refuse it.
     pub(crate) fn restamp(&self, slot: &Arc<Slot>) {
         let _one_at_a_time = lock(&self.publishing);
         if let Some(signed) = slot.desired() {
             let revision = self.resolved();
             self.sign(vec![(Arc::clone(slot), Released { revision, ..signed.released.clone() })]);
-            let grants = slot.grants();
-            self.sign_again(grants.iter().map(|one| UnsignedGrant { revision, ..grant_of(slot, one) }).collect());
         }
     }
 
@@ -479,6 +477,8 @@ impl DesiredTable {
         }
     }
 
+    /// Signs states, and puts them in the place of the ones that were published. A grant that stays beside its state gets the state's
+    /// revision: an agent that takes up the state takes an earlier grant for one of an earlier wave.
     fn sign(&self, new: Vec<(Arc<Slot>, Released)>) {
         if new.is_empty() {
             return;
@@ -489,10 +489,14 @@ impl DesiredTable {
             })
         });
         let batch = Arc::new(self.signer.load().sign(&leaves.collect()));
+        let staying: Vec<_> = new.iter().flat_map(|(slot, released)| staying_grants(slot, released)).collect();
+        let mut grants = self.signed_grants(&staying).into_iter().peekable();
         let mut first = 0;
         for (slot, released) in new {
             let next = first + released.parts.len();
-            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), first }));
+            let of_slot = std::iter::from_fn(|| grants.next_if(|(of, _)| Arc::ptr_eq(of, &slot)));
+            let of_slot: Vec<_> = of_slot.map(|(_, grant)| grant).collect();
+            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), first }), of_slot);
             first = next;
         }
     }
@@ -519,6 +523,15 @@ impl UnsignedGrant {
 
 fn grant_of(slot: &Arc<Slot>, given: &GivenGrant) -> UnsignedGrant {
     UnsignedGrant { slot: Arc::clone(slot), revision: given.form(PUBLISHED).revision, grant: given.grant().clone() }
+}
+
+/// The grants of a node that stay beside a state, at its revision at least.
+fn staying_grants(slot: &Arc<Slot>, released: &Released) -> Vec<UnsignedGrant> {
+    let task_set = released.parts(PUBLISHED).task_set.name;
+    let stays = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: of, .. } if *of != task_set);
+    let at_least = |one: UnsignedGrant| UnsignedGrant { revision: one.revision.max(released.revision), ..one };
+    let grants = slot.grants();
+    grants.iter().filter(|one| stays(one.grant())).map(|one| at_least(grant_of(slot, one))).collect()
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::hosts::{Addresses, Hosts, Speaker};
-use super::{GivenGrant, PUBLISHED, Released, Signed, lock};
+use super::{GivenGrant, Released, Signed, lock};
 use crate::intake::{Said, Stored};
 
 /// Which check-in of a node this is; a later one supersedes it.
@@ -94,11 +94,6 @@ impl GrantKey {
             Grant::Barriers { .. } => Self::Barriers,
             Grant::Lease { kind, .. } => Self::Lease(*kind),
         }
-    }
-
-    /// Whether the grant ends with the task set.
-    fn is_of_task_set(self) -> bool {
-        self == Self::Barriers
     }
 }
 
@@ -293,14 +288,11 @@ impl Slot {
         state.desired.as_ref().is_none_or(|signed| !signed.released.is_told_as(released))
     }
 
-    /// What was given for another task set is given no longer.
-    pub(crate) fn set_desired(&self, signed: Arc<Signed>) {
+    /// Puts a state in the place of the present one, with the grants that stay beside it. What was given for another task set is given
+    /// no longer.
+    pub(crate) fn set_desired(&self, signed: Arc<Signed>, staying: Vec<GivenGrant>) {
         let mut state = lock(&self.state);
-        let task_set = |signed: &Signed| signed.released.parts(PUBLISHED).task_set.name;
-        if state.desired.as_deref().map(task_set) != Some(task_set(&signed)) {
-            state.grants =
-                state.grants.iter().filter(|one| !GrantKey::of(one.grant()).is_of_task_set()).cloned().collect();
-        }
+        state.grants = staying.into();
         state.desired = Some(signed);
     }
 

@@ -55,6 +55,31 @@ fn pass(revision: u64) -> Batch {
     Batch { revision: Revision(revision), changes: Vec::new() }
 }
 
+fn grant_revisions(table: &DesiredTable, node: Uuid) -> Vec<Revision> {
+    table.slot(node).grants().iter().map(|given| given.form(PUBLISHED).revision).collect()
+}
+
+#[test]
+fn a_later_state_with_the_same_task_set_has_its_grants_at_its_own_revision() {
+    let (table, node) = (table(), Uuid::from_u128(1));
+    let publish = |revision: u64, name: &str, task_set: &TaskSet| {
+        let known = Known { name: name.to_owned(), ..Known::default() };
+        let silent_after = Duration::from_secs(90);
+        let state = Released::new(Revision(revision), (&known, task_set), (None, [].into()), silent_after);
+        let name = state.parts(PUBLISHED).task_set.name;
+        table.publish(Batch { revision: Revision(revision), changes: vec![(node, Change::Release(Box::new(state)))] });
+        name
+    };
+    let task_set = publish(5, "a", &TaskSet::default());
+    let open = vec![Barrier { task: "t".to_owned(), selector: "tags=x".to_owned() }];
+    table.open_barriers(vec![(node, task_set, open)], Revision(5));
+    // What is known of the node changes before its host has asked: the host takes up the later state alone.
+    publish(9, "b", &TaskSet::default());
+    assert_eq!(grant_revisions(&table, node), [Revision(9)]);
+    publish(12, "b", &TaskSet { group_revision: 1, ..TaskSet::default() });
+    assert_eq!(grant_revisions(&table, node), [], "it was for another task set");
+}
+
 #[test]
 fn a_state_that_is_signed_again_has_its_grants_at_its_own_revision() {
     let (table, node) = (table(), Uuid::from_u128(1));
@@ -67,7 +92,7 @@ fn a_state_that_is_signed_again_has_its_grants_at_its_own_revision() {
     let slot = table.slot(node);
     table.restamp(&slot);
     assert_eq!(slot.desired().unwrap().released.revision, Revision(9));
-    assert_eq!(slot.grants().iter().map(|given| given.form(PUBLISHED).revision).collect::<Vec<_>>(), [Revision(9)]);
+    assert_eq!(grant_revisions(&table, node), [Revision(9)]);
 }
 
 #[test]
