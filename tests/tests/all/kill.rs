@@ -74,8 +74,8 @@ impl Writer {
         Write { method, path, body, key }
     }
 
-    /// Keeps what was answered, if it made what its answer alone names.
-    fn note_answered(&mut self, write: &Write) -> Result<()> {
+    /// Keeps a write that makes what its answer alone names. One that was not answered is sent again before the next writes.
+    fn note_sent(&mut self, write: &Write) -> Result<()> {
         if NAMED_BY_ANSWER.contains(&writes::endpoint(write.method, &write.path)?) {
             self.unlocated.push(write.key);
         }
@@ -113,10 +113,10 @@ fn write_on(mut operator: Operator, mut chance: Chance, writer: &mut Writer, tel
         let write = writer.next(&mut chance);
         // Nobody listens any more once the controller was killed.
         let _unheard = tell.send(Told::Sent(write.key));
+        writer.note_sent(&write)?;
         match operator.write(&write) {
             Ok((status @ 200..300, _)) => {
                 let _unheard = tell.send(Told::Answered(write.key));
-                writer.note_answered(&write)?;
                 answered.push((write, status));
             }
             Ok((status, body)) => bail!("{write:?}: {status} {body}"),
