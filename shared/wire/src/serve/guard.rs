@@ -66,7 +66,7 @@ impl<S: Stream> Guard<S> {
             Phase::Between => {
                 self.body = None;
                 self.watch.body_open.store(false, Ordering::Relaxed);
-                self.watch.expect_nothing();
+                if self.is_answered() { self.expect_request() } else { self.watch.expect_nothing() }
             }
             Phase::Head if before == Phase::Head => {}
             Phase::Head => self.watch.expect(Awaited::Head, self.shared.limits.header),
@@ -161,6 +161,11 @@ impl<S: Stream> Guard<S> {
             (Poll::Ready(taken), Some((_, so_far))) => *so_far += taken.as_ref().map_or(0, |bytes| *bytes as u64),
             (Poll::Ready(_), None) => self.expect_request(),
         }
+    }
+
+    /// Whether the last request that came has its answer. Its body may end only then, when the handler did not read it.
+    fn is_answered(&self) -> bool {
+        self.watch.calls.load(Ordering::Relaxed) == self.reader.heads() && self.watch.answering.load(Ordering::Relaxed)
     }
 
     /// Everything that was written is out.

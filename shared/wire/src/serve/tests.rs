@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::*;
@@ -267,6 +267,34 @@ async fn s44_what_comes_too_slowly_is_cut() {
     assert_eq!((counts.get("slow_header"), counts.get("slow_body")), (Some(&1), Some(&2)), "{counts:?}");
     server.still_serves().await;
     assert_eq!(server.connections.count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s44_a_connection_whose_body_ended_after_its_answer_is_idle() {
+    let answers = Arc::new(Notify::new());
+    let handler_answers = Arc::clone(&answers);
+    let server = serve(Limits::default(), None, move |_: &Arc<Peer>, request: Request<RequestBody>| {
+        let answers = Arc::clone(&handler_answers);
+        async move {
+            answers.notified().await;
+            drop(request);
+            Response::new(Full::from("refused"))
+        }
+    });
+    let mut stream = server.open().await;
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n").await.expect("the server reads");
+    // hyper reads one piece ahead of the handler, which waits: of three pieces the last stays unread until the answer is written.
+    for piece in [2, 3, 5] {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stream.write_all(&b"0123456789"[..piece]).await.expect("there is room for the body");
+    }
+    let began = Instant::now();
+    answers.notify_one();
+    let mut answer = String::new();
+    let read = tokio::time::timeout(Duration::from_mins(10), stream.read_to_string(&mut answer)).await;
+    read.expect("the connection is closed").expect("it is closed in order");
+    let took = began.elapsed().as_secs_f64();
+    assert!(answer.ends_with("refused") && (60.0..61.1).contains(&took), "{took} s: {answer}");
 }
 
 #[tokio::test(start_paused = true)]
