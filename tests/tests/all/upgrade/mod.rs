@@ -162,9 +162,13 @@ fn results_of_an_earlier_agent_are_taken_once_and_answered_with_nothing_new() ->
     is_quiet(&served, 1)
 }
 
-/// What a host writes for traits alone: those themselves, and what it holds and was told.
-const OF_TRAITS: [&str; 3] =
-    ["run/stemma/traits", "var/lib/stemma-agent/apply/accepted", "var/lib/stemma-agent/apply/told"];
+/// The files that a host writes when its traits alone change: the traits, the state that names them, and what it was told with that state.
+const OF_TRAITS: [&str; 4] = [
+    "run/stemma/traits",
+    "var/lib/stemma-agent/apply/accepted",
+    "var/lib/stemma-agent/apply/told",
+    "var/lib/stemma-agent/apply/open-barriers",
+];
 
 /// Runs the agent over a kept host, under a controller of today, until `done`; gives the files that are not as they were, by name. A machine whose processor has other
 /// traits than the one of then reports those, and is told them: files of traits do not count there.
