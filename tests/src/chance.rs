@@ -3,11 +3,22 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
+use uuid::Uuid;
 
 /// Whether the full counts are asked for (`cargo xtask test --long`).
 #[must_use]
 pub fn is_long() -> bool {
     std::env::var_os("STEMMA_TEST_LONG").is_some()
+}
+
+/// The seed of a run of cargo-nextest, which names each of its runs.
+fn of_run() -> Option<u64> {
+    let run: Uuid = std::env::var("NEXTEST_RUN_ID").ok()?.parse().ok()?;
+    Some(run.as_u64_pair().1)
+}
+
+fn of_now() -> Result<u64> {
+    Ok(u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?)
 }
 
 /// `SplitMix64` (Steele, Lea, Flood 2014): small, and good enough to draw cases with.
@@ -21,7 +32,8 @@ impl Chance {
         Self(seed)
     }
 
-    /// The draws of `STEMMA_SEED`, or of now; the seed is printed.
+    /// The draws of `STEMMA_SEED`, or of this run; the seed is printed. A test that is run again draws the same again: what it found by
+    /// chance fails again.
     ///
     /// # Errors
     /// When `STEMMA_SEED` is no number.
@@ -29,7 +41,7 @@ impl Chance {
     pub fn seeded() -> Result<Self> {
         let seed = match std::env::var("STEMMA_SEED") {
             Ok(seed) => seed.parse().context("STEMMA_SEED is a number")?,
-            Err(_) => u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?,
+            Err(_) => of_run().map_or_else(of_now, Ok)?,
         };
         println!("STEMMA_SEED={seed}");
         Ok(Self::new(seed))

@@ -86,7 +86,7 @@ pub(crate) fn last_run(profile: &str) -> Result<Vec<TestRun>> {
 }
 
 /// Where cargo-nextest writes its report.
-fn report(profile: &str) -> PathBuf {
+pub(crate) fn report(profile: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     target.join("nextest").join(profile).join("junit.xml")
 }

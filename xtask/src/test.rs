@@ -99,7 +99,7 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
     }
     runner::forget(options.profile())?;
     let result = stages.step("tests", tests);
-    say_tests(options)?;
+    say_tests(options, runner)?;
     result?;
     match runner.examples(options.packages()) {
         Some(examples) => stages.step("examples of the documentation", examples),
@@ -108,8 +108,11 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
 }
 
 /// Says which tests passed only when they were run again, and which took longest.
-fn say_tests(options: &Options) -> Result<()> {
+fn say_tests(options: &Options, runner: Runner) -> Result<()> {
     let mut tests = runner::last_run(options.profile())?;
+    if tests.is_empty() && runner == Runner::Nextest {
+        println!("== there is no report of the tests at {}", runner::report(options.profile()).display());
+    }
     for test in tests.iter().filter(|test| test.is_flaky) {
         println!("== PASSED ONLY ON THE RETRY, an open defect (docs/testing.md): {}", test.name);
     }

@@ -210,7 +210,7 @@ impl Reconciler {
         if let Err(failure) = self.store_released(&decided, &gone).await {
             error!(error:err = failure; "what is released could not be stored; nothing is sent");
             let mut memory = self.memory();
-            memory.left.extend(decided.iter().map(|(uuid, _)| *uuid).chain(gone));
+            memory.left.extend(nodes);
             for (node, tasks) in moved {
                 memory.left_moved.entry(node).or_default().extend(tasks);
             }
@@ -376,18 +376,29 @@ fn touched<'a>(model: &'a Model, reach: &'a Reach) -> impl Iterator<Item = Uuid>
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use stemma_core::name::NodeName;
-    use stemma_core::object::{Kind, Meta, NodeSpec, Object};
+    use serde::Serialize;
+    use serde_json::json;
+    use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
+    use stemma_core::object::{
+        ClusterId, ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec,
+    };
     use stemma_wire::clock::FixedClock;
 
     use super::*;
     use crate::records::{codec, key};
+    use crate::store::faulty::{Fault, FaultyStore};
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store, Transaction};
+
+    const CLUSTER: Uuid = Uuid::from_u128(1);
+    const FIRST: Uuid = Uuid::from_u128(2);
+    const SECOND: Uuid = Uuid::from_u128(3);
+    const NODE: Uuid = Uuid::from_u128(4);
+    const WAITS: Uuid = Uuid::from_u128(5);
 
     /// A reconciler over a store of its own, that nobody runs.
     struct Small {
         _directory: tempfile::TempDir,
-        store: Arc<dyn Store>,
+        store: Arc<FaultyStore>,
         cache: Arc<Cache>,
         counters: Arc<Counters>,
         reconciler: Arc<Reconciler>,
@@ -398,21 +409,80 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
             let path = directory.path().join("store.redb");
-            let store: Arc<dyn Store> = Arc::new(RedbStore::create(&path, &create, RedbOptions::default()).unwrap());
+            let inner = RedbStore::create(&path, &create, RedbOptions::default()).unwrap();
+            let store = Arc::new(FaultyStore::new(Arc::new(inner)));
             let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
             let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
             tokio::spawn(async move { following.follow(followed.as_ref()).await });
-            let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::new(FixedClock(3600)));
+            let registry =
+                Registry::new(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&cache), Arc::new(FixedClock(3600)));
             let (counters, table) = (Arc::new(Counters::default()), crate::desired::tests::table());
             let reconciler = Arc::new(Reconciler::new(Arc::new(registry), table, Arc::clone(&counters)));
             Self { _directory: directory, store, cache, counters, reconciler }
         }
 
-        async fn put(&self, number: u128) {
-            let (id, name) = (Uuid::from_u128(number), NodeName::new(&format!("n{number}")).unwrap());
-            let node = Object { meta: Meta::new(id, Some(name), Timestamp(0)), spec: NodeSpec::default() };
-            let put = Transaction::new().put(key::object(Kind::Node, id), codec::encode(&node));
+        async fn put<S: Spec>(&self, id: Uuid, name: S::Name, spec: S)
+        where
+            Object<S>: Serialize,
+        {
+            let object = Object { meta: Meta::new(id, name, Timestamp(0)), spec };
+            let put = Transaction::new().put(key::object(S::KIND, id), codec::encode(&object));
             self.cache.reached(self.store.commit(put).await.unwrap()).await;
+        }
+
+        async fn put_node(&self, id: Uuid, group: Option<Uuid>) {
+            let name = NodeName::new(&format!("n{}", id.as_u128())).ok();
+            self.put(id, name, NodeSpec { nodegroup: group.map(GroupId), ..NodeSpec::default() }).await;
+        }
+
+        /// Puts a cluster whose second group waits for what the first one runs, with a node in each.
+        async fn put_waiting(&self) {
+            let task = |id: &str, more: serde_json::Value| {
+                let mut task = json!({"id": id, "type": "shell", "tags": [id], "parameters": {"script": "true"}});
+                task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+                task
+            };
+            let release: ReleaseSpec = serde_json::from_value(json!({
+                "roles": {"a": {}, "b": {}}, "tags": {"a": {}, "b": {}},
+                "tasks": [task("a", json!({})), task("b", json!({"cross_depends": [{"name": "a", "tags": ["a"]}]}))],
+            }))
+            .unwrap();
+            let (own, name) = (ReleaseRef::new("site").unwrap(), |text| ObjectName::new(text).unwrap());
+            self.put(Uuid::from_u128(10), own.clone(), release).await;
+            self.put(CLUSTER, name("c"), ClusterSpec { release: Some(own), ..ClusterSpec::default() }).await;
+            for (group, role, node) in [(FIRST, "a", NODE), (SECOND, "b", WAITS)] {
+                let roles = vec![Name::new(role).unwrap()];
+                let spec = NodeGroupSpec { roles, ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
+                self.put(group, name(role), spec).await;
+                self.put_node(node, Some(group)).await;
+            }
+        }
+
+        /// The nodes for which the second group's node waits, by the last pass.
+        fn waited_for(&self) -> Vec<NodeId> {
+            let shut = self.reconciler.waves().shut(&self.cache.model(), NodeId(WAITS));
+            shut.expect("the last pass was for this model").into_iter().flat_map(|shut| shut.nodes).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_moved_in_a_pass_that_could_not_store_leaves_no_barrier_shut() {
+        let nowhere = Uuid::from_u128(99);
+        for to in [None, Some(SECOND), Some(nowhere)] {
+            let small = Small::new().await;
+            small.put_waiting().await;
+            small.reconciler.start().await;
+            small.reconciler.pass().await;
+            assert_eq!(small.waited_for(), [NodeId(NODE)]);
+            small.put_node(NODE, to).await;
+            // One that is new has something to store.
+            small.put_node(Uuid::from_u128(6), Some(SECOND)).await;
+            small.store.plan_commits([Some(Fault::CommitLost)]);
+            small.reconciler.pass().await;
+            assert!(small.reconciler.memory().left.contains(&NODE), "it is left to do");
+            small.reconciler.pass().await;
+            small.reconciler.pass().await;
+            assert_eq!(small.waited_for(), [], "it moved to {to:?}");
         }
     }
 
@@ -421,9 +491,9 @@ mod tests {
         let small = Small::new().await;
         let (reconciler, missed) = (&small.reconciler, || small.counters.missed.get());
         reconciler.start().await;
-        small.put(1).await;
+        small.put_node(Uuid::from_u128(1), None).await;
         assert_eq!((reconciler.full().await, missed()), (0, 0), "a full pass hears of it as any other does");
-        small.put(2).await;
+        small.put_node(Uuid::from_u128(2), None).await;
         // Somebody else is told, so that no pass is.
         drop(small.cache.take_changes());
         reconciler.pass().await;
@@ -434,7 +504,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_resolve_that_is_asked_for_before_the_first_pass_follows_it() {
         let small = Small::new().await;
-        small.put(1).await;
+        small.put_node(Uuid::from_u128(1), None).await;
         let found = tokio::select! {
             biased;
             found = small.reconciler.check_now() => found,

@@ -191,11 +191,8 @@ fn shut_in(wave: &Wave, profile: &Profile, node: NodeId) -> Vec<Shut> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-    use stemma_core::name::{NodeName, ObjectName, ReleaseRef};
-    use stemma_core::object::{
-        ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec, Timestamp,
-    };
+    use stemma_core::name::{NodeName, ObjectName};
+    use stemma_core::object::{ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, Spec, Timestamp};
 
     use super::*;
     use crate::cache::model::Resource;
@@ -213,20 +210,13 @@ mod tests {
         ObjectName::new(text).unwrap()
     }
 
-    fn put_node(model: &mut Model, uuid: Uuid, spec: NodeSpec) {
-        put(model, uuid, NodeName::new(&format!("n{}", uuid.as_u128())).ok(), spec);
-    }
-
-    fn in_group(group: Uuid) -> NodeSpec {
-        NodeSpec { nodegroup: Some(GroupId(group)), ..NodeSpec::default() }
-    }
-
     #[test]
     fn nothing_is_kept_of_nodes_and_clusters_that_are_gone() {
         let mut model = Model::default();
         put(&mut model, CLUSTER, name("c"), ClusterSpec::default());
         put(&mut model, GROUP, name("g"), NodeGroupSpec::new(ClusterId(CLUSTER)));
-        put_node(&mut model, NODE, in_group(GROUP));
+        let spec = NodeSpec { nodegroup: Some(GroupId(GROUP)), ..NodeSpec::default() };
+        put(&mut model, NODE, NodeName::new("n").ok(), spec);
         let (table, mut waves) = (table(), Waves::default());
         let (nodes, results) = (BTreeSet::from([NODE]), BTreeMap::new());
         let touched = Touched { nodes: &nodes, results: &results };
@@ -237,57 +227,5 @@ mod tests {
         model.remove::<NodeSpec>(NODE).unwrap();
         waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(2));
         assert_eq!([waves.of.len(), waves.put_in.len(), waves.dropped.len()], [0; 3]);
-    }
-
-    /// A cluster whose second group waits for the first, of which one node has not run its task and the other is parked. The group of
-    /// another cluster is there too.
-    fn waiting(first: Uuid, parked: Uuid, waits: Uuid, elsewhere: Uuid) -> Model {
-        let task = |id: &str, more: serde_json::Value| {
-            let mut task = json!({"id": id, "type": "shell", "tags": [id], "parameters": {"script": "true"}});
-            task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            task
-        };
-        let release: ReleaseSpec = serde_json::from_value(json!({
-            "roles": {"a": {}, "b": {}}, "tags": {"a": {}, "b": {}},
-            "tasks": [task("a", json!({})), task("b", json!({"cross_depends": [{"name": "a", "tags": ["a"]}]}))],
-        }))
-        .unwrap();
-        let mut model = Model::default();
-        let own = ReleaseRef::new("site").unwrap();
-        put(&mut model, Uuid::from_u128(10), own.clone(), release);
-        put(&mut model, CLUSTER, name("c"), ClusterSpec { release: Some(own), ..ClusterSpec::default() });
-        put(&mut model, Uuid::from_u128(11), name("other"), ClusterSpec::default());
-        put(&mut model, elsewhere, name("g"), NodeGroupSpec::new(ClusterId(Uuid::from_u128(11))));
-        for (group, role) in [(GROUP, "a"), (Uuid::from_u128(12), "b")] {
-            let roles = vec![stemma_core::name::Name::new(role).unwrap()];
-            put(&mut model, group, name(role), NodeGroupSpec { roles, ..NodeGroupSpec::new(ClusterId(CLUSTER)) });
-        }
-        put_node(&mut model, first, in_group(GROUP));
-        put_node(&mut model, parked, NodeSpec { parked: true, ..in_group(GROUP) });
-        put_node(&mut model, waits, in_group(Uuid::from_u128(12)));
-        model
-    }
-
-    #[test]
-    fn a_node_that_moved_in_a_pass_that_could_not_store_leaves_no_barrier_shut() {
-        let [waits, parked, elsewhere] = [4, 5, 6].map(Uuid::from_u128);
-        for group in [None, Some(elsewhere)] {
-            let mut model = waiting(NODE, parked, waits, elsewhere);
-            let (table, mut waves, results) = (table(), Waves::default(), BTreeMap::new());
-            let everyone = BTreeSet::from([NODE, parked, waits]);
-            let touched = Touched { nodes: &everyone, results: &results };
-            waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(1));
-            let waited_for = |waves: &Waves| {
-                let shut = waves.of[&ClusterId(CLUSTER)].shut(NodeId(waits));
-                shut.into_iter().flat_map(|(_, nodes)| nodes.into_owned()).collect::<Vec<_>>()
-            };
-            assert_eq!(waited_for(&waves), [NodeId(NODE)]);
-            // The pass in which it stood elsewhere for the first time did not get to the waves; the next one has it left to do.
-            put_node(&mut model, NODE, NodeSpec { nodegroup: group.map(GroupId), ..NodeSpec::default() });
-            let left = BTreeSet::from([NODE]);
-            let touched = Touched { nodes: &left, results: &results };
-            waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(3));
-            assert!(waited_for(&waves).is_empty(), "it moved to {group:?}");
-        }
     }
 }

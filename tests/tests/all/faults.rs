@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::chance::is_long;
-use stemma_tests::fleet::Agent;
+use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::operator::{Operator, Write};
 use stemma_tests::program::{PATIENCE, Running, eventually, succeed};
 use stemma_tests::site::{converged, edit_tier, tier_arrives, whole};
@@ -105,6 +105,20 @@ fn write_until_refused(operator: &mut Operator, first: u64) -> Result<(u64, u16,
     anyhow::bail!("all of 2,000 writes were taken")
 }
 
+/// What was answered; `None` when there was no answer because the controller has ended, as one does whose store takes no writes.
+fn unless_ended<T>(fleet: &Fleet, answered: Result<T>) -> Result<Option<T>> {
+    match answered {
+        Err(_) if fleet.log().contains("the store takes no writes; the controller ends soon") => {
+            eventually("the controller ends", || {
+                ensure!(TcpStream::connect(fleet.bound().admin.trim_start_matches("https://")).is_err());
+                Ok(())
+            })?;
+            Ok(None)
+        }
+        answered => answered.map(Some),
+    }
+}
+
 #[test]
 fn f05_f06_f08_a_controller_whose_disk_fails_takes_no_write_and_loses_none() -> Result<()> {
     if !tool::is_there("strace", &["-o", "/dev/null", "true"]) {
@@ -119,10 +133,15 @@ fn f05_f06_f08_a_controller_whose_disk_fails_takes_no_write_and_loses_none() -> 
         let mut operator = Operator::of(&fleet.data(), fleet.bound())?;
         let (taken, status, body) = write_until_refused(&mut operator, first).context(fault)?;
         ensure!(taken > first && status >= 500, "{fault}: {taken}, {status} {body}");
-        let (_, again, why) = write_until_refused(&mut operator, taken + 2).context(fault)?;
-        ensure!((again, why["error"]["type"].as_str()) == (503, Some("store.read_only")), "{fault}: {again} {why}");
-        ensure!(operator.get("/readyz")?.0 == 503 && operator.get("/healthz")?.0 == 200, "{fault}: it says so");
-        ensure!(operator.get("/v1/nodes/web-1")?.0 == 200, "{fault}: reads go on");
+        // It ends after a while, and on a busy machine perhaps before all of this was asked.
+        if let Some((_, again, why)) = unless_ended(&fleet, write_until_refused(&mut operator, taken + 2))? {
+            ensure!((again, why["error"]["type"].as_str()) == (503, Some("store.read_only")), "{fault}: {again} {why}");
+        }
+        for (path, status) in [("/readyz", 503), ("/healthz", 200), ("/v1/nodes/web-1", 200)] {
+            if let Some((found, _)) = unless_ended(&fleet, operator.get(path))? {
+                ensure!(found == status, "{fault}: {path} is answered with {found}");
+            }
+        }
         eventually("it says why", || {
             ensure!(fleet.log().contains("os error"), "{fault}: {}", fleet.log());
             Ok(())
@@ -186,7 +205,7 @@ fn f39_an_agent_without_descriptors_tears_nothing_and_goes_on_when_there_are_som
     limit("nofile", web.id(), "1024")?;
     edit_tier(&fleet, "with-descriptors")?;
     // An agent that cannot keep its state tries again every half a minute.
-    tier_arrives(Duration::from_mins(5), &web, "with-descriptors")
+    tier_arrives(Duration::from_mins(4), &web, "with-descriptors")
 }
 
 #[test]

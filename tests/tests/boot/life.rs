@@ -71,11 +71,18 @@ fn written(host: &Machine) -> Result<BTreeMap<&'static str, (u64, i64, i64)>> {
 
 /// How many tasks have ended on a host, whatever came of them.
 fn ended(host: &Machine) -> Result<usize> {
-    Ok(host.shell("journalctl --no-pager -u stemma-agent | grep -c 'task ended' || true")?.trim().parse()?)
+    Ok(host
+        .shell("journalctl --sync && journalctl --no-pager -u stemma-agent | grep -c 'task ended' || true")?
+        .trim()
+        .parse()?)
 }
 
 pub(crate) fn upgraded(fleet: &mut Fleet) -> Result<()> {
     let (controller, deb, rpm) = (&fleet.controller, &fleet.deb, &fleet.rpm);
+    // The step before ends with the file of one task: the others of that run are still to come.
+    for host in fleet.hosts() {
+        fleet.converged(host)?;
+    }
     let before = [written(deb)?, written(rpm)?];
     let tasks = [ended(deb)?, ended(rpm)?];
     let ids = [deb, rpm].map(|host| host.unit("stemma-agent.service", "MainPID"));

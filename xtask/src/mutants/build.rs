@@ -152,13 +152,9 @@ fn package_dir(messages: &[Value]) -> Result<PathBuf> {
     Ok(Path::new(manifest).parent().context("a manifest stands in a directory")?.to_owned())
 }
 
-/// What the name of a test program ends with that measures CPU: such a one would fail by how it was built.
-const MEASURES: &str = "_cpu";
-
-/// The test programs that were built, the library's own first, without those that measure CPU.
+/// The test programs that were built, the library's own first.
 fn programs(messages: &[Value]) -> Result<Vec<PathBuf>> {
-    let measures = |message: &Value| message["target"]["name"].as_str().is_some_and(|name| name.ends_with(MEASURES));
-    let tested = messages.iter().filter(|message| message["profile"]["test"] == true && !measures(message));
+    let tested = messages.iter().filter(|message| message["profile"]["test"] == true);
     let mut programs: Vec<(bool, PathBuf)> = tested
         .filter_map(|message| Some((message["target"]["kind"][0] == "test", message["executable"].as_str()?.into())))
         .collect();

@@ -67,6 +67,8 @@ struct Outcome {
     noticed: BTreeSet<String>,
     missed: BTreeSet<String>,
     unbuildable: BTreeSet<String>,
+    /// How many have to be built alone, and were left out.
+    left_out: usize,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -81,7 +83,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     println!("== mutants: {} mistakes", mistakes.len());
     let mut outcome = Outcome::default();
     let alone = switched(&mistakes, &mut outcome)?;
-    if !alone.is_empty() && !options.switched {
+    if options.switched {
+        outcome.left_out = alone.len();
+    } else if !alone.is_empty() {
         built_alone(&alone, &mut outcome)?;
     }
     outcome.judge()
@@ -173,7 +177,11 @@ impl Outcome {
     fn judge(&self) -> Result<()> {
         let (missed, noticed) = (self.missed.len(), self.noticed.len());
         self.missed.iter().for_each(|name| println!("MISSED {name}"));
-        println!("== mutants: {noticed} noticed, {missed} missed, {} do not build", self.unbuildable.len());
+        println!(
+            "== mutants: {noticed} noticed, {missed} missed, {} do not build, {} were not tried, since each has to be built alone",
+            self.unbuildable.len(),
+            self.left_out
+        );
         if missed * 100 >= (missed + noticed) * MOST_MISSED && missed > 0 {
             bail!("{MOST_MISSED} % of these mistakes or more were missed: write the tests that notice them");
         }

@@ -4,7 +4,7 @@
 //! the request, so either end may be upgraded first. A message is one type in all versions: one whose form changes says in
 //! its [`Message`] how the older form is read and written, and no caller knows more than the version's number.
 //!
-//! Builds with debug assertions, which are never packed, have the forms of one version more: the throw-away version
+//! Builds with debug assertions, of which no release is made, have the forms of one version more: the throw-away version
 //! ([`WireVersion::THROW_AWAY`]), by which tests run an earlier program against a later one. Nothing speaks it unless a test asks for it.
 
 use serde::de::DeserializeOwned;
@@ -94,7 +94,8 @@ pub trait Message: Serialize + DeserializeOwned {
     }
 }
 
-/// The form of every message in [`WireVersion::THROW_AWAY`]: today's, and one byte more. So neither form can be read as the other.
+/// The form of every message in [`WireVersion::THROW_AWAY`]: today's, and one byte more. So this codec, which
+/// leaves nothing over, reads neither form as the other.
 #[cfg(debug_assertions)]
 mod throw_away {
     use serde::Serialize;
