@@ -150,6 +150,7 @@ mod tests {
             let rights = Rights { role, within };
             assert_eq!(places.map(|place| rights.judge(Act::Read, place)), reads, "{rights:?} reads");
             assert_eq!(places.map(|place| rights.judge(Act::Write, place)), writes, "{rights:?} writes");
+            assert_eq!(places.map(|place| rights.sees(place)), reads.map(|verdict| verdict == Yes), "{rights:?} sees");
         }
     }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::mistake::Mistake;
+use super::mistake::{Genre, Mistake};
 use super::switch::{CHOSEN, on_lines, switched};
 use crate::cargo::root;
 
@@ -118,12 +118,23 @@ impl Copy {
             return Ok(BTreeSet::new());
         }
         let errors = || messages.iter().filter(|message| message["message"]["level"] == "error");
-        let spans = || errors().flat_map(|error| error["message"]["spans"].as_array().into_iter().flatten());
-        let mut wrong: BTreeSet<usize> = spans().flat_map(|span| self.at(span, on_lines)).collect();
+        let spans = |code: Option<&'static str>| {
+            let of_code =
+                errors().filter(move |error| code.is_none_or(|code| error["message"]["code"]["code"] == code));
+            of_code.flat_map(|error| error["message"]["spans"].as_array().into_iter().flatten())
+        };
+        let is_chosen = |number: &usize| chosen.contains_key(number);
+        let is_arm = |number: &usize| chosen.get(number).is_some_and(|mistake| mistake.genre == Genre::Arm);
+        let mut wrong: BTreeSet<usize> =
+            spans(None).flat_map(|span| self.at(span, on_lines)).filter(is_chosen).collect();
         if wrong.is_empty() {
-            wrong = spans().flat_map(|span| self.at(span, before)).collect();
+            // A `match` without an arm is told of where it begins.
+            wrong =
+                spans(Some(NOT_EXHAUSTIVE)).filter_map(|span| self.at(span, behind).into_iter().find(is_arm)).collect();
         }
-        wrong.retain(|number| chosen.contains_key(number));
+        if wrong.is_empty() {
+            wrong = spans(None).flat_map(|span| self.at(span, before)).filter(is_chosen).collect();
+        }
         if wrong.is_empty() {
             let said = errors().find_map(|error| error["message"]["rendered"].as_str());
             bail!("the copy does not build, and not for a mistake in it: {}", said.unwrap_or("cargo said nothing"));
@@ -140,9 +151,17 @@ impl Copy {
     }
 }
 
+/// The compiler's code of a `match` in which a case is missing.
+const NOT_EXHAUSTIVE: &str = "E0004";
+
 /// The nearest mistake before a line: what stands in its way is sometimes told of after it alone.
 fn before(text: &str, line: usize, _: usize) -> Vec<usize> {
     on_lines(text, 1, line).pop().into_iter().collect()
+}
+
+/// The mistakes behind a line.
+fn behind(text: &str, line: usize, _: usize) -> Vec<usize> {
+    on_lines(text, line, usize::MAX)
 }
 
 /// Where the tests of the package run that was built.

@@ -69,4 +69,12 @@ mod tests {
             assert!(!spec.properties.is_empty());
         }
     }
+
+    #[test]
+    fn the_namespace_of_facts_has_those_whose_key_is_fixed() {
+        let facts = &facts()["properties"];
+        assert_eq!(facts["memory.total_bytes"]["type"], "integer");
+        let keys = facts.as_object().unwrap().keys();
+        assert_eq!(keys.filter(|key| key.contains('*')).count(), 0, "a device's name stands in no key");
+    }
 }

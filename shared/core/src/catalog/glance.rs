@@ -253,6 +253,37 @@ mod tests {
         assert!(schema("image").is_none());
     }
 
+    /// As Glance answers `/v2/schemas/metadefs/objects` and `/v2/schemas/metadefs/properties`.
+    #[test]
+    fn the_schema_of_a_list_has_its_rows_and_what_leads_on() {
+        let text = json!({"type": "string"});
+        for (name, row, rows) in [("objects", "object", "items"), ("properties", "property", "additionalProperties")] {
+            let list = schema(name).unwrap();
+            assert_eq!(list["name"], *name);
+            let keys: Vec<_> = list["properties"].as_object().unwrap().keys().cloned().collect();
+            assert_eq!(keys.len(), 4, "{keys:?}");
+            for member in ["first", "next", "schema"] {
+                assert_eq!(list["properties"][member], text);
+            }
+            let title = |schema: &Value| schema["properties"]["description"].clone();
+            assert_eq!(title(&list["properties"][name][rows]), title(&schema(row).unwrap()), "{name}");
+            let links = json!([
+                {"rel": "first", "href": "{first}"}, {"rel": "next", "href": "{next}"},
+                {"rel": "describedby", "href": "{schema}"},
+            ]);
+            assert_eq!(list["links"], links);
+        }
+        assert_eq!(schema("objects").unwrap()["properties"]["objects"]["type"], "array");
+        assert_eq!(schema("properties").unwrap()["properties"]["properties"]["type"], "object");
+    }
+
+    #[test]
+    fn what_is_no_object_is_added_to_no_list() {
+        let mut own = vec![json!({"name": "a"})];
+        add_members(&mut own, vec![json!("b"), json!({"name": "c"})], false);
+        assert_eq!(own, [json!({"name": "a"}), json!({"name": "c"})]);
+    }
+
     #[test]
     fn what_is_merged_keeps_its_order_and_gets_what_it_has_not() {
         let fields = |value: Value| value.as_object().cloned().unwrap();

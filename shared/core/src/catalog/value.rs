@@ -224,6 +224,10 @@ mod tests {
                 Some("\"mmx\" is none of aes"),
             ),
             (json!({"type": "array", "maxItems": 1}), json!("a,b"), Some("it has more than 1 items")),
+            (json!({"type": "array", "minItems": 2}), json!("a"), Some("it has fewer than 2 items")),
+            (json!({"type": "array", "minItems": 2}), json!("a,b"), None),
+            (json!({"type": "integer", "minimum": 1}), json!(1), None),
+            (json!({"type": "integer"}), json!(u64::MAX), None),
             (json!({"type": "object"}), json!("{}"), None),
         ] {
             let found = Rule::of(&property(schema.clone())).unfit(&value, Written::Text);

@@ -8,8 +8,8 @@ use stemma_core::fleet::{Change, Fleet};
 use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
 use stemma_core::object::{DecidedTags, GroupId, LevelId, Meta, NodeId, Object, Timestamp};
 use stemma_core::resolve::{
-    ResolveCache, catalog_findings_of, newly_odd, newly_orphaned, newly_ruled, newly_undeclared, newly_unmet,
-    resolve_cluster, resolve_fleet, resolve_node, unset_in_empty,
+    ResolveCache, catalog_findings_of, newly_odd, newly_orphaned, newly_ruled, newly_uncatalogued, newly_undeclared,
+    newly_unmet, resolve_cluster, resolve_fleet, resolve_node, unset_in_empty,
 };
 use uuid::Uuid;
 
@@ -198,6 +198,7 @@ fn a_value_that_the_catalogue_does_not_allow_is_found_at_each_level() {
         "properties": {"tier": {"title": "Tier", "type": "string", "enum": ["gold"]}},
     }));
     let meta = Meta::new(Uuid::from_u128(7), NamespaceName::new("Site").expect("a name"), Timestamp(0));
+    let before = made.fleet.clone();
     made.fleet.apply(Change::Namespace(Arc::new(Object { meta, spec: spec.expect("a namespace") })));
     let found = resolve_fleet(&made.fleet, &made.cache).expect("it is whole").findings;
     let wrong = |found: &[stemma_core::finding::Finding]| -> Vec<String> {
@@ -216,6 +217,9 @@ fn a_value_that_the_catalogue_does_not_allow_is_found_at_each_level() {
     assert_eq!(of(LevelId::Node(made.node("db-2").id())), [""; 0]);
     let group = made.node("web-1").spec.nodegroup.expect("a group");
     assert_eq!(of(LevelId::Group(group)), ["nodegroup/prod/webs"]);
+    let newly = |before: &Fleet| wrong(&newly_uncatalogued(before, &made.fleet, LevelId::Group(group)));
+    assert_eq!(newly(&before), ["nodegroup/prod/webs"]);
+    assert_eq!(newly(&made.fleet), [""; 0], "it was found before");
 }
 
 #[test]

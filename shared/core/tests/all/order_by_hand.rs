@@ -51,6 +51,13 @@ fn a_task_that_waits_for_itself_elsewhere_makes_a_cycle_and_no_pair_of_one() {
     let both = graph(&documents);
     assert_eq!(pairs(&both), ["web-1/turn before web-2/turn", "web-2/turn before web-1/turn"]);
     assert!(both.check().is_err());
+    documents.push(json!({"kind": "Node", "name": "web-3", "nodegroup": "prod/webs"}));
+    let three = graph(&documents);
+    assert_eq!(
+        three.edges.iter().map(|edge| edge.pair_count(&three)).sum::<usize>(),
+        6,
+        "each of three for two others"
+    );
 }
 
 #[test]
@@ -64,4 +71,6 @@ fn a_pair_that_an_edge_stands_for_anyway_is_counted_once() {
     ]);
     let graph = graph(&site(&json!({}), &tasks));
     assert_eq!(pairs(&graph), ["db-10/base before web-1/late", "db-2/base before web-1/late"]);
+    assert!(graph.singles.is_empty(), "the edge stands for it");
+    assert_eq!(graph.edges.iter().map(|edge| edge.pair_count(&graph)).sum::<usize>(), 2, "each of two for one other");
 }

@@ -77,6 +77,15 @@ fn requirements_are_asked_always_and_an_instances_traits_before_a_first_task_set
 }
 
 #[test]
+fn who_applies_nothing_or_is_not_waited_for_is_given_its_task_set() {
+    for more in [json!({"parked": true}), json!({"mode": "noop"})] {
+        let (standing, why) = standing(&documents(&more), Given::Nothing, &[]);
+        assert_eq!(standing, Standing::Due, "{more}");
+        assert_eq!(why.as_array().map(Vec::len), Some(1), "{more}: an account says it: {why}");
+    }
+}
+
+#[test]
 fn a_task_that_nobody_can_decide_keeps_the_task_set_of_a_host_that_runs_it() {
     let why = "the condition of task costly, which it runs, is undecided: it keeps the task set that it has";
     let documents = documents(&json!({}));
