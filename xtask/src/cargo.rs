@@ -12,9 +12,16 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// A command in the workspace's root.
+///
+/// It is not told of which package this program is, as `cargo xtask` tells it. The build script of ring looks at that, and it and all that is
+/// built on it would be built anew whenever somebody calls cargo by hand in between.
 pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root());
+    let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_package)) {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -70,6 +77,16 @@ fn shown(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_not_told_of_which_package_this_program_is() {
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some(), "cargo tells a test");
+        let command = command("true", &[]);
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        for name in ["CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR", "CARGO_MANIFEST_DIR"] {
+            assert!(removed.contains(&name.as_ref()), "{name} is left");
+        }
+    }
 
     #[test]
     fn a_program_of_another_release_is_not_taken_for_the_one_that_is_wanted() {
