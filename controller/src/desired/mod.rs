@@ -294,14 +294,9 @@ impl DesiredTable {
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
         let state = |slot: &Arc<Slot>| slot.desired().map(|signed| (Arc::clone(slot), signed.released.clone()));
         self.sign(slots.iter().filter_map(state).collect());
-        let of_slot = |slot: &Arc<Slot>| slot.grants().iter().map(|one| grant_of(slot, one)).collect::<Vec<_>>();
-        let grants: Vec<_> = slots.iter().filter(|slot| slot.desired().is_none()).flat_map(of_slot).collect();
-        for (slot, grant) in self.signed_grants(&grants) {
-            slot.replace_grant(grant);
-        }
     }
 
-    /// Opens barriers for nodes: all that are open now for a node's task set. An empty list shuts them.
+    /// Opens barriers for nodes: all that are open now for the task set of a node's published state. An empty list shuts them.
     pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) {
         // Not while the signer changes, which would miss what the old one has just signed.
         let _one_at_a_time = lock(&self.publishing);
@@ -309,32 +304,33 @@ impl DesiredTable {
         for (node, task_set, open) in opened {
             let (slot, grant) = (self.slot(node), Grant::Barriers { task_set, open });
             if !slot.has_grant(&grant) {
-                new.push(UnsignedGrant { slot, revision, grant });
+                let forms = grant_forms(&grant, slot.desired().as_ref().map(|signed| &signed.released));
+                new.push(UnsignedGrant { slot, revision, forms });
             }
         }
-        for (slot, grant) in self.signed_grants(&new) {
+        for (slot, grant) in self.signed_grants(new) {
             slot.set_grant(grant);
         }
     }
 
-    /// Signs grants, each for its slot, in one batch.
-    fn signed_grants(&self, grants: &[UnsignedGrant]) -> Vec<(Arc<Slot>, GivenGrant)> {
+    /// Signs grants in one batch. They stay in their order.
+    fn signed_grants(&self, grants: Vec<UnsignedGrant>) -> Vec<(Arc<Slot>, GivenGrant)> {
         if grants.is_empty() {
             return Vec::new();
         }
-        let forms: Vec<Vec<Grant>> = grants.iter().map(UnsignedGrant::forms).collect();
-        let leaf = |one: &UnsignedGrant, form: &Grant| Leaf::grant(one.slot.node(), self.epoch, one.revision, form);
-        let of_one = |(one, forms): (_, &Vec<Grant>)| forms.iter().map(|form| leaf(one, form)).collect::<Vec<_>>();
-        let batch = self.signer.load().sign(&grants.iter().zip(&forms).flat_map(of_one).collect());
+        let leaves = grants.iter().flat_map(|UnsignedGrant { slot, revision, forms }| {
+            forms.iter().map(|form| Leaf::grant(slot.node(), self.epoch, *revision, form))
+        });
+        let batch = self.signer.load().sign(&leaves.collect());
         let mut places = 0..;
-        let mut signed = |one: &UnsignedGrant, forms: Vec<Grant>| {
-            let forms = forms.into_iter().zip(&mut places).map(|(grant, place)| {
+        let mut signed = |UnsignedGrant { slot, revision, forms }| {
+            let forms = Vec::into_iter(forms).zip(&mut places).map(|(grant, place)| {
                 let proof = batch.proof(place).expect("the place is that of a leaf of this batch");
-                SignedGrant { epoch: self.epoch, revision: one.revision, grant, proof }
+                SignedGrant { epoch: self.epoch, revision, grant, proof }
             });
-            (Arc::clone(&one.slot), GivenGrant(forms.collect()))
+            (slot, GivenGrant(forms.collect()))
         };
-        grants.iter().zip(forms).map(|(one, forms)| signed(one, forms)).collect()
+        grants.into_iter().map(&mut signed).collect()
     }
 
     /// Takes in what decides a node's state.
@@ -489,49 +485,46 @@ impl DesiredTable {
             })
         });
         let batch = Arc::new(self.signer.load().sign(&leaves.collect()));
-        let staying: Vec<_> = new.iter().flat_map(|(slot, released)| staying_grants(slot, released)).collect();
-        let mut grants = self.signed_grants(&staying).into_iter().peekable();
+        let staying: Vec<_> = new.iter().map(|(slot, released)| staying_grants(slot, released)).collect();
+        let counts: Vec<_> = staying.iter().map(Vec::len).collect();
+        let mut grants =
+            self.signed_grants(staying.into_iter().flatten().collect()).into_iter().map(|(_, grant)| grant);
         let mut first = 0;
-        for (slot, released) in new {
+        for ((slot, released), count) in new.into_iter().zip(counts) {
             let next = first + released.parts.len();
-            let of_slot = std::iter::from_fn(|| grants.next_if(|(of, _)| Arc::ptr_eq(of, &slot)));
-            let of_slot: Vec<_> = of_slot.map(|(_, grant)| grant).collect();
-            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), first }), of_slot);
+            let staying = grants.by_ref().take(count).collect();
+            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), first }), staying);
             first = next;
         }
     }
 }
 
-/// A grant before it is signed, as this controller names what it is for.
+/// A grant before it is signed.
 struct UnsignedGrant {
     slot: Arc<Slot>,
     revision: Revision,
-    grant: Grant,
+    /// As hosts of each version are given it.
+    forms: Vec<Grant>,
 }
 
-impl UnsignedGrant {
-    /// The grant as it is given to hosts of each version. One for a task set that is not the node's is for nothing in any version.
-    fn forms(&self) -> Vec<Grant> {
-        let Grant::Barriers { task_set, open } = &self.grant else { return vec![self.grant.clone()] };
-        let signed = self.slot.desired();
-        let released = signed.as_ref().map(|signed| &signed.released);
-        let named = released.filter(|released| released.parts(PUBLISHED).task_set.name == *task_set);
-        let name = |version| named.map_or(*task_set, |released| released.parts(version).task_set.name);
-        WireVersion::all().map(|version| Grant::Barriers { task_set: name(version), open: open.clone() }).collect()
-    }
+/// The forms of a grant beside a node's state. One for a task set that is not the node's is for nothing in any version.
+fn grant_forms(grant: &Grant, released: Option<&Released>) -> Vec<Grant> {
+    let Grant::Barriers { task_set, open } = grant else { return vec![grant.clone()] };
+    let named = released.filter(|released| released.parts(PUBLISHED).task_set.name == *task_set);
+    let name = |version| named.map_or(*task_set, |released| released.parts(version).task_set.name);
+    WireVersion::all().map(|version| Grant::Barriers { task_set: name(version), open: open.clone() }).collect()
 }
 
-fn grant_of(slot: &Arc<Slot>, given: &GivenGrant) -> UnsignedGrant {
-    UnsignedGrant { slot: Arc::clone(slot), revision: given.form(PUBLISHED).revision, grant: given.grant().clone() }
-}
-
-/// The grants of a node that stay beside a state, at its revision at least.
+/// The grants that a node keeps beside a new state, at the state's revision at least. Those for another task set end.
 fn staying_grants(slot: &Arc<Slot>, released: &Released) -> Vec<UnsignedGrant> {
     let task_set = released.parts(PUBLISHED).task_set.name;
     let stays = |grant: &Grant| !matches!(grant, Grant::Barriers { task_set: of, .. } if *of != task_set);
-    let at_least = |one: UnsignedGrant| UnsignedGrant { revision: one.revision.max(released.revision), ..one };
-    let grants = slot.grants();
-    grants.iter().filter(|one| stays(one.grant())).map(|one| at_least(grant_of(slot, one))).collect()
+    let unsigned = |given: &GivenGrant| UnsignedGrant {
+        slot: Arc::clone(slot),
+        revision: given.form(PUBLISHED).revision.max(released.revision),
+        forms: grant_forms(given.grant(), Some(released)),
+    };
+    slot.grants().iter().filter(|given| stays(given.grant())).map(unsigned).collect()
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -107,12 +107,6 @@ impl State {
             silent_after: self.silent_after,
         }
     }
-
-    fn put_grant(&mut self, grant: GivenGrant) {
-        let key = GrantKey::of(grant.grant());
-        let others = self.grants.iter().filter(|one| GrantKey::of(one.grant()) != key).cloned();
-        self.grants = others.chain([grant]).collect();
-    }
 }
 
 /// How a check-in begins.
@@ -288,8 +282,8 @@ impl Slot {
         state.desired.as_ref().is_none_or(|signed| !signed.released.is_told_as(released))
     }
 
-    /// Puts a state in the place of the present one, with the grants that stay beside it. What was given for another task set is given
-    /// no longer.
+    /// Puts a state in the place of the present one, with the grants that the node keeps beside it. They go out with
+    /// the state.
     pub(crate) fn set_desired(&self, signed: Arc<Signed>, staying: Vec<GivenGrant>) {
         let mut state = lock(&self.state);
         state.grants = staying.into();
@@ -311,15 +305,12 @@ impl Slot {
         Arc::clone(&lock(&self.state).grants)
     }
 
-    /// The same grant under another signature: whoever was told of it need not hear it again.
-    pub(crate) fn replace_grant(&self, grant: GivenGrant) {
-        lock(&self.state).put_grant(grant);
-    }
-
     /// Gives a grant in place of the one of the same key.
     pub(crate) fn set_grant(&self, grant: GivenGrant) {
         let mut state = lock(&self.state);
-        state.put_grant(grant);
+        let key = GrantKey::of(grant.grant());
+        let others = state.grants.iter().filter(|one| GrantKey::of(one.grant()) != key).cloned();
+        state.grants = others.chain([grant]).collect();
         state.told = Weak::new();
         drop(state);
         self.wake();

@@ -24,8 +24,11 @@ fn grants_hold_after_the_old_signer_has_ended() {
     let table = DesiredTable::new(Epoch([7; 16]), signer(&authority, NOW_S - 40 * DAY_S));
     let nodes = [1, 2, 3].map(Uuid::from_u128);
     for node in nodes {
+        let state = released(5);
+        let task_set = state.parts(PUBLISHED).task_set.name;
+        table.publish(Batch { revision: Revision(5), changes: vec![(node, Change::Release(Box::new(state)))] });
         let open = vec![Barrier { task: format!("t{node}"), selector: "kind=node".to_owned() }];
-        table.open_barriers(vec![(node, PartDigest([9; 32]), open)], Revision(5));
+        table.open_barriers(vec![(node, task_set, open)], Revision(5));
     }
     let holds = |node: Uuid, now_s: u64| {
         let grants = table.slot(node).grants();

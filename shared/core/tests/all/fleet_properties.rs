@@ -16,7 +16,7 @@ use stemma_core::resolve::{PlainAnswer, Resolution, ResolveCache, resolve_node};
 use stemma_core::selector::Selector;
 use stemma_core::traits::Trait;
 
-use crate::made::changes;
+use crate::made::{changes, file_task};
 
 /// One edit: which object, and which of its few forms it takes.
 #[derive(Clone, Debug)]
@@ -106,20 +106,19 @@ fn merged(mut document: Value, more: Value) -> Value {
 }
 
 fn release(template: &str) -> Value {
-    let file = |id: &str, tag: &str, text: &str| json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": format!("/{id}"), "template": text}});
     json!({
         "kind": "Release", "name": "site", "version": "1",
         "roles": {"db": {"tags": ["db", "common"]}, "web": {"tags": ["web", "common"]}},
         "tags": {"db": {"has_primary": true}, "web": {}, "common": {}},
         "tasks": [
-            file("conf", "common", template),
-            file("params", "db", "{{ params.p | default(0) }}"),
-            file("peers", "web", "{% for n in nodes(tag='db') %}{{ n.name }} {{ n.address }} {{ n.labels.x }}{% endfor %}"),
-            file("addresses", "web", "{% for n in nodes(tag='db') %}{{ n.address }} {% endfor %}"),
-            file("leader", "web", "{{ primary('db').name }}"),
-            file("all", "db", "{{ nodes(role=['db', 'web']) | length }}"),
-            file("facts", "db", "{{ facts.os.id | default('') }} {{ node.address | default('') }}"),
-            file("prefix", "web", "{{ labels_with_prefix('z') | length }}"),
+            file_task("conf", "common", template),
+            file_task("params", "db", "{{ params.p | default(0) }}"),
+            file_task("peers", "web", "{% for n in nodes(tag='db') %}{{ n.name }} {{ n.address }} {{ n.labels.x }}{% endfor %}"),
+            file_task("addresses", "web", "{% for n in nodes(tag='db') %}{{ n.address }} {% endfor %}"),
+            file_task("leader", "web", "{{ primary('db').name }}"),
+            file_task("all", "db", "{{ nodes(role=['db', 'web']) | length }}"),
+            file_task("facts", "db", "{{ facts.os.id | default('') }} {{ node.address | default('') }}"),
+            file_task("prefix", "web", "{{ labels_with_prefix('z') | length }}"),
             {"id": "lead", "type": "puppet", "tags": ["primary-db"]},
             {"id": "fast", "type": "puppet", "roles": ["*"], "condition": "'CUSTOM_FAST' in traits && labels.x == '2'"},
         ],

@@ -18,6 +18,11 @@ pub(crate) struct Made {
     pub(crate) cache: ResolveCache,
 }
 
+/// A task that writes a template to a file of its own name.
+pub(crate) fn file_task(id: &str, tag: &str, template: &str) -> Value {
+    json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": format!("/{id}"), "template": template}})
+}
+
 pub(crate) fn objects(documents: &[Value]) -> Objects {
     let documents: Vec<_> =
         documents.iter().map(|one| read_document(&one.to_string()).expect("a document of the test")).collect();

@@ -11,12 +11,11 @@ use stemma_core::object::{Cluster, Node, NodeId, ReleaseSpec};
 use stemma_core::release::compile_set;
 use stemma_core::resolve::{Answer, Resolution, ResolveCache, resolve_node};
 
-use crate::made::objects;
+use crate::made::{file_task, objects};
 
 /// Two databases, one of which is the primary, and a web server. Tasks read a label, a parameter, a fact, a property,
 /// a trait, the cluster's release, the primary and all nodes that hold a tag.
 pub(super) fn site() -> Vec<Value> {
-    let file = |id: &str, tag: &str, text: &str| json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": format!("/{id}"), "template": text}});
     vec![
         json!({"kind": "ClusterTemplate", "name": "base", "labels": {"free": "1"}, "parameters": {"size": 1}, "release": "site@1"}),
         json!({"kind": "ClusterTemplate", "name": "other", "labels": {"free": "2"}, "parameters": {"size": 2}, "release": "site@1"}),
@@ -26,18 +25,18 @@ pub(super) fn site() -> Vec<Value> {
             "tags": {"mysql": {"has_primary": true}, "nginx": {}, "extra": {}},
             "extensions": [{"roles": ["db"], "use": "x"}],
             "tasks": [
-                file("label", "mysql", "{{ labels.read | default('') }}"),
-                file("size", "nginx", "{{ params.size }} {{ params.size }}"),
-                file("sizes", "mysql", "{{ params.size }}"),
-                file("fact", "mysql", "{{ facts.os.id | default('') }} {{ node.properties.disk | default('') }}"),
-                file("seen", "nginx", "{{ primary('mysql').name }} {% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
-                file("release", "nginx", "{{ cluster.release | default('') }}"),
-                file("extra", "extra", "x"),
+                file_task("label", "mysql", "{{ labels.read | default('') }}"),
+                file_task("size", "nginx", "{{ params.size }} {{ params.size }}"),
+                file_task("sizes", "mysql", "{{ params.size }}"),
+                file_task("fact", "mysql", "{{ facts.os.id | default('') }} {{ node.properties.disk | default('') }}"),
+                file_task("seen", "nginx", "{{ primary('mysql').name }} {% for n in nodes(tag='mysql') %}{{ n.address }}{% endfor %}"),
+                file_task("release", "nginx", "{{ cluster.release | default('') }}"),
+                file_task("extra", "extra", "x"),
                 {"id": "fast", "type": "puppet", "tags": ["nginx"], "condition": "'CUSTOM_FAST' in traits"},
             ],
         }),
-        json!({"kind": "Release", "name": "lib", "version": "1", "tasks": [file("imported", "mysql", "x")]}),
-        json!({"kind": "Release", "name": "site", "version": "2", "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}}, "tags": {"mysql": {"has_primary": true}, "nginx": {}}, "tasks": [file("two", "mysql", "x"), file("web", "nginx", "x")]}),
+        json!({"kind": "Release", "name": "lib", "version": "1", "tasks": [file_task("imported", "mysql", "x")]}),
+        json!({"kind": "Release", "name": "site", "version": "2", "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}}, "tags": {"mysql": {"has_primary": true}, "nginx": {}}, "tasks": [file_task("two", "mysql", "x"), file_task("web", "nginx", "x")]}),
         json!({"kind": "Cluster", "name": "prod", "cluster_template": "base"}),
         json!({"kind": "Cluster", "name": "lab", "cluster_template": "base"}),
         json!({"kind": "NodeGroup", "cluster": "prod", "name": "dbs", "roles": ["db"], "requirements": {"property:memory": ">= 2"}}),
