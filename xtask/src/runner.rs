@@ -4,12 +4,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use regex_lite::Regex;
 
 use crate::cargo::{command, root, runs};
+
+/// How many tests cargo-nextest runs at once on each CPU: most of those that start programs wait for them half of the time.
+const TESTS_PER_CPU: usize = 2;
 
 /// A program that runs tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +52,10 @@ impl Runner {
     /// Returns the command that runs the tests of these packages, all of them to their end.
     pub(crate) fn tests(self, profile: &str, packages: &[&str]) -> Command {
         let mut command = match self {
-            Self::Nextest => command("cargo", &["nextest", "run", "--profile", profile]),
+            Self::Nextest => {
+                let threads = (thread::available_parallelism().map_or(1, usize::from) * TESTS_PER_CPU).to_string();
+                command("cargo", &["nextest", "run", "--profile", profile, "--test-threads", &threads])
+            }
             Self::CargoTest => command("cargo", &["test", "--no-fail-fast"]),
         };
         command.args(packages);

@@ -35,13 +35,17 @@ fn s71_an_agent_whose_own_files_others_may_write_or_read_does_not_start() -> Res
     let fleet = Fleet::start()?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let mut web = fleet.join("web-1", "prod/frontends")?;
-    eventually("the first convergence", || whole(&web))?;
+    let state = "var/lib/stemma-agent";
+    let steps = web.path(&format!("{state}/apply/steps"));
+    // A file that a task writes is there before the step that says so.
+    eventually("the first convergence", || {
+        ensure!(!names(&steps)?.is_empty(), "no step is kept: {}", web.log());
+        whole(&web)
+    })?;
     web.kill()?;
     std::fs::create_dir_all(web.path("etc/stemma"))?;
     std::fs::write(web.path("etc/stemma/agent.toml"), "")?;
-    let state = "var/lib/stemma-agent";
-    let steps = names(&web.path(&format!("{state}/apply/steps")))?;
-    let step = format!("{state}/apply/steps/{}", steps.first().context("a step")?);
+    let step = format!("{state}/apply/steps/{}", names(&steps)?.first().context("a step")?);
     for (path, mode, command) in [
         ("etc/stemma/agent.toml".to_owned(), 0o666, "chmod go-w"),
         ("etc/stemma".to_owned(), 0o777, "chmod go-w"),
