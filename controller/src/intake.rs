@@ -3,7 +3,9 @@
 //! A trait, because the listener must not know how an Observation becomes a commit; and because its tests need
 //! one that fails on demand. Implemented by the registry.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use stemma_wire::message::checkin::GiveBack;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
@@ -83,6 +85,74 @@ pub enum IntakeError {
     /// What was said breaks a limit or a rule; the host's own answer is a 400 with this sentence.
     #[error("{0}")]
     Refused(String),
+}
+
+/// A part of what a host says, each of which is kept or refused by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Facts, traits and labels.
+    Observation,
+    /// Results of tasks.
+    Results,
+    /// What the agent says of itself.
+    Report,
+    /// Pause, hold and park.
+    Local,
+}
+
+impl Part {
+    /// The name that people read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Observation => "observation",
+            Self::Results => "results",
+            Self::Report => "report",
+            Self::Local => "local state",
+        }
+    }
+}
+
+/// What of hosts' last words was refused, and why: each is a finding of its node until a later word of the same part is kept. Held in
+/// memory, since a host says its present state again after a start of the controller.
+#[derive(Debug, Default)]
+pub struct NotKept(Mutex<HashMap<Uuid, BTreeMap<Part, String>>>);
+
+impl NotKept {
+    /// Notes what became of a part of a node's words. What is sent again is not refused.
+    pub(crate) fn note<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) {
+        let mut nodes = self.lock();
+        match result {
+            Err(IntakeError::Refused(reason)) => drop(nodes.entry(node).or_default().insert(part, reason.clone())),
+            Err(IntakeError::Unavailable | IntakeError::TooFast) => {}
+            Err(IntakeError::NoSuchNode) => drop(nodes.remove(&node)),
+            Ok(_) => {
+                let Some(parts) = nodes.get_mut(&node) else { return };
+                parts.remove(&part);
+                if parts.is_empty() {
+                    nodes.remove(&node);
+                }
+            }
+        }
+    }
+
+    /// Forgets a node that is gone.
+    pub(crate) fn forget(&self, node: Uuid) {
+        self.lock().remove(&node);
+    }
+
+    /// What of a node's last words was refused, with the reason.
+    pub(crate) fn of(&self, node: Uuid) -> BTreeMap<Part, String> {
+        self.lock().get(&node).cloned().unwrap_or_default()
+    }
+
+    /// The nodes of which something was refused.
+    pub(crate) fn nodes(&self) -> Vec<Uuid> {
+        self.lock().keys().copied().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, BTreeMap<Part, String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Takes in what hosts say. Each method returns when it is durable, but for those that say otherwise.

@@ -194,6 +194,11 @@ impl Collector for Objects {
         let (name, help) = ("stemma_nodes_doubled", "Nodes with whose identity two hosts check in");
         let gauge = ConstGauge::new(i64::try_from(doubled).unwrap_or(i64::MAX));
         gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        let mut not_kept = self.desired.not_kept().nodes();
+        not_kept.retain(|node| nodes.as_ref().is_none_or(|seen| seen.contains(node)));
+        let (name, help) = ("stemma_nodes_not_kept", "Nodes of whose host's last words something could not be kept");
+        let gauge = ConstGauge::new(i64::try_from(not_kept.len()).unwrap_or(i64::MAX));
+        gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         let states = nodes.map_or_else(|| status.count_all(), |nodes| status.count(nodes));
         let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;
         for state in State::ALL {

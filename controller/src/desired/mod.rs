@@ -32,6 +32,7 @@ use uuid::Uuid;
 use hosts::Addresses;
 use slot::Slot;
 
+use crate::intake::NotKept;
 use crate::status::StatusTable;
 
 /// The wire version in which what nodes are told is decided on, compared and stored. A host is given it in the version that its agent
@@ -236,6 +237,7 @@ pub struct DesiredTable {
     /// Desired states sent to agents.
     pub sent: Counter,
     stopping: AtomicBool,
+    not_kept: Arc<NotKept>,
 }
 
 impl DesiredTable {
@@ -252,7 +254,13 @@ impl DesiredTable {
             published: Counter::default(),
             sent: Counter::default(),
             stopping: AtomicBool::new(false),
+            not_kept: Arc::default(),
         }
+    }
+
+    /// What hosts said last that could not be kept.
+    pub fn not_kept(&self) -> &Arc<NotKept> {
+        &self.not_kept
     }
 
     /// Takes in one pass of the reconciler: signs what is new as one batch, and wakes those whom it concerns.
@@ -439,6 +447,7 @@ impl DesiredTable {
             slot.end();
         }
         self.status.remove(node);
+        self.not_kept.forget(node);
     }
 
     /// Whether this revision is later than what is resolved; then this place is woken when the next batch has come.

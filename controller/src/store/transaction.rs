@@ -15,7 +15,7 @@ use super::entry::Revision;
 pub struct Transaction {
     /// What must hold, judged together before the first operation.
     pub preconditions: Vec<Precondition>,
-    /// What is done. No key stands in two operations.
+    /// What is done. No key stands in two operations. Deletes are done first.
     pub ops: Vec<Op>,
 }
 
@@ -51,6 +51,11 @@ impl Transaction {
     pub fn delete(mut self, key: impl Into<Bytes>) -> Self {
         self.ops.push(Op::Delete { key: key.into() });
         self
+    }
+
+    /// The operations in the order in which they are done: deletes first, so that none takes away what the same commit writes.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = &Op> {
+        self.ops.iter().filter(|op| op.is_delete()).chain(self.ops.iter().filter(|op| !op.is_delete()))
     }
 
     /// What limits count: keys and values, those of preconditions included.
@@ -94,10 +99,15 @@ impl Transaction {
                 return Err(Refusal::DuplicateKey { key: ShownKey(key.clone()) });
             }
         }
-        // Which revision a key will end in is not known here, so a key that could be one of these is refused whatever it
-        // ends in: else two operations on one key would pass or fail by chance.
-        let clash = |key: &&&[u8]| key.len() > REVISION_BYTES && prefixes.contains(&key[..key.len() - REVISION_BYTES]);
-        match keys.iter().find(clash) {
+        // Which revision a key will end in is not known here, so a put of a key that could be one of these is refused whatever
+        // it ends in: else two puts of one key would pass or fail by chance. A delete is none of these: it is done before the
+        // puts, and finds entries of earlier revisions alone.
+        let clash = |key: &&[u8]| key.len() > REVISION_BYTES && prefixes.contains(&key[..key.len() - REVISION_BYTES]);
+        let mut puts = self.ops.iter().filter_map(|op| match op {
+            Op::Put { key, .. } => Some(key.as_ref()),
+            Op::PutAtRevision { .. } | Op::Delete { .. } => None,
+        });
+        match puts.find(clash) {
             Some(key) => Err(Refusal::DuplicateKey { key: ShownKey(Bytes::copy_from_slice(key)) }),
             None => Ok(()),
         }
@@ -134,6 +144,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it takes an entry away.
+    fn is_delete(&self) -> bool {
+        matches!(self, Self::Delete { .. })
+    }
+
     fn size_bytes(&self) -> usize {
         match self {
             Self::Put { key, value } => key.len() + value.len(),

@@ -3,13 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
-use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::run::{Options, Parts, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
+use stemma_core::labels::MAX_KEYS;
 use stemma_core::object::Kind;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
@@ -18,6 +21,8 @@ use stemma_wire::message::observed::{Observation, Outcome, ReportedLabel, TaskRe
 use stemma_wire::message::signed::SignedDesired;
 use stemma_wire::message::{Hash, PartDigest, WireVersion, hash_content};
 use stemma_wire::sign::Verifier;
+use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use crate::fleet::{self, Fleet, PATIENCE, call, check_in, config, refused, send, state, wait_until};
 
@@ -252,6 +257,81 @@ async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
     assert_eq!((status, &body["error"]["type"]), (400, &json!("trait.invalid")), "an operator's own limit is his own");
     assert!(host.news(0).await.desired.is_some(), "the next good request");
     fleet.audited(&format!("node/{}", host.node), "trait.invalid", 1).await;
+}
+
+/// Hosts report for months: the last images of what each said are kept, and the oldest of them go.
+#[tokio::test]
+async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_are_kept_over_a_restart() {
+    const OF_ONE: usize = 1000;
+    const OF_EACH: usize = 15;
+    let mut fleet = Fleet::start().await;
+    let names: Vec<String> = (0..100).map(|at| format!("web-{at}")).collect();
+    let nodes = names.iter().map(|name| json!({"kind": "Node", "name": name, "nodegroup": "c/g"}));
+    let above = [json!({"kind": "Cluster", "name": "c"}), json!({"kind": "NodeGroup", "cluster": "c", "name": "g"})];
+    fleet.apply(above.into_iter().chain(nodes).collect()).await;
+    let observation = |count: usize| {
+        let facts = [("boots".to_owned(), count.to_string())].into();
+        Observation { facts, ..Observation::default() }
+    };
+    let say = move |parts: Arc<Parts>, node: Uuid, counts: std::ops::Range<usize>| async move {
+        for count in counts {
+            let said = observation(count);
+            parts.intake.observed(node, fleet::digest_of(&said), said).await.unwrap();
+        }
+    };
+    for half in 0..2 {
+        let mut uuids = Vec::new();
+        for name in &names {
+            uuids.push(fleet.read(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().parse().unwrap());
+        }
+        let parts = fleet.parts();
+        say(Arc::clone(parts), uuids[0], half * OF_ONE / 2..(half + 1) * OF_ONE / 2).await;
+        let of_each = |node: &Uuid| say(Arc::clone(parts), *node, half * OF_EACH..(half + 1) * OF_EACH);
+        uuids.iter().map(of_each).collect::<JoinSet<_>>().join_all().await;
+        fleet.controller.stop().await;
+        fleet.controller = start(config(fleet.directory.path().join("data")), Options::default()).await.unwrap();
+        for (name, node) in names.iter().zip(uuids) {
+            let report = fleet.read(&format!("/v1/nodes/{name}/report")).await;
+            let last = ((half + 1) * OF_EACH - 1).to_string();
+            assert_eq!(report["observation"]["facts"]["boots"], last, "{name}: {report}");
+            let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
+            let images = snapshot.list(&Query::prefix(key::observed(node))).await.unwrap().entries;
+            assert_eq!(images.len(), 10, "{name}");
+        }
+    }
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn x01_what_a_host_says_that_cannot_be_kept_is_a_finding_and_a_metric_until_it_says_something_else() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
+    let with = |count: usize| {
+        let labels = (0..count).map(|at| (format!("l{at}"), label.clone())).collect();
+        Observation { labels, ..Observation::default() }
+    };
+    let metric = async |count: usize| {
+        let metrics = fleet.parts().metrics.text_within(None);
+        let line = format!("\nstemma_nodes_not_kept {count}\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    };
+    metric(0).await;
+    let too_many = MAX_KEYS + 1;
+    assert!(!observe(&mut host, &with(too_many)).await);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    let message = format!(
+        "what its host says last could not be kept (observation): an observation has {too_many} labels, and may have {MAX_KEYS}; what was \
+         kept before stands until the host says something that can be kept"
+    );
+    let finding = json!({"severity": "error", "code": "report.refused", "object": "node/web-1", "message": message});
+    assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
+    metric(1).await;
+    let good = with(MAX_KEYS);
+    fleet.parts().intake.observed(host.node, fleet::digest_of(&good), good).await.unwrap();
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert!(!node["findings"].to_string().contains("report.refused"), "{}", node["findings"]);
+    metric(0).await;
 }
 
 #[tokio::test]

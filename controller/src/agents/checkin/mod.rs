@@ -27,7 +27,7 @@ use super::liveness::write_silence;
 use crate::desired::hosts::Addresses;
 use crate::desired::slot::{Here, Look, Opening, Slot, Turn};
 use crate::desired::{DesiredTable, Signed};
-use crate::intake::{Intake, IntakeError, Said, Taken};
+use crate::intake::{Intake, IntakeError, Part, Said, Taken};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
 /// next one not coming.
@@ -193,7 +193,7 @@ impl CheckIns {
         }
         if let Some(words) = words {
             // What could not be kept is taken in with the next check-in.
-            self.kept(peer, &slot, "local state", self.store_said(&slot, talk.turn, words).await)?;
+            self.kept(peer, &slot, Part::Local, self.store_said(&slot, talk.turn, words).await)?;
         }
         if !results.is_empty() {
             let last = results.iter().map(|result| result.sequence).max();
@@ -201,7 +201,7 @@ impl CheckIns {
             if let Err(IntakeError::TooFast) = stored {
                 talk.next_ms = SLOWER_MS;
             }
-            let acknowledged = match self.kept(peer, &slot, "results", stored)? {
+            let acknowledged = match self.kept(peer, &slot, Part::Results, stored)? {
                 Kept::Yes(acknowledged) => Some(acknowledged),
                 // Acknowledged all the same, or the host would send it for ever.
                 Kept::Never => last,
@@ -213,7 +213,7 @@ impl CheckIns {
             }
         }
         if let Some(report) = report {
-            self.kept(peer, &slot, "report", self.intake.report(node, report).await)?;
+            self.kept(peer, &slot, Part::Report, self.intake.report(node, report).await)?;
         }
         if let Some(observation) = &observation {
             check_digest(talk.version, observation, talk.digest)?;
@@ -280,7 +280,7 @@ impl CheckIns {
     async fn store_observation(&self, talk: &mut Conversation, peer: &Peer) -> Result<(), ApiError> {
         let Some(observation) = talk.observation.take() else { return Ok(()) };
         let observed = self.intake.observed(talk.slot.node(), talk.digest, observation).await;
-        match self.kept(peer, &talk.slot, "observation", observed)? {
+        match self.kept(peer, &talk.slot, Part::Observation, observed)? {
             Kept::Yes(taken) => {
                 if taken == Taken::InPart {
                     self.rejected.refuse_peer(ErrorType::TraitInvalid.name(), peer);
@@ -300,7 +300,7 @@ impl CheckIns {
         &self,
         peer: &Peer,
         slot: &Slot,
-        what: &'static str,
+        part: Part,
         result: Result<T, IntakeError>,
     ) -> Result<Kept<T>, ApiError> {
         let error = match result {
@@ -312,7 +312,7 @@ impl CheckIns {
             }
             Err(error) => error,
         };
-        log::warn!(node:% = slot.node(), kind = what, error:% = error; "what a host said was not kept");
+        log::warn!(node:% = slot.node(), kind = part.name(), error:% = error; "what a host said was not kept");
         match error {
             IntakeError::Unavailable | IntakeError::TooFast => Ok(Kept::NotNow),
             IntakeError::Refused(_) => {

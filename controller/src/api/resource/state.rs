@@ -86,7 +86,7 @@ pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resoluti
 }
 
 /// Those that its answer does not give by itself: that it is too large to be sent, what was said on its host and is in force, and, with or
-/// without an answer, that two hosts have its identity.
+/// without an answer, that two hosts have its identity, and what of its host's last words could not be kept.
 pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
     let now = api.registry.now();
     let two_hosts = api.desired.as_ref().and_then(|desired| desired.two_hosts(node.meta.uuid));
@@ -94,7 +94,9 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
     let too_large = answer.and_then(|answer| facts::too_large(model, answer, now));
     let too_large = too_large.map(|error| resolve::too_large(node, &error));
     let of_host = answer.into_iter().flat_map(|answer| answer.findings_of_host(now));
-    too_large.into_iter().chain(of_host).chain(doubled).collect()
+    let not_kept = api.desired.as_ref().map(|desired| desired.not_kept().of(node.meta.uuid)).unwrap_or_default();
+    let not_kept = not_kept.into_iter().map(|(part, reason)| resolve::not_kept(node, part.name(), &reason));
+    too_large.into_iter().chain(of_host).chain(doubled).chain(not_kept).collect()
 }
 
 /// The word for where a node stands, with its reason.

@@ -21,7 +21,7 @@ use pace::{BytePace, Pace, Turn};
 
 use super::Registry;
 use crate::blobs::Blobs;
-use crate::intake::{Intake, IntakeError, Said, Seen, Stored, Taken};
+use crate::intake::{Intake, IntakeError, NotKept, Part, Said, Seen, Stored, Taken};
 use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord};
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
@@ -46,6 +46,7 @@ pub struct HostIntake {
     blobs: Arc<Blobs>,
     /// The traits that are known at this site.
     traits: TraitNames,
+    not_kept: Arc<NotKept>,
 }
 
 /// The last word of each node of each kind, in the store.
@@ -54,20 +55,34 @@ struct Records {
 }
 
 impl HostIntake {
-    /// Over the registry's store and the kept bodies.
-    pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames) -> Self {
+    /// Over the registry's store and the kept bodies. What is refused of hosts' words is noted in `not_kept`.
+    pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames, not_kept: Arc<NotKept>) -> Self {
         let records = Arc::new(Records { registry: Arc::clone(&registry) });
-        let late = Arc::clone(&records);
+        let late = (Arc::clone(&records), Arc::clone(&not_kept));
         let pace = Pace::new(move |node, record, is_again| {
-            let records = Arc::clone(&late);
-            Box::pin(async move { is_over(node, "report", records.report(node, record).await, is_again) })
+            let (records, not_kept) = late.clone();
+            Box::pin(async move {
+                let written = records.report(node, record).await;
+                not_kept.note(node, Part::Report, &written);
+                is_over(node, Part::Report, written, is_again)
+            })
         });
-        let late = Arc::clone(&records);
+        let late = (Arc::clone(&records), Arc::clone(&not_kept));
         let said_pace = Pace::new(move |node, said, is_again| {
-            let records = Arc::clone(&late);
-            Box::pin(async move { is_over(node, "local state", records.said(node, said).await, is_again) })
+            let (records, not_kept) = late.clone();
+            Box::pin(async move {
+                let written = records.said(node, said).await;
+                not_kept.note(node, Part::Local, &written);
+                is_over(node, Part::Local, written, is_again)
+            })
         });
-        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits }
+        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits, not_kept }
+    }
+
+    /// What became of a part of a node's words, noted.
+    fn noted<T>(&self, node: Uuid, part: Part, result: Result<T, IntakeError>) -> Result<T, IntakeError> {
+        self.not_kept.note(node, part, &result);
+        result
     }
 
     async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
@@ -134,7 +149,7 @@ impl Intake for HostIntake {
     }
 
     fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> BoxFuture<'_, Result<Taken, IntakeError>> {
-        Box::pin(self.observe(node, digest, said))
+        Box::pin(async move { self.noted(node, Part::Observation, self.observe(node, digest, said).await) })
     }
 
     fn results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
@@ -153,7 +168,8 @@ impl Intake for HostIntake {
                     bounds::add_results(&mut record, now, results.clone());
                     (record.acknowledged > before).then_some(record)
                 })
-                .await?;
+                .await;
+            let written = self.noted(node, Part::Results, written)?;
             self.results_pace.spend(node, said as u64 + written / SHARE_OF_RECORD, Instant::now());
             Ok(last.max(self.stored(node).acknowledged))
         })
@@ -163,7 +179,7 @@ impl Intake for HostIntake {
         let record = bounds::report(self.registry.now(), report);
         Box::pin(async move {
             let Turn::Now(record) = self.pace.admit(node, record) else { return Ok(()) };
-            self.records.report(node, record).await
+            self.noted(node, Part::Report, self.records.report(node, record).await)
         })
     }
 
@@ -175,7 +191,7 @@ impl Intake for HostIntake {
                 return Ok(());
             }
             let Turn::Now(said) = self.said_pace.admit(node, said) else { return Ok(()) };
-            self.records.said(node, said).await
+            self.noted(node, Part::Local, self.records.said(node, said).await)
         })
     }
 
@@ -275,11 +291,11 @@ impl Records {
 }
 
 /// Whether nothing is left to do for what waited: it was written, or never can be. That it waits on is logged once.
-fn is_over(node: Uuid, what: &'static str, written: Result<(), IntakeError>, is_again: bool) -> bool {
+fn is_over(node: Uuid, part: Part, written: Result<(), IntakeError>, is_again: bool) -> bool {
     let Err(error) = written else { return true };
     let waits_on = matches!(error, IntakeError::Unavailable | IntakeError::TooFast);
     if !(waits_on && is_again) {
-        log::warn!(node:% = node, kind = what, error:% = error; "what a host said was not kept");
+        log::warn!(node:% = node, kind = part.name(), error:% = error; "what a host said was not kept");
     }
     !waits_on
 }

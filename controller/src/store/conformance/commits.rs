@@ -232,14 +232,26 @@ pub(crate) async fn two_operations_on_one_key_are_refused(engine: &impl Engine) 
         Transaction::new().put("a", "1").put("a", "2"),
         Transaction::new().put("a", "1").delete("a"),
         Transaction::new().put_at_revision("history/", "1").put_at_revision("history/", "2"),
-        Transaction::new().put(at_two.clone(), "1").put_at_revision("history/", "2"),
-        Transaction::new().delete(at_two).put_at_revision("history/", "2"),
+        Transaction::new().put(at_two, "1").put_at_revision("history/", "2"),
     ];
     for transaction in cases {
         let result = store.commit(transaction.clone()).await;
         assert!(matches!(result, Err(StoreError::Refused(_))), "{transaction:?}: {result:?}");
     }
     assert_eq!(store.head().await.unwrap(), Revision::ZERO);
+}
+
+/// Whoever keeps the last images of something deletes the oldest of them in the commit that writes another.
+pub(crate) async fn entries_of_earlier_revisions_may_be_deleted_beside_one_at_this_revision(engine: &impl Engine) {
+    let store = create(engine);
+    let at = |revision| [b"history/".as_slice(), &Revision::new(revision).to_key()].concat();
+    assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "1")).await, 1);
+    assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "2").delete(at(1))).await, 2);
+    let stored = async || all(&store).await.into_iter().map(|entry| entry.key.to_vec()).collect::<Vec<_>>();
+    assert_eq!(stored().await, [at(2)]);
+    // Who guesses the next revision takes nothing away: its entry is not there when deletes are done.
+    assert_eq!(commit(&store, Transaction::new().put_at_revision("history/", "3").delete(at(3))).await, 3);
+    assert_eq!(stored().await, [at(2), at(3)]);
 }
 
 pub(crate) async fn a_commit_whose_caller_went_away_is_whole(engine: &impl Engine) {

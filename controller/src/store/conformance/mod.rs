@@ -79,6 +79,7 @@ macro_rules! conform {
             no_concurrent_increment_is_lost,
             a_transaction_over_a_limit_is_refused_with_its_name,
             two_operations_on_one_key_are_refused,
+            entries_of_earlier_revisions_may_be_deleted_beside_one_at_this_revision,
             a_commit_whose_caller_went_away_is_whole,
             a_list_is_in_the_order_of_bytes_and_says_its_revision,
             a_list_is_bounded_by_its_range,

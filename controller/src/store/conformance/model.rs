@@ -78,7 +78,9 @@ impl Model {
             return Err(failed);
         }
         let revision = self.head().next();
-        let events: Vec<_> = transaction.ops.iter().filter_map(|op| self.apply(revision, op)).collect();
+        // Deletes find what was there before the commit.
+        let (deletes, puts): (Vec<_>, Vec<_>) = transaction.ops.iter().partition(|op| matches!(op, Op::Delete { .. }));
+        let events: Vec<_> = deletes.into_iter().chain(puts).filter_map(|op| self.apply(revision, op)).collect();
         if !events.is_empty() {
             self.changes.push(Change { revision, events });
         }

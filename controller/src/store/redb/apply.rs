@@ -58,7 +58,7 @@ impl<'t> Tables<'t> {
         }
         let revision = self.head.next();
         let mut events = Vec::with_capacity(transaction.ops.len());
-        for op in &transaction.ops {
+        for op in transaction.in_order() {
             match op {
                 Op::Put { key, value } => events.push(self.put(revision, key.clone(), value.clone())?),
                 Op::PutAtRevision { prefix, value } => {

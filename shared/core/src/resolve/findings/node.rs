@@ -35,6 +35,15 @@ pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
     of_node(rule::IDENTITY_DOUBLED, node, message)
 }
 
+/// A part of what a node's host says was refused: what was kept of that part before stands.
+pub fn not_kept(node: &Node, part: &str, reason: &str) -> Finding {
+    let message = format!(
+        "what its host says last could not be kept ({part}): {reason}; what was kept before stands until the host says something that can \
+         be kept"
+    );
+    of_node(rule::REPORT_REFUSED, node, message)
+}
+
 /// A release that is stored does not compile.
 pub fn broken(name: &ReleaseRef, reason: &str) -> Finding {
     let message =
