@@ -3,6 +3,8 @@
 //! The sequence (create under a name that nobody can foresee, write, owner, mode, fsync, rename, fsync of the
 //! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
 
+use std::io::ErrorKind;
+
 use super::{Dir, Host, HostError, HostPath, Kind, NewFile, Stat};
 
 /// Names of files in the making begin so; what such a name still stands for after a crash is swept away.
@@ -137,7 +139,11 @@ impl Staged {
     }
 }
 
-/// Replaces a file, or makes it.
+/// How often a file is written again that was swept away before it was in its place.
+const MOST_SWEPT: usize = 16;
+
+/// Replaces a file, or makes it. An agent that starts on the same state meanwhile sweeps what is unfinished, also of a command that holds
+/// no lock (`once`, `pause`): what it took away is written again.
 ///
 /// # Errors
 /// What the machine said; then the old file still stands.
@@ -148,12 +154,18 @@ pub fn replace(
     bytes: &[u8],
     attributes: Attributes,
 ) -> Result<(), HostError> {
+    for _ in 0..MOST_SWEPT {
+        match Staged::write(host, dir, bytes, attributes)?.commit(dir, name) {
+            Err(error) if error.is(ErrorKind::NotFound) => {}
+            done => return done,
+        }
+    }
     Staged::write(host, dir, bytes, attributes)?.commit(dir, name)
 }
 
 /// Takes away what an agent that was killed left unfinished in a directory. What this process has in the making
-/// carries its session in its name and stays; two processes never sweep one directory, since tasks are applied
-/// under a lock.
+/// carries its session in its name and stays; two processes never sweep one directory at once, since tasks are applied
+/// under a lock. What a command without that lock has in the making is written again ([`replace`]).
 ///
 /// # Errors
 /// What the machine said.
@@ -164,7 +176,11 @@ pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
             rest.len() == 16 && !rest.starts_with(&own) && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
         });
         if unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File) {
-            dir.remove(&name)?;
+            match dir.remove(&name) {
+                // It is in its place by now.
+                Err(error) if error.is(ErrorKind::NotFound) => {}
+                removed => removed?,
+            }
         }
     }
     Ok(())
@@ -183,12 +199,16 @@ pub fn ensure_dir(host: &dyn Host, path: &HostPath, mode: u32) -> Result<Box<dyn
         dir = if let Some(below) = dir.dir(name)? {
             below
         } else {
-            dir.make_dir(name, mode)?;
+            match dir.make_dir(name, mode) {
+                // Another command of the agent made it.
+                Err(error) if error.is(ErrorKind::AlreadyExists) => {}
+                made => made?,
+            }
             dir.sync()?;
             dir.dir(name)?.ok_or_else(|| HostError::Io {
                 operation: "open",
                 path: path.to_string(),
-                source: std::io::ErrorKind::NotFound.into(),
+                source: ErrorKind::NotFound.into(),
             })?
         };
     }

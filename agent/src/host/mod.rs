@@ -329,6 +329,12 @@ impl HostError {
         }
     }
 
+    /// Whether the system says this.
+    #[must_use]
+    pub fn is(&self, kind: io::ErrorKind) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == kind)
+    }
+
     /// The error and its causes in one line, for a result's message.
     pub fn sentence(&self) -> String {
         match self {

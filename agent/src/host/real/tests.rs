@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::host::End;
-use crate::host::atomic::{Attributes, Staged, ensure_dir, replace};
+use crate::host::atomic::{Attributes, Staged, TEMPORARY, ensure_dir, replace, sweep};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -130,6 +130,38 @@ fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
     let mode = fs::metadata(root.path().join("new")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "before its rights are set");
     assert!(dir.create("new").is_err(), "what stands there is not opened");
+}
+
+/// `once` asks the running agent to look, and `pause` says so in its state, while an agent starts and sweeps what is unfinished there.
+#[test]
+fn a_file_is_replaced_also_where_another_process_sweeps_what_is_unfinished() {
+    let (root, host) = host();
+    let dir = host.root().unwrap();
+    let (mut swept, mut tries) = (0, 0);
+    while swept < 20 && tries < 100_000 {
+        tries += 1;
+        let (over, place) = (AtomicBool::new(false), root.path());
+        swept += std::thread::scope(|scope| {
+            let sweeper = scope.spawn(|| {
+                let other = RealHost::new(place).unwrap();
+                let dir = other.root().unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    if dir.names().unwrap().iter().any(|name| name.starts_with(TEMPORARY)) {
+                        sweep(&other, &*dir).unwrap();
+                        return 1;
+                    }
+                }
+                0
+            });
+            let text = tries.to_string();
+            replace(&host, &*dir, "file", text.as_bytes(), Attributes::mode(0o600)).unwrap();
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(fs::read_to_string(place.join("file")).unwrap(), text);
+            sweeper.join().unwrap()
+        });
+    }
+    assert_eq!(swept, 20);
+    assert_eq!(dir.names().unwrap(), ["file"]);
 }
 
 fn run(host: &RealHost, command: &Command) -> Finished {
