@@ -292,7 +292,7 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
         fleet.controller = start(config(fleet.directory.path().join("data")), Options::default()).await.unwrap();
         for (name, node) in names.iter().zip(uuids) {
             let report = fleet.read(&format!("/v1/nodes/{name}/report")).await;
-            let last = ((half + 1) * OF_EACH - 1).to_string();
+            let last = json!((half + 1) * OF_EACH - 1);
             assert_eq!(report["observation"]["facts"]["boots"], last, "{name}: {report}");
             let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
             let images = snapshot.list(&Query::prefix(key::observed(node))).await.unwrap().entries;
