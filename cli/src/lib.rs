@@ -22,10 +22,13 @@ mod radius;
 mod tree;
 pub mod yaml;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Arg, CommandFactory as _, FromArgMatches as _};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _};
 use clap_complete::CompleteEnv;
 
 use api::Api;
@@ -65,6 +68,9 @@ const OF_LEVELS: [&str; 2] = ["pause", "resume"];
 /// The options of a selection that mean something to nodes alone.
 const OF_NODES: [&str; 2] = ["state", "nodegroup"];
 
+/// The options whose text may be empty: what stands there is taken away.
+const MAY_BE_EMPTY: [&str; 1] = ["description"];
+
 /// The command line as clap knows it, for completions and man pages. The help of a question leaves out what only writes take.
 pub fn command_line() -> clap::Command {
     let command = Args::command();
@@ -88,11 +94,35 @@ fn with_options(command: clap::Command, path: &[&'static str], options: &[Arg]) 
 /// Runs the command as the process's arguments say.
 pub fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::completing(command_line())).var(completion::VARIABLE).complete();
-    let args = Args::from_arg_matches(&command_line().get_matches()).unwrap_or_else(|error| error.exit());
+    let mut command = command_line();
+    let matches = command.get_matches_mut();
+    let args = check_not_empty(&mut command, &matches).and_then(|()| Args::from_arg_matches(&matches));
+    let args = args.unwrap_or_else(|error| error.exit());
     let writes = args.command.writes();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error, writes),
+    }
+}
+
+/// Refuses an empty argument. A variable that is not set makes one in a script, and an empty name, selector or filter must never stand for
+/// everything.
+fn check_not_empty(command: &mut clap::Command, matches: &ArgMatches) -> Result<(), clap::Error> {
+    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let is_empty = |id: &str| matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty);
+    let asked = command.get_arguments().filter(|argument| !MAY_BE_EMPTY.contains(&argument.get_id().as_str()));
+    let empty =
+        asked.into_iter().find(|argument| is_given(argument.get_id().as_str()) && is_empty(argument.get_id().as_str()));
+    if let Some(argument) = empty.map(ToString::to_string) {
+        let sentence = format!("{argument} is empty: name what is meant; nothing was changed");
+        return Err(command.error(ErrorKind::InvalidValue, sentence));
+    }
+    match matches.subcommand() {
+        Some((name, below)) => {
+            let command = command.find_subcommand_mut(name).expect("a subcommand that was matched");
+            check_not_empty(command, below)
+        }
+        None => Ok(()),
     }
 }
 
@@ -243,6 +273,39 @@ mod tests {
         assert!(help(&["get"]).contains("--state"));
         let matches = command_line().try_get_matches_from(["stemma", "get", "nodes", "--dry-run"]).unwrap();
         assert!(Args::from_arg_matches(&matches).unwrap().global.dry_run, "it is taken all the same");
+    }
+
+    #[test]
+    fn x06_an_empty_argument_is_refused_in_each_verb_and_option() {
+        let refused = |line: &[&str]| {
+            let mut command = command_line();
+            let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
+            check_not_empty(&mut command, &matches).map_err(|error| error.to_string())
+        };
+        for line in [
+            &["trait", "remove", "n1", ""][..],
+            &["trait", "add", "n1", "CUSTOM_A", ""],
+            &["role", "add", "n1", ""],
+            &["tag", "delete", "", "--cluster", "c"],
+            &["principal", "delete", ""],
+            &["principal", "token", "revoke", "admin", ""],
+            &["cert", "revoke", ""],
+            &["token", "delete", ""],
+            &["get", "nodes", "-l", ""],
+            &["get", "nodes", "--cluster="],
+            &["delete", "nodes", "-l", ""],
+            &["delete", "node", ""],
+            &["label", "node", "-l", "", "tier=gold"],
+            &["node", "park", ""],
+            &["audit", ""],
+            &["--context", "", "get", "nodes"],
+        ] {
+            let error = refused(line).expect_err(&format!("{line:?}"));
+            assert!(error.contains("is empty: name what is meant; nothing was changed"), "{line:?}: {error}");
+        }
+        for line in [&["principal", "update", "ann", "--description", ""][..], &["label", "node", "n1", "tier="]] {
+            refused(line).unwrap();
+        }
     }
 
     #[test]

@@ -121,6 +121,10 @@ impl Kind {
             parameters = vec![cluster, group];
         }
         parameters.extend(more);
+        let mut names = row.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+        if let Some(empty) = parameters.iter().position(|one| one.is_empty()).and_then(|at| names.nth(at)) {
+            bail!("which {empty}? its name is empty");
+        }
         Ok(row.path(&parameters))
     }
 
@@ -238,6 +242,8 @@ mod tests {
             assert!(Kind::Nodegroup.path(name).unwrap_err().to_string().contains("CLUSTER/GROUP"), "{name}");
         }
         assert_eq!(Kind::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
+        let of_no_trait = Kind::Node.path_of(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();
+        assert_eq!(of_no_trait.to_string(), "which trait? its name is empty");
     }
 
     #[test]
