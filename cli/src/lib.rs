@@ -26,7 +26,6 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _};
 use clap_complete::CompleteEnv;
@@ -68,8 +67,8 @@ const OF_LEVELS: [&str; 2] = ["pause", "resume"];
 /// The options of a selection that mean something to nodes alone.
 const OF_NODES: [&str; 2] = ["state", "nodegroup"];
 
-/// The options whose text may be empty: what stands there is taken away.
-const MAY_BE_EMPTY: [&str; 1] = ["description"];
+/// The options whose text may be empty: a description is taken away then, and labels are refused as Magnum's command refuses them.
+const MAY_BE_EMPTY: [&str; 2] = ["description", "labels"];
 
 /// The command line as clap knows it, for completions and man pages. The help of a question leaves out what only writes take.
 pub fn command_line() -> clap::Command {
@@ -96,10 +95,9 @@ pub fn main() -> ExitCode {
     CompleteEnv::with_factory(|| completion::completing(command_line())).var(completion::VARIABLE).complete();
     let mut command = command_line();
     let matches = command.get_matches_mut();
-    let args = check_not_empty(&mut command, &matches).and_then(|()| Args::from_arg_matches(&matches));
-    let args = args.unwrap_or_else(|error| error.exit());
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let writes = args.command.writes();
-    match run(args) {
+    match check_not_empty(&command, &matches).and_then(|()| run(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error, writes),
     }
@@ -107,19 +105,24 @@ pub fn main() -> ExitCode {
 
 /// Refuses an empty argument. A variable that is not set makes one in a script, and an empty name, selector or filter must never stand for
 /// everything.
-fn check_not_empty(command: &mut clap::Command, matches: &ArgMatches) -> Result<(), clap::Error> {
-    let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let is_empty = |id: &str| matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty);
-    let asked = command.get_arguments().filter(|argument| !MAY_BE_EMPTY.contains(&argument.get_id().as_str()));
-    let empty =
-        asked.into_iter().find(|argument| is_given(argument.get_id().as_str()) && is_empty(argument.get_id().as_str()));
-    if let Some(argument) = empty.map(ToString::to_string) {
-        let sentence = format!("{argument} is empty: name what is meant; nothing was changed");
-        return Err(command.error(ErrorKind::InvalidValue, sentence));
+///
+/// # Errors
+/// The argument, by its option or by what the help calls it.
+fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
+    let is_empty = |id: &str| {
+        let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
+        is_given && matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty)
+    };
+    let mut asked = command.get_arguments().filter(|argument| !MAY_BE_EMPTY.contains(&argument.get_id().as_str()));
+    if let Some(argument) = asked.find(|argument| is_empty(argument.get_id().as_str())) {
+        let option = argument.get_long().map(|long| format!("--{long}"));
+        let names = || argument.get_value_names().unwrap_or_default().join(" ");
+        let sentence = format!("{} is empty: name what is meant", option.unwrap_or_else(names));
+        return Err(Exit::Usage.because(sentence));
     }
     match matches.subcommand() {
         Some((name, below)) => {
-            let command = command.find_subcommand_mut(name).expect("a subcommand that was matched");
+            let command = command.find_subcommand(name).expect("a subcommand that was matched");
             check_not_empty(command, below)
         }
         None => Ok(()),
@@ -280,7 +283,7 @@ mod tests {
         let refused = |line: &[&str]| {
             let mut command = command_line();
             let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
-            check_not_empty(&mut command, &matches).map_err(|error| error.to_string())
+            check_not_empty(&command, &matches).map_err(|error| error.to_string())
         };
         for line in [
             &["trait", "remove", "n1", ""][..],
@@ -301,7 +304,7 @@ mod tests {
             &["--context", "", "get", "nodes"],
         ] {
             let error = refused(line).expect_err(&format!("{line:?}"));
-            assert!(error.contains("is empty: name what is meant; nothing was changed"), "{line:?}: {error}");
+            assert!(error.ends_with("is empty: name what is meant"), "{line:?}: {error}");
         }
         for line in [&["principal", "update", "ann", "--description", ""][..], &["label", "node", "n1", "tier="]] {
             refused(line).unwrap();
