@@ -67,8 +67,8 @@ const OF_LEVELS: [&str; 2] = ["pause", "resume"];
 /// The options of a selection that mean something to nodes alone.
 const OF_NODES: [&str; 2] = ["state", "nodegroup"];
 
-/// The options whose text may be empty: a description is taken away then, and labels are refused as Magnum's command refuses them.
-const MAY_BE_EMPTY: [&str; 2] = ["description", "labels"];
+/// The options whose text may be empty: a description or title is taken away then, and labels are refused as Magnum's command refuses them.
+const MAY_BE_EMPTY: [&str; 3] = ["description", "title", "labels"];
 
 /// The command line as clap knows it, for completions and man pages. The help of a question leaves out what only writes take.
 pub fn command_line() -> clap::Command {
@@ -103,6 +103,11 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Whether a text has nothing but blanks in it.
+fn is_blank(text: &OsStr) -> bool {
+    text.to_str().is_some_and(|text| text.trim().is_empty())
+}
+
 /// Refuses an empty argument. A variable that is not set makes one in a script, and an empty name, selector or filter must never stand for
 /// everything.
 ///
@@ -111,7 +116,7 @@ pub fn main() -> ExitCode {
 fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
     let is_empty = |id: &str| {
         let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
-        is_given && matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty)
+        is_given && matches.get_raw(id).into_iter().flatten().any(is_blank)
     };
     let mut asked = command.get_arguments().filter(|argument| !MAY_BE_EMPTY.contains(&argument.get_id().as_str()));
     if let Some(argument) = asked.find(|argument| is_empty(argument.get_id().as_str())) {
@@ -297,6 +302,7 @@ mod tests {
             &["get", "nodes", "-l", ""],
             &["get", "nodes", "--cluster="],
             &["delete", "nodes", "-l", ""],
+            &["delete", "nodes", "-l", " "],
             &["delete", "node", ""],
             &["label", "node", "-l", "", "tier=gold"],
             &["node", "park", ""],
@@ -306,7 +312,11 @@ mod tests {
             let error = refused(line).expect_err(&format!("{line:?}"));
             assert!(error.ends_with("is empty: name what is meant"), "{line:?}: {error}");
         }
-        for line in [&["principal", "update", "ann", "--description", ""][..], &["label", "node", "n1", "tier="]] {
+        for line in [
+            &["principal", "update", "ann", "--description", ""][..],
+            &["label", "node", "n1", "tier="],
+            &["tag", "update", "t", "--cluster", "c", "--title", ""],
+        ] {
             refused(line).unwrap();
         }
     }

@@ -113,26 +113,30 @@ impl Part {
 }
 
 /// What of hosts' last words was refused, and why: each is a finding of its node until a later word of the same part is kept. Held in
-/// memory, since a host says its present state again after a start of the controller.
+/// memory: after a start of the controller a host says its present state again. Results that were refused are not said again.
 #[derive(Debug, Default)]
 pub struct NotKept(Mutex<HashMap<Uuid, BTreeMap<Part, String>>>);
 
 impl NotKept {
-    /// Notes what became of a part of a node's words. What is sent again is not refused.
-    pub(crate) fn note<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) {
+    /// Notes what became of a part of a node's words, and says whether something of them is refused now, where that changed. What is
+    /// sent again is not refused.
+    pub(crate) fn note<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) -> Option<bool> {
         let mut nodes = self.lock();
+        let before = nodes.contains_key(&node);
         match result {
             Err(IntakeError::Refused(reason)) => drop(nodes.entry(node).or_default().insert(part, reason.clone())),
             Err(IntakeError::Unavailable | IntakeError::TooFast) => {}
             Err(IntakeError::NoSuchNode) => drop(nodes.remove(&node)),
             Ok(_) => {
-                let Some(parts) = nodes.get_mut(&node) else { return };
+                let parts = nodes.get_mut(&node)?;
                 parts.remove(&part);
                 if parts.is_empty() {
                     nodes.remove(&node);
                 }
             }
         }
+        let after = nodes.contains_key(&node);
+        (after != before).then_some(after)
     }
 
     /// Forgets a node that is gone.
@@ -143,6 +147,11 @@ impl NotKept {
     /// What of a node's last words was refused, with the reason.
     pub(crate) fn of(&self, node: Uuid) -> BTreeMap<Part, String> {
         self.lock().get(&node).cloned().unwrap_or_default()
+    }
+
+    /// Whether something of a node's last words was refused.
+    pub(crate) fn has(&self, node: Uuid) -> bool {
+        self.lock().contains_key(&node)
     }
 
     /// The nodes of which something was refused.

@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use stemma_core::object::ClusterId;
+use stemma_core::object::{ClusterId, NodeId};
 use stemma_core::status::State;
 use stemma_wire::serve::{Connections, Rejected};
 use uuid::Uuid;
@@ -195,7 +195,10 @@ impl Collector for Objects {
         let gauge = ConstGauge::new(i64::try_from(doubled).unwrap_or(i64::MAX));
         gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         let mut not_kept = self.desired.not_kept().nodes();
-        not_kept.retain(|node| nodes.as_ref().is_none_or(|seen| seen.contains(node)));
+        let is_seen = |node: &Uuid| {
+            nodes.as_ref().map_or_else(|| self.model.fleet.node(NodeId(*node)).is_some(), |seen| seen.contains(node))
+        };
+        not_kept.retain(is_seen);
         let (name, help) = ("stemma_nodes_not_kept", "Nodes of whose host's last words something could not be kept");
         let gauge = ConstGauge::new(i64::try_from(not_kept.len()).unwrap_or(i64::MAX));
         gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;

@@ -82,8 +82,9 @@ impl StatusTable {
     /// not lost between them.
     pub fn set_facts(&self, node: Uuid, facts: Facts, liveness: impl FnOnce() -> Liveness) {
         let mut inner = self.lock();
-        let is_doubled = inner.facts.get(&node).is_some_and(|before| before.is_doubled);
-        self.set(&mut inner, node, Facts { liveness: liveness(), is_doubled, ..facts });
+        let before = inner.facts.get(&node).copied().unwrap_or_default();
+        let Facts { is_doubled, is_not_kept, .. } = before;
+        self.set(&mut inner, node, Facts { liveness: liveness(), is_doubled, is_not_kept, ..facts });
     }
 
     /// Takes in what became of a node's tasks.
@@ -99,6 +100,11 @@ impl StatusTable {
     /// Takes in whether two hosts have a node's identity.
     pub fn set_doubled(&self, node: Uuid, is_doubled: bool) {
         self.change(node, |before| Facts { is_doubled, ..before });
+    }
+
+    /// Takes in whether something of a node's last words could not be kept.
+    pub fn set_not_kept(&self, node: Uuid, is_not_kept: bool) {
+        self.change(node, |before| Facts { is_not_kept, ..before });
     }
 
     /// Forgets a node that is gone.

@@ -367,6 +367,11 @@ impl Slot {
         state.refused == Some(digest) || state.stored.is_some_and(|stored| stored.observation == Some(digest))
     }
 
+    /// Whether this Observation is stored.
+    pub(crate) fn has_stored(&self, digest: PartDigest) -> bool {
+        lock(&self.state).stored.is_some_and(|stored| stored.observation == Some(digest))
+    }
+
     /// When the next Observation may be stored.
     pub(crate) fn observation_due(&self, interval: Duration) -> Option<Instant> {
         lock(&self.state).observed.map(|at| at + interval)

@@ -210,8 +210,7 @@ async fn build(
     let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
-    let intake =
-        HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(desired.not_kept()));
+    let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
     let metrics = Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), cache, counters);
     let parts = Parts {
         reconciler: Arc::new(reconciler),

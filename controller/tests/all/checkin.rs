@@ -317,8 +317,10 @@ async fn x01_what_a_host_says_that_cannot_be_kept_is_a_finding_and_a_metric_unti
         assert!(metrics.contains(&line), "{metrics}");
     };
     metric(0).await;
+    assert!(observe(&mut host, &with(1)).await);
     let too_many = MAX_KEYS + 1;
-    assert!(!observe(&mut host, &with(too_many)).await);
+    let surplus = with(too_many);
+    fleet.parts().intake.observed(host.node, fleet::digest_of(&surplus), surplus).await.unwrap_err();
     let node = fleet.read("/v1/nodes/web-1").await;
     let message = format!(
         "what its host says last could not be kept (observation): an observation has {too_many} labels, and may have {MAX_KEYS}; what was \
@@ -326,11 +328,16 @@ async fn x01_what_a_host_says_that_cannot_be_kept_is_a_finding_and_a_metric_unti
     );
     let finding = json!({"severity": "error", "code": "report.refused", "object": "node/web-1", "message": message});
     assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
+    assert_eq!(
+        (&node["state"], &node["state_reason"]),
+        (&json!("failed"), &json!("there is an error among its findings"))
+    );
     metric(1).await;
-    let good = with(MAX_KEYS);
-    fleet.parts().intake.observed(host.node, fleet::digest_of(&good), good).await.unwrap();
+    // The surplus labels are taken away again, so the host says what is stored, and sends its digest alone.
+    assert!(observe(&mut host, &with(1)).await);
     let node = fleet.read("/v1/nodes/web-1").await;
     assert!(!node["findings"].to_string().contains("report.refused"), "{}", node["findings"]);
+    assert_ne!(node["state"], "failed");
     metric(0).await;
 }
 

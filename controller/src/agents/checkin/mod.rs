@@ -130,6 +130,10 @@ impl CheckIns {
         if let Some(addresses) = begun.two_hosts {
             self.alarm(&slot, peer, addresses);
         }
+        if slot.has_stored(said.observation_digest) {
+            // What was refused was said between, and is over.
+            self.desired.note_kept(slot.node(), Part::Observation, &Ok(()));
+        }
         if begun.before != Liveness::Connected {
             self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));
         }

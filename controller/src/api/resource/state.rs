@@ -103,7 +103,8 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
 pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Status {
     let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
     let facts = facts::facts(model, node, answer, api.registry.now());
-    Facts { liveness: liveness(api, node.meta.uuid), is_doubled, ..facts }.status()
+    let is_not_kept = api.desired.as_ref().is_some_and(|desired| desired.not_kept().has(node.meta.uuid));
+    Facts { liveness: liveness(api, node.meta.uuid), is_doubled, is_not_kept, ..facts }.status()
 }
 
 /// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being

@@ -21,7 +21,8 @@ use pace::{BytePace, Pace, Turn};
 
 use super::Registry;
 use crate::blobs::Blobs;
-use crate::intake::{Intake, IntakeError, NotKept, Part, Said, Seen, Stored, Taken};
+use crate::desired::DesiredTable;
+use crate::intake::{Intake, IntakeError, Part, Said, Seen, Stored, Taken};
 use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord};
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
@@ -46,7 +47,7 @@ pub struct HostIntake {
     blobs: Arc<Blobs>,
     /// The traits that are known at this site.
     traits: TraitNames,
-    not_kept: Arc<NotKept>,
+    desired: Arc<DesiredTable>,
 }
 
 /// The last word of each node of each kind, in the store.
@@ -55,33 +56,33 @@ struct Records {
 }
 
 impl HostIntake {
-    /// Over the registry's store and the kept bodies. What is refused of hosts' words is noted in `not_kept`.
-    pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames, not_kept: Arc<NotKept>) -> Self {
+    /// Over the registry's store and the kept bodies. What is refused of hosts' words is noted in the table of what they are told.
+    pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames, desired: Arc<DesiredTable>) -> Self {
         let records = Arc::new(Records { registry: Arc::clone(&registry) });
-        let late = (Arc::clone(&records), Arc::clone(&not_kept));
+        let late = (Arc::clone(&records), Arc::clone(&desired));
         let pace = Pace::new(move |node, record, is_again| {
-            let (records, not_kept) = late.clone();
+            let (records, desired) = late.clone();
             Box::pin(async move {
                 let written = records.report(node, record).await;
-                not_kept.note(node, Part::Report, &written);
+                desired.note_kept(node, Part::Report, &written);
                 is_over(node, Part::Report, written, is_again)
             })
         });
-        let late = (Arc::clone(&records), Arc::clone(&not_kept));
+        let late = (Arc::clone(&records), Arc::clone(&desired));
         let said_pace = Pace::new(move |node, said, is_again| {
-            let (records, not_kept) = late.clone();
+            let (records, desired) = late.clone();
             Box::pin(async move {
                 let written = records.said(node, said).await;
-                not_kept.note(node, Part::Local, &written);
+                desired.note_kept(node, Part::Local, &written);
                 is_over(node, Part::Local, written, is_again)
             })
         });
-        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits, not_kept }
+        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits, desired }
     }
 
     /// What became of a part of a node's words, noted.
     fn noted<T>(&self, node: Uuid, part: Part, result: Result<T, IntakeError>) -> Result<T, IntakeError> {
-        self.not_kept.note(node, part, &result);
+        self.desired.note_kept(node, part, &result);
         result
     }
 

@@ -138,7 +138,9 @@ pub struct Facts {
     pub paused: Option<Side>,
     /// Whether two hosts check in with its identity.
     pub is_doubled: bool,
-    /// Whether an error is among its findings.
+    /// Whether something of its host's last words could not be kept.
+    pub is_not_kept: bool,
+    /// Whether an error is among its other findings.
     pub has_error: bool,
     /// Its agent.
     pub liveness: Liveness,
@@ -156,7 +158,9 @@ impl Facts {
             Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
             Self { is_doubled: true, .. } => (State::Failed, "two hosts check in with its identity"),
             Self { tasks: Tasks::Failed, .. } => (State::Failed, "a task failed"),
-            Self { has_error: true, .. } => (State::Failed, "there is an error among its findings"),
+            Self { has_error: true, .. } | Self { is_not_kept: true, .. } => {
+                (State::Failed, "there is an error among its findings")
+            }
             Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
             Self { paused: Some(Side::Host), .. } => (State::Paused, "it is paused on its host"),
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
