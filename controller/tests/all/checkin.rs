@@ -305,7 +305,8 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
 #[tokio::test]
 async fn x01_what_a_host_says_that_cannot_be_kept_is_a_finding_and_a_metric_until_it_says_something_else() {
     let fleet = Fleet::start().await;
-    let mut host = fleet.join("web-1").await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
     let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
     let with = |count: usize| {
         let labels = (0..count).map(|at| (format!("l{at}"), label.clone())).collect();
