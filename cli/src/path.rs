@@ -109,9 +109,6 @@ impl Kind {
     /// As [`Self::path`].
     pub(crate) fn path_of(self, row: Endpoint, name: &str, more: &[&str]) -> Result<String> {
         let name = self.bare(name);
-        if name.is_empty() {
-            bail!("which {}? its name is empty", self.name());
-        }
         let mut parameters = vec![name];
         if self == Self::Nodegroup {
             let (cluster, group) = name

@@ -112,15 +112,15 @@ impl Part {
     }
 }
 
-/// What of hosts' last words was refused, and why: each is a finding of its node until a later word of the same part is kept. Held in
-/// memory: after a start of the controller a host says its present state again. Results that were refused are not said again.
+/// What hosts reported last that was refused, and why: each is a finding of its node until a later report of the same part is kept. Held in
+/// memory: after a start of the controller a host reports its present state again. Results that were refused are not reported again.
 #[derive(Debug, Default)]
-pub struct NotKept(Mutex<HashMap<Uuid, BTreeMap<Part, String>>>);
+pub(crate) struct RefusedReports(Mutex<HashMap<Uuid, BTreeMap<Part, String>>>);
 
-impl NotKept {
-    /// Notes what became of a part of a node's words, and says whether something of them is refused now, where that changed. What is
-    /// sent again is not refused.
-    pub(crate) fn note<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) -> Option<bool> {
+impl RefusedReports {
+    /// Notes what became of a part of what a node's host reported. Returns whether the node has refused parts now and had none, or the
+    /// reverse. What the host sends again is not refused.
+    pub(crate) fn note<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) -> bool {
         let mut nodes = self.lock();
         let before = nodes.contains_key(&node);
         match result {
@@ -128,15 +128,14 @@ impl NotKept {
             Err(IntakeError::Unavailable | IntakeError::TooFast) => {}
             Err(IntakeError::NoSuchNode) => drop(nodes.remove(&node)),
             Ok(_) => {
-                let parts = nodes.get_mut(&node)?;
+                let Some(parts) = nodes.get_mut(&node) else { return false };
                 parts.remove(&part);
                 if parts.is_empty() {
                     nodes.remove(&node);
                 }
             }
         }
-        let after = nodes.contains_key(&node);
-        (after != before).then_some(after)
+        nodes.contains_key(&node) != before
     }
 
     /// Forgets a node that is gone.
@@ -144,17 +143,17 @@ impl NotKept {
         self.lock().remove(&node);
     }
 
-    /// What of a node's last words was refused, with the reason.
+    /// The refused parts of a node, each with the reason.
     pub(crate) fn of(&self, node: Uuid) -> BTreeMap<Part, String> {
         self.lock().get(&node).cloned().unwrap_or_default()
     }
 
-    /// Whether something of a node's last words was refused.
+    /// Whether a node has refused parts.
     pub(crate) fn has(&self, node: Uuid) -> bool {
         self.lock().contains_key(&node)
     }
 
-    /// The nodes of which something was refused.
+    /// The nodes that have refused parts.
     pub(crate) fn nodes(&self) -> Vec<Uuid> {
         self.lock().keys().copied().collect()
     }

@@ -194,13 +194,13 @@ impl Collector for Objects {
         let (name, help) = ("stemma_nodes_doubled", "Nodes with whose identity two hosts check in");
         let gauge = ConstGauge::new(i64::try_from(doubled).unwrap_or(i64::MAX));
         gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
-        let mut not_kept = self.desired.not_kept().nodes();
-        let is_seen = |node: &Uuid| {
-            nodes.as_ref().map_or_else(|| self.model.fleet.node(NodeId(*node)).is_some(), |seen| seen.contains(node))
+        let is_seen = |node: &Uuid| match &nodes {
+            None => self.model.fleet.node(NodeId(*node)).is_some(),
+            Some(nodes) => nodes.contains(node),
         };
-        not_kept.retain(is_seen);
-        let (name, help) = ("stemma_nodes_not_kept", "Nodes of whose host's last words something could not be kept");
-        let gauge = ConstGauge::new(i64::try_from(not_kept.len()).unwrap_or(i64::MAX));
+        let refused = status.refused_reports().nodes().into_iter().filter(is_seen).count();
+        let (name, help) = ("stemma_nodes_report_refused", "Nodes of whose host's last report a part was refused");
+        let gauge = ConstGauge::new(i64::try_from(refused).unwrap_or(i64::MAX));
         gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         let states = nodes.map_or_else(|| status.count_all(), |nodes| status.count(nodes));
         let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;

@@ -15,6 +15,7 @@ use stemma_core::status::{Facts, Liveness, State, Status, Tasks};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::intake::{IntakeError, Part, RefusedReports};
 use crate::store::Revision;
 
 /// How many changes are kept for those who read them later.
@@ -59,6 +60,7 @@ pub struct Missed(pub Position);
 #[derive(Debug)]
 pub struct StatusTable {
     inner: Mutex<Inner>,
+    refused: RefusedReports,
     last: watch::Sender<Position>,
 }
 
@@ -73,7 +75,7 @@ struct Inner {
 impl Default for StatusTable {
     fn default() -> Self {
         let start = Position { epoch: Uuid::new_v4(), sequence: 0 };
-        Self { inner: Mutex::default(), last: watch::Sender::new(start) }
+        Self { inner: Mutex::default(), refused: RefusedReports::default(), last: watch::Sender::new(start) }
     }
 }
 
@@ -82,9 +84,9 @@ impl StatusTable {
     /// not lost between them.
     pub fn set_facts(&self, node: Uuid, facts: Facts, liveness: impl FnOnce() -> Liveness) {
         let mut inner = self.lock();
-        let before = inner.facts.get(&node).copied().unwrap_or_default();
-        let Facts { is_doubled, is_not_kept, .. } = before;
-        self.set(&mut inner, node, Facts { liveness: liveness(), is_doubled, is_not_kept, ..facts });
+        let is_doubled = inner.facts.get(&node).is_some_and(|before| before.is_doubled);
+        let is_report_refused = self.refused.has(node);
+        self.set(&mut inner, node, Facts { liveness: liveness(), is_doubled, is_report_refused, ..facts });
     }
 
     /// Takes in what became of a node's tasks.
@@ -102,13 +104,21 @@ impl StatusTable {
         self.change(node, |before| Facts { is_doubled, ..before });
     }
 
-    /// Takes in whether something of a node's last words could not be kept.
-    pub fn set_not_kept(&self, node: Uuid, is_not_kept: bool) {
-        self.change(node, |before| Facts { is_not_kept, ..before });
+    /// Takes in what became of a part of what a node's host reported.
+    pub(crate) fn note_report<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) {
+        if self.refused.note(node, part, result) {
+            self.change(node, |before| Facts { is_report_refused: self.refused.has(node), ..before });
+        }
+    }
+
+    /// What hosts reported last that was refused.
+    pub(crate) fn refused_reports(&self) -> &RefusedReports {
+        &self.refused
     }
 
     /// Forgets a node that is gone.
     pub fn remove(&self, node: Uuid) {
+        self.refused.forget(node);
         let mut inner = self.lock();
         if inner.facts.remove(&node).is_some() {
             self.note(&mut inner, node, None);

@@ -154,13 +154,13 @@ pub fn replace(
     bytes: &[u8],
     attributes: Attributes,
 ) -> Result<(), HostError> {
-    for _ in 0..MOST_SWEPT {
+    let mut swept = 0;
+    loop {
         match Staged::write(host, dir, bytes, attributes)?.commit(dir, name) {
-            Err(error) if error.is(ErrorKind::NotFound) => {}
+            Err(error) if error.is(ErrorKind::NotFound) && swept < MOST_SWEPT => swept += 1,
             done => return done,
         }
     }
-    Staged::write(host, dir, bytes, attributes)?.commit(dir, name)
 }
 
 /// Takes away what an agent that was killed left unfinished in a directory. What this process has in the making

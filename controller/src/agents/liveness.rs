@@ -33,7 +33,6 @@ pub async fn watch_silence(
             slot.stored(|| intake.stored(node));
             desired.status().set_liveness(node, || slot.liveness(Instant::now()));
             desired.status().set_doubled(node, slot.two_hosts(Instant::now()).is_some());
-            desired.status().set_not_kept(node, desired.not_kept().has(node));
             if slot.quiet(Instant::now()).is_some() {
                 write_silence(&slot, intake.as_ref(), &now_s).await;
             }

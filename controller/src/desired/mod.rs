@@ -32,7 +32,6 @@ use uuid::Uuid;
 use hosts::Addresses;
 use slot::Slot;
 
-use crate::intake::{IntakeError, NotKept, Part};
 use crate::status::StatusTable;
 
 /// The wire version in which what nodes are told is decided on, compared and stored. A host is given it in the version that its agent
@@ -237,7 +236,6 @@ pub struct DesiredTable {
     /// Desired states sent to agents.
     pub sent: Counter,
     stopping: AtomicBool,
-    not_kept: NotKept,
 }
 
 impl DesiredTable {
@@ -254,19 +252,6 @@ impl DesiredTable {
             published: Counter::default(),
             sent: Counter::default(),
             stopping: AtomicBool::new(false),
-            not_kept: NotKept::default(),
-        }
-    }
-
-    /// What hosts said last that could not be kept.
-    pub fn not_kept(&self) -> &NotKept {
-        &self.not_kept
-    }
-
-    /// Notes what became of a part of a node's words: in what is not kept, and in the node's state.
-    pub(crate) fn note_kept<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) {
-        if let Some(is_refused) = self.not_kept.note(node, part, result) {
-            self.status.set_not_kept(node, is_refused);
         }
     }
 
@@ -454,7 +439,6 @@ impl DesiredTable {
             slot.end();
         }
         self.status.remove(node);
-        self.not_kept.forget(node);
     }
 
     /// Whether this revision is later than what is resolved; then this place is woken when the next batch has come.

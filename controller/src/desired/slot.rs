@@ -107,6 +107,10 @@ impl State {
             silent_after: self.silent_after,
         }
     }
+
+    fn has_stored(&self, digest: PartDigest) -> bool {
+        self.stored.is_some_and(|stored| stored.observation == Some(digest))
+    }
 }
 
 /// How a check-in begins.
@@ -364,12 +368,12 @@ impl Slot {
     /// Whether this Observation is stored, or was refused: neither is stored again.
     pub(crate) fn knows(&self, digest: PartDigest) -> bool {
         let state = lock(&self.state);
-        state.refused == Some(digest) || state.stored.is_some_and(|stored| stored.observation == Some(digest))
+        state.refused == Some(digest) || state.has_stored(digest)
     }
 
     /// Whether this Observation is stored.
     pub(crate) fn has_stored(&self, digest: PartDigest) -> bool {
-        lock(&self.state).stored.is_some_and(|stored| stored.observation == Some(digest))
+        lock(&self.state).has_stored(digest)
     }
 
     /// When the next Observation may be stored.

@@ -14,7 +14,7 @@ use crate::desired::size::{self, TooLarge};
 use crate::records::reported::StoredResult;
 
 /// What the model says of the state of a node. The table of statuses adds whether its agent is there, whether two hosts have its identity, and
-/// whether something of its host's last words could not be kept.
+/// whether its host's last report was refused.
 pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
     let said = model.said.get(&node.meta.uuid);
     let is_too_large = resolution.answer().is_some_and(|answer| too_large(model, answer, now).is_some());
@@ -24,7 +24,7 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         parked: model.fleet.parked(node),
         paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
         is_doubled: false,
-        is_not_kept: false,
+        is_report_refused: false,
         has_error: resolution.has_error() || is_too_large,
         liveness: Liveness::default(),
         tasks: tasks(model, node.meta.uuid),

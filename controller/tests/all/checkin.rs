@@ -303,7 +303,7 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
 }
 
 #[tokio::test]
-async fn x01_what_a_host_says_that_cannot_be_kept_is_a_finding_and_a_metric_until_it_says_something_else() {
+async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_reports_something_else() {
     let fleet = Fleet::start().await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut host = fleet.join_group("c/g", "web-1").await;
@@ -314,7 +314,7 @@ async fn x01_what_a_host_says_that_cannot_be_kept_is_a_finding_and_a_metric_unti
     };
     let metric = async |count: usize| {
         let metrics = fleet.parts().metrics.text_within(None);
-        let line = format!("\nstemma_nodes_not_kept {count}\n");
+        let line = format!("\nstemma_nodes_report_refused {count}\n");
         assert!(metrics.contains(&line), "{metrics}");
     };
     metric(0).await;
@@ -324,8 +324,8 @@ async fn x01_what_a_host_says_that_cannot_be_kept_is_a_finding_and_a_metric_unti
     fleet.parts().intake.observed(host.node, fleet::digest_of(&surplus), surplus).await.unwrap_err();
     let node = fleet.read("/v1/nodes/web-1").await;
     let message = format!(
-        "what its host says last could not be kept (observation): an observation has {too_many} labels, and may have {MAX_KEYS}; what was \
-         kept before stands until the host says something that can be kept"
+        "the controller refused what its host reported last (observation): an observation has {too_many} labels, and may have {MAX_KEYS}; \
+         the node stands as reported before, until the host reports something else"
     );
     let finding = json!({"severity": "error", "code": "report.refused", "object": "node/web-1", "message": message});
     assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);

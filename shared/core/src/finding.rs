@@ -93,7 +93,7 @@ pub mod rule {
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";
         Warning REPORT_LEFT_OUT "report.left_out": "A host reports more than is taken.";
-        Error REPORT_REFUSED "report.refused": "What a host says last could not be kept.";
+        Error REPORT_REFUSED "report.refused": "What a host reported last was refused.";
         Warning REQUIREMENT_TEXT "requirement.text" in "requirements": "A requirement is an exact text that begins as an operator does.";
         Error REQUIREMENT_UNMET "requirement.unmet" in "requirements": "A node does not meet a requirement of its group.";
         Warning ROLE_CONFLICT "role.conflict" in "roles": "Roles that conflict meet on a node.";

@@ -131,8 +131,8 @@ impl CheckIns {
             self.alarm(&slot, peer, addresses);
         }
         if slot.has_stored(said.observation_digest) {
-            // What was refused was said between, and is over.
-            self.desired.note_kept(slot.node(), Part::Observation, &Ok(()));
+            // An Observation that was refused came between.
+            self.desired.status().note_report(slot.node(), Part::Observation, &Ok(()));
         }
         if begun.before != Liveness::Connected {
             self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));

@@ -86,7 +86,7 @@ pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resoluti
 }
 
 /// Those that its answer does not give by itself: that it is too large to be sent, what was said on its host and is in force, and, with or
-/// without an answer, that two hosts have its identity, and what of its host's last words could not be kept.
+/// without an answer, that two hosts have its identity, and what its host reported last that was refused.
 pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
     let now = api.registry.now();
     let two_hosts = api.desired.as_ref().and_then(|desired| desired.two_hosts(node.meta.uuid));
@@ -94,17 +94,19 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
     let too_large = answer.and_then(|answer| facts::too_large(model, answer, now));
     let too_large = too_large.map(|error| resolve::too_large(node, &error));
     let of_host = answer.into_iter().flat_map(|answer| answer.findings_of_host(now));
-    let not_kept = api.desired.as_ref().map(|desired| desired.not_kept().of(node.meta.uuid)).unwrap_or_default();
-    let not_kept = not_kept.into_iter().map(|(part, reason)| resolve::not_kept(node, part.name(), &reason));
-    too_large.into_iter().chain(of_host).chain(doubled).chain(not_kept).collect()
+    let refused = api.desired.as_ref().map(|desired| desired.status().refused_reports().of(node.meta.uuid));
+    let refused =
+        refused.into_iter().flatten().map(|(part, reason)| resolve::report_refused(node, part.name(), &reason));
+    too_large.into_iter().chain(of_host).chain(doubled).chain(refused).collect()
 }
 
 /// The word for where a node stands, with its reason.
 pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Status {
     let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
     let facts = facts::facts(model, node, answer, api.registry.now());
-    let is_not_kept = api.desired.as_ref().is_some_and(|desired| desired.not_kept().has(node.meta.uuid));
-    Facts { liveness: liveness(api, node.meta.uuid), is_doubled, is_not_kept, ..facts }.status()
+    let is_report_refused =
+        api.desired.as_ref().is_some_and(|desired| desired.status().refused_reports().has(node.meta.uuid));
+    Facts { liveness: liveness(api, node.meta.uuid), is_doubled, is_report_refused, ..facts }.status()
 }
 
 /// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being

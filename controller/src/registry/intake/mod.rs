@@ -47,43 +47,29 @@ pub struct HostIntake {
     blobs: Arc<Blobs>,
     /// The traits that are known at this site.
     traits: TraitNames,
-    desired: Arc<DesiredTable>,
 }
 
 /// The last word of each node of each kind, in the store.
 struct Records {
     registry: Arc<Registry>,
+    desired: Arc<DesiredTable>,
 }
 
 impl HostIntake {
-    /// Over the registry's store and the kept bodies. What is refused of hosts' words is noted in the table of what they are told.
+    /// Over the registry's store and the kept bodies. What is refused is noted in the nodes' status.
     pub fn new(registry: Arc<Registry>, blobs: Arc<Blobs>, traits: TraitNames, desired: Arc<DesiredTable>) -> Self {
-        let records = Arc::new(Records { registry: Arc::clone(&registry) });
-        let late = (Arc::clone(&records), Arc::clone(&desired));
+        let records = Arc::new(Records { registry: Arc::clone(&registry), desired });
+        let late = Arc::clone(&records);
         let pace = Pace::new(move |node, record, is_again| {
-            let (records, desired) = late.clone();
-            Box::pin(async move {
-                let written = records.report(node, record).await;
-                desired.note_kept(node, Part::Report, &written);
-                is_over(node, Part::Report, written, is_again)
-            })
+            let records = Arc::clone(&late);
+            Box::pin(async move { is_over(node, Part::Report, records.report(node, record).await, is_again) })
         });
-        let late = (Arc::clone(&records), Arc::clone(&desired));
+        let late = Arc::clone(&records);
         let said_pace = Pace::new(move |node, said, is_again| {
-            let (records, desired) = late.clone();
-            Box::pin(async move {
-                let written = records.said(node, said).await;
-                desired.note_kept(node, Part::Local, &written);
-                is_over(node, Part::Local, written, is_again)
-            })
+            let records = Arc::clone(&late);
+            Box::pin(async move { is_over(node, Part::Local, records.said(node, said).await, is_again) })
         });
-        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits, desired }
-    }
-
-    /// What became of a part of a node's words, noted.
-    fn noted<T>(&self, node: Uuid, part: Part, result: Result<T, IntakeError>) -> Result<T, IntakeError> {
-        self.desired.note_kept(node, part, &result);
-        result
+        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits }
     }
 
     async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
@@ -150,7 +136,7 @@ impl Intake for HostIntake {
     }
 
     fn observed(&self, node: Uuid, digest: PartDigest, said: Observation) -> BoxFuture<'_, Result<Taken, IntakeError>> {
-        Box::pin(async move { self.noted(node, Part::Observation, self.observe(node, digest, said).await) })
+        Box::pin(async move { self.records.noted(node, Part::Observation, self.observe(node, digest, said).await) })
     }
 
     fn results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
@@ -170,7 +156,7 @@ impl Intake for HostIntake {
                     (record.acknowledged > before).then_some(record)
                 })
                 .await;
-            let written = self.noted(node, Part::Results, written)?;
+            let written = self.records.noted(node, Part::Results, written)?;
             self.results_pace.spend(node, said as u64 + written / SHARE_OF_RECORD, Instant::now());
             Ok(last.max(self.stored(node).acknowledged))
         })
@@ -180,7 +166,7 @@ impl Intake for HostIntake {
         let record = bounds::report(self.registry.now(), report);
         Box::pin(async move {
             let Turn::Now(record) = self.pace.admit(node, record) else { return Ok(()) };
-            self.noted(node, Part::Report, self.records.report(node, record).await)
+            self.records.report(node, record).await
         })
     }
 
@@ -192,7 +178,7 @@ impl Intake for HostIntake {
                 return Ok(());
             }
             let Turn::Now(said) = self.said_pace.admit(node, said) else { return Ok(()) };
-            self.noted(node, Part::Local, self.records.said(node, said).await)
+            self.records.said(node, said).await
         })
     }
 
@@ -217,6 +203,12 @@ impl Intake for HostIntake {
 }
 
 impl Records {
+    /// What became of a part of what a host reported, after it is noted.
+    fn noted<T>(&self, node: Uuid, part: Part, result: Result<T, IntakeError>) -> Result<T, IntakeError> {
+        self.desired.status().note_report(node, part, &result);
+        result
+    }
+
     /// Changes one record of a node; `change` answers `None` where nothing is to be written. Gives how many bytes were written.
     async fn change<T, F>(&self, prefix: &str, node: Uuid, change: F) -> Result<u64, IntakeError>
     where
@@ -266,7 +258,7 @@ impl Records {
     /// same after a restart as before it, and stands at a revision as everything that a desired state is made from.
     async fn said(&self, node: Uuid, said: Option<SaidOnHost>) -> Result<(), IntakeError> {
         if self.is_said(node, said.as_ref()) {
-            return Ok(());
+            return self.noted(node, Part::Local, Ok(()));
         }
         let at = key::of_node(key::SAID, node);
         let transaction = Transaction::new().require(Precondition::present(key::object(Kind::Node, node)));
@@ -274,7 +266,8 @@ impl Records {
             Some(said) => transaction.put(at, codec::encode(said)),
             None => transaction.delete(at),
         };
-        self.commit(transaction).await.map_err(|error| refused(&error))?;
+        let written = self.commit(transaction).await.map_err(|error| refused(&error));
+        self.noted(node, Part::Local, written)?;
         let SaidOnHost { paused, hold, parked } = said.unwrap_or_default();
         log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
         Ok(())
@@ -282,12 +275,11 @@ impl Records {
 
     /// Keeps a node's last Report, unless it says the same.
     async fn report(&self, node: Uuid, record: ReportRecord) -> Result<(), IntakeError> {
-        self.change(key::REPORTS, node, |present: Option<ReportRecord>| {
+        let change = |present: Option<ReportRecord>| {
             let same = present.is_some_and(|present| is_same_but_facts(&present.report, &record.report));
             (!same).then(|| record.clone())
-        })
-        .await
-        .map(drop)
+        };
+        self.noted(node, Part::Report, self.change(key::REPORTS, node, change).await.map(drop))
     }
 }
 

@@ -138,8 +138,8 @@ pub struct Facts {
     pub paused: Option<Side>,
     /// Whether two hosts check in with its identity.
     pub is_doubled: bool,
-    /// Whether something of its host's last words could not be kept.
-    pub is_not_kept: bool,
+    /// Whether a part of its host's last report was refused.
+    pub is_report_refused: bool,
     /// Whether an error is among its other findings.
     pub has_error: bool,
     /// Its agent.
@@ -158,7 +158,7 @@ impl Facts {
             Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
             Self { is_doubled: true, .. } => (State::Failed, "two hosts check in with its identity"),
             Self { tasks: Tasks::Failed, .. } => (State::Failed, "a task failed"),
-            Self { has_error: true, .. } | Self { is_not_kept: true, .. } => {
+            Self { has_error: true, .. } | Self { is_report_refused: true, .. } => {
                 (State::Failed, "there is an error among its findings")
             }
             Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),

@@ -35,11 +35,11 @@ pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
     of_node(rule::IDENTITY_DOUBLED, node, message)
 }
 
-/// A part of what a node's host says was refused: what was kept of that part before stands.
-pub fn not_kept(node: &Node, part: &str, reason: &str) -> Finding {
+/// A part of what a node's host reported last was refused: what was kept of that part before stands.
+pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
     let message = format!(
-        "what its host says last could not be kept ({part}): {reason}; what was kept before stands until the host says something that can \
-         be kept"
+        "the controller refused what its host reported last ({part}): {reason}; the node stands as reported before, until the host reports \
+         something else"
     );
     of_node(rule::REPORT_REFUSED, node, message)
 }
