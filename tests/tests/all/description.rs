@@ -221,11 +221,20 @@ macro_rules! parts {
 }
 
 parts! {
-    requests_of_nodes_that_the_description_allows_are_answered_as_it_says ["/v1/nodes"];
-    requests_of_clusters_that_the_description_allows_are_answered_as_it_says ["/v1/clusters"];
-    requests_of_the_catalogue_that_the_description_allows_are_answered_as_it_says ["/v2"];
-    requests_of_releases_and_templates_that_the_description_allows_are_answered_as_it_says
-        ["/v1/releases", "/v1/clustertemplates"];
+    requests_of_nodes_traits_tags_and_roles_that_the_description_allows_are_answered_as_it_says
+        ["/v1/nodes/{node}/traits", "/v1/nodes/{node}/tags", "/v1/nodes/{node}/roles"];
+    other_requests_of_nodes_that_the_description_allows_are_answered_as_it_says ["/v1/nodes"];
+    requests_of_node_groups_and_clusters_tags_that_the_description_allows_are_answered_as_it_says
+        ["/v1/clusters/{cluster}/nodegroups", "/v1/clusters/{cluster}/tags"];
+    other_requests_of_clusters_that_the_description_allows_are_answered_as_it_says ["/v1/clusters"];
+    requests_of_what_stands_in_a_namespace_that_the_description_allows_are_answered_as_it_says
+        ["/v2/metadefs/namespaces/{namespace}/"];
+    other_requests_of_the_catalogue_that_the_description_allows_are_answered_as_it_says ["/v2"];
+    requests_of_releases_that_the_description_allows_are_answered_as_it_says ["/v1/releases"];
+    requests_of_templates_and_allocations_that_the_description_allows_are_answered_as_it_says
+        ["/v1/clustertemplates", "/v1/allocations"];
+    requests_of_principals_and_what_they_hold_that_the_description_allows_are_answered_as_it_says
+        ["/v1/principals", "/v1/certificates", "/v1/join-tokens"];
     all_other_requests_that_the_description_allows_are_answered_as_it_says ["/"];
 }
 
