@@ -189,7 +189,7 @@ impl<const PARTS: usize> Cluster<PARTS> {
         let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = request.body(body).unwrap();
-        let answer = self.client.send_within(request, Duration::from_mins(1)).await.unwrap();
+        let answer = self.client.send_within(request, Duration::from_mins(2)).await.unwrap();
         assert!(answer.status().is_success(), "{path}: {:?}", answer.body());
     }
 

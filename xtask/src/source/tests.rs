@@ -3,12 +3,12 @@ use std::collections::BTreeSet;
 use proc_macro2::{TokenStream, TokenTree};
 use stemma_core::finding::rule;
 use syn::visit::{self, Visit};
-use syn::{ImplItem, Macro};
+use syn::{BinOp, Expr, ExprBinary, ImplItem, Macro, Member};
 
 use super::*;
 use crate::cargo;
 
-/// The rules of findings that code which is no test names.
+/// The rules of findings that code which is no test names, elsewhere than where it asks whether a finding is of that rule.
 #[derive(Default)]
 struct Used(BTreeSet<String>);
 
@@ -45,6 +45,15 @@ impl<'ast> Visit<'ast> for Used {
         }
     }
 
+    fn visit_expr_binary(&mut self, compared: &'ast ExprBinary) {
+        let is_equality = matches!(compared.op, BinOp::Eq(_) | BinOp::Ne(_));
+        for side in [&*compared.left, &*compared.right] {
+            if !(is_equality && is_code(side)) {
+                self.visit_expr(side);
+            }
+        }
+    }
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if let [.., module, name] = names.as_slice()
@@ -60,6 +69,11 @@ impl<'ast> Visit<'ast> for Used {
     }
 }
 
+/// Whether an expression is the code of something: `rule::NAME.code`.
+fn is_code(expression: &Expr) -> bool {
+    matches!(expression, Expr::Field(field) if matches!(&field.member, Member::Named(name) if name == "code"))
+}
+
 /// The rules that the programs find.
 fn used() -> Used {
     let mut used = Used::default();
@@ -73,6 +87,14 @@ fn used() -> Used {
         }
     }
     used
+}
+
+#[test]
+fn a_rule_that_findings_are_only_compared_with_is_not_used() {
+    let mut used = Used::default();
+    let code = "fn f() -> bool { Finding::of(rule::MADE, a.code == b.code); one.code == rule::ASKED.code || rule::TOLD.code != other.code }";
+    used.visit_item(&syn::parse_str(code).unwrap());
+    assert_eq!(used.0, ["MADE".to_owned()].into());
 }
 
 #[test]

@@ -304,11 +304,11 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
             "fail_on_error": false, "on_drift": "report", "subscribes": ["conf"], "parameters": {"foo": "bar"}}]);
     let mut documents = site(&json!({}), &tasks);
     let given = [
-        json!({"node_deletion_timeout": 5}),
+        json!({"node_deletion_timeout": 5, "host_labels": {"annotations": ["a/.*"]}}),
         json!({}),
         json!({"rollout": {"max_groups": 1}, "min_ready_seconds": 5, "host_labels": {"annotations": ["a/.*"]},
             "tags": {"extra": {"ready": [{"tcp": 80}]}}}),
-        json!({"strategy": {"max_unavailable": 1}, "mend_offline": true}),
+        json!({"strategy": {"max_unavailable": 1}, "mend_offline": true, "host_labels": {"annotations": ["a/.*"]}}),
         json!({"node_volume_detach_timeout": 5}),
         json!({"node_drain_timeout": 5}),
     ];
@@ -337,8 +337,10 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
             "cluster/prod min_ready_seconds",
             "cluster/prod rollout",
             "cluster/prod tags.extra.ready",
+            "clustertemplate/base host_labels.annotations",
             "clustertemplate/base node_deletion_timeout",
             "node/db-2 node_drain_timeout",
+            "nodegroup/prod/dbs host_labels.annotations",
             "nodegroup/prod/dbs mend_offline",
             "nodegroup/prod/dbs strategy",
             "nodegroup/prod/webs node_volume_detach_timeout",
