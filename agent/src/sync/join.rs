@@ -188,6 +188,19 @@ fn is_no_tls(error: &std::io::Error) -> bool {
 /// # Errors
 /// [`JoinError`].
 pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>) -> Result<Identity, JoinError> {
+    join_up_to(WireVersion::CURRENT, host, invitation, clock).await
+}
+
+/// The same by an agent that speaks wire versions up to this one.
+///
+/// # Errors
+/// [`JoinError`].
+pub async fn join_up_to(
+    newest: WireVersion,
+    host: &dyn Host,
+    invitation: Invitation,
+    clock: Arc<dyn Clock>,
+) -> Result<Identity, JoinError> {
     // A member whose identity or key is damaged can only join again.
     if let Ok(identity) = Identity::load(host)
         && !Credentials::load(host).and_then(|held| held.check(&identity)).is_err_and(|error| error.is_damage())
@@ -201,7 +214,7 @@ pub async fn join(host: &dyn Host, invitation: Invitation, clock: Arc<dyn Clock>
         seal_key: invitation.seal_key,
         name: invitation.name.clone(),
     };
-    let asked = ask(&invitation, &request, clock.clone()).await;
+    let asked = ask(newest, &invitation, &request, clock.clone()).await;
     // Any other failure keeps it: an earlier try with it may have been answered in vain, whatever this one met.
     if asked.as_ref().is_err_and(JoinError::is_of_the_key) {
         forget_key(host);
@@ -240,6 +253,7 @@ pub(super) fn signing_request(key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
 
 /// Asks one controller after the other; a refusal is an answer, and no other is asked.
 async fn ask(
+    newest: WireVersion,
     invitation: &Invitation,
     request: &EnrollRequest,
     clock: Arc<dyn Clock>,
@@ -249,7 +263,7 @@ async fn ask(
     for target in &invitation.controllers {
         let limits = ClientLimits { body_bytes: EnrollAnswer::MAX_BYTES as u64, ..ClientLimits::default() };
         let mut client = Client::new(target.clone(), Some(tls.clone()), limits);
-        match post(&mut client, Endpoint::Enroll, WireVersion::CURRENT, request).await {
+        match post(&mut client, Endpoint::Enroll, newest, request).await {
             Ok((version, answer)) if answer.status().is_success() => {
                 return Ok(decode_up_to(version, answer.body())?.1);
             }

@@ -58,8 +58,25 @@ fn pass(revision: u64) -> Batch {
     Batch { revision: Revision(revision), changes: Vec::new() }
 }
 
-fn grant_revisions(table: &DesiredTable, node: Uuid) -> Vec<Revision> {
-    table.slot(node).grants().iter().map(|given| given.form(PUBLISHED).revision).collect()
+/// What the form of a grant in one wire version says: at which revision, and for which task set.
+type Said = (Revision, PartDigest);
+
+/// What a node's grants say, each in every wire version.
+fn grants(table: &DesiredTable, node: Uuid) -> Vec<Vec<Said>> {
+    let said = |form: &SignedGrant| match form.grant {
+        Grant::Barriers { task_set, .. } => (form.revision, task_set),
+        Grant::Lease { .. } => panic!("no lease was given"),
+    };
+    let of_each = |given: &GivenGrant| WireVersion::all().map(|version| said(given.form(version))).collect();
+    table.slot(node).grants().iter().map(of_each).collect()
+}
+
+/// What a grant at this revision says in every wire version, when it is for the task set of the node's state: an agent knows that one by
+/// its digest in the agent's own version alone.
+fn for_its_state(table: &DesiredTable, node: Uuid, revision: u64) -> Vec<Said> {
+    let signed = table.slot(node).desired().unwrap();
+    let name = |version| signed.released.parts(version).task_set.name;
+    WireVersion::all().map(|version| (Revision(revision), name(version))).collect()
 }
 
 #[test]
@@ -78,9 +95,9 @@ fn a_later_state_with_the_same_task_set_has_its_grants_at_its_own_revision() {
     table.open_barriers(vec![(node, task_set, open)], Revision(5));
     // What is known of the node changes before its host has asked: the host takes up the later state alone.
     publish(9, "b", &TaskSet::default());
-    assert_eq!(grant_revisions(&table, node), [Revision(9)]);
+    assert_eq!(grants(&table, node), [for_its_state(&table, node, 9)]);
     publish(12, "b", &TaskSet { group_revision: 1, ..TaskSet::default() });
-    assert_eq!(grant_revisions(&table, node), [], "it was for another task set");
+    assert!(grants(&table, node).is_empty(), "it was for another task set");
 }
 
 #[test]
@@ -95,7 +112,7 @@ fn a_state_that_is_signed_again_has_its_grants_at_its_own_revision() {
     let slot = table.slot(node);
     table.restamp(&slot);
     assert_eq!(slot.desired().unwrap().released.revision, Revision(9));
-    assert_eq!(grant_revisions(&table, node), [Revision(9)]);
+    assert_eq!(grants(&table, node), [for_its_state(&table, node, 9)]);
 }
 
 #[test]

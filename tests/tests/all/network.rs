@@ -217,7 +217,7 @@ fn said(line: &str) {
 }
 
 /// A request for a certificate that asks for nothing but that.
-fn csr(key: &KeyPair) -> Result<Vec<u8>> {
+pub(crate) fn csr(key: &KeyPair) -> Result<Vec<u8>> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     Ok(params.serialize_request(key)?.der().to_vec())

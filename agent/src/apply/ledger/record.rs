@@ -6,6 +6,9 @@
 //! Two numbers say what is in a record. The layout is this module's. The wire version is that of what a controller sent: it stands first in
 //! the one record that holds such bytes, the accepted state. Layout 1 of that record, as 118d023 wrote it, ends without one: its parts
 //! are of the first version.
+//!
+//! Other records hold types of the wire too, yet in the form that this program has for them and never as bytes that came. So a new form of such
+//! a type is a new layout here, whatever it is on the wire; a test has the bytes of each.
 
 use std::borrow::Cow;
 
@@ -149,10 +152,14 @@ fn checksum(kind: Kind, body: &[u8]) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
-    use stemma_wire::message::{Epoch, Revision};
+    use std::fmt::Debug;
+
+    use stemma_wire::message::desired::Barrier;
+    use stemma_wire::message::observed::{self, LocalState, Outcome, Report, TaskResult};
+    use stemma_wire::message::{Epoch, PartDigest, Revision};
 
     use super::*;
-    use crate::apply::ledger::Accepted;
+    use crate::apply::ledger::{Accepted, OpenBarriers, Performed, Progress};
 
     #[test]
     fn f13_only_a_whole_record_of_this_kind_is_read() {
@@ -185,10 +192,14 @@ mod tests {
         task_set: Vec<u8>,
     }
 
+    /// A record, written by hand: of a kind that has this number, and of this layout.
+    fn record(kind: Kind, [number, layout]: [u16; 2], body: &[u8]) -> Vec<u8> {
+        [&MAGIC[..], &layout.to_be_bytes(), &number.to_be_bytes(), &checksum(kind, body), body].concat()
+    }
+
     /// A record of the accepted state, written by hand.
     fn accepted(layout: u16, body: &[u8]) -> Vec<u8> {
-        let head = [&MAGIC[..], &layout.to_be_bytes(), &1_u16.to_be_bytes(), &checksum(Kind::Accepted, body)].concat();
-        [&head[..], body].concat()
+        record(Kind::Accepted, [1, layout], body)
     }
 
     #[test]
@@ -217,5 +228,66 @@ mod tests {
         assert_eq!(later.to_string(), sentence);
         assert_eq!(read(&accepted(3, &body)), Err(Unreadable::Layout { found: 3, newest: 2 }));
         assert_eq!(read(&accepted(2, &[])), Err(Unreadable::Torn));
+    }
+
+    /// That a value stands in a record of this number and layout as these bytes, hexadecimal, and is read from them.
+    fn stands<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: Kind, head: [u16; 2], value: &T, hex: &str) {
+        let digits: String = hex.split_whitespace().collect();
+        let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let body: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect();
+        let record = record(kind, head, &body);
+        assert_eq!(decode::<T>(kind, &record).as_ref(), Ok(value), "{kind:?}: hosts have it on their disks");
+        assert_eq!(encode(kind, value), record, "{kind:?}: the form has changed without a new layout");
+    }
+
+    /// The bytes of each record that holds types of the wire, each field set. (Those of the accepted state are above.)
+    ///
+    /// Hosts have these bytes on their disks. Whoever changes a type so that a record gets other bytes gives its kind one layout more in
+    /// [`Kind::layout`], and lets [`in_present_layout`] make the present bytes from the earlier ones. The bytes here stay, as a record of the
+    /// earlier layout that is still read; those of the new layout are put beside them. Without that, an agent that is upgraded sets the record
+    /// aside, or reads something else in it: results are lost, and a pause or a hold that was said on the host is forgotten.
+    #[test]
+    fn records_that_hold_types_of_the_wire_stand_as_they_did() {
+        let (task_set, set_hex) = (PartDigest([5; 32]), "05".repeat(32));
+        let result = TaskResult {
+            sequence: 300,
+            task_set,
+            task: "motd".to_owned(),
+            outcome: Outcome::Drifted,
+            message: "why".to_owned(),
+            output: "out".to_owned(),
+            diff: "-a".to_owned(),
+            duration_ms: 1000,
+        };
+        let hex = format!("01 ac02 {set_hex} 04 6d6f7464 07 03 776879 03 6f7574 02 2d61 e807");
+        stands(Kind::Results, [4, 1], &vec![result], &hex);
+
+        let local = LocalState {
+            paused: true,
+            hold: Some((1_800_000_000, "exam".to_owned())),
+            parked: Some("moved".to_owned()),
+        };
+        let local_hex = "01 01 80a4a7da06 04 6578616d 01 05 6d6f766564";
+        stands(Kind::Local, [8, 1], &local, local_hex);
+
+        let report = Report {
+            agent_version: "1.2.3".to_owned(),
+            facts: [("load".to_owned(), "0.5".to_owned())].into(),
+            findings: vec!["a finding".to_owned()],
+            progress: observed::Progress::Waiting,
+            local,
+        };
+        let hex = format!("05 312e322e33 01 04 6c6f6164 03 302e35 01 09 612066696e64696e67 04 {local_hex}");
+        stands(Kind::Report, [11, 1], &report, &hex);
+
+        let barrier = Barrier { task: "db".to_owned(), selector: "kind=node".to_owned() };
+        let open = OpenBarriers { task_set, revision: Revision(300), open: [barrier].into() };
+        let hex = format!("{set_hex} ac02 01 02 6462 09 6b696e643d6e6f6465");
+        stands(Kind::Open, [9, 1], &open, &hex);
+
+        let performed = Performed { task_set, content: [6; 32], outcome: Outcome::Drifted, mends: vec![300, 1000] };
+        let progress = Progress { tasks: [("motd".to_owned(), performed)].into() };
+        let hex = format!("01 04 6d6f7464 {set_hex} {} 07 02 ac02 e807", "06".repeat(32));
+        stands(Kind::Progress, [2, 1], &progress, &hex);
     }
 }

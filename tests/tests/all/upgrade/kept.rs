@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -19,9 +19,12 @@ const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/118d023");
 /// A kept fleet: its archive's name, and where it was unpacked.
 pub(crate) struct Kept(&'static str, tempfile::TempDir);
 
-/// The time of the kept fleet, going on as this test does.
+/// The time of the kept fleet, or so much later, going on as this test does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Then(Instant);
+pub(crate) struct Then {
+    begun: Instant,
+    later: Duration,
+}
 
 /// Whether a file is the one that it was: its bytes, its inode, and when it was changed.
 type File = (Vec<u8>, u64, i64, i64);
@@ -116,12 +119,17 @@ impl Kept {
 
 impl Then {
     pub(crate) fn now() -> Self {
-        Self(Instant::now())
+        Self { begun: Instant::now(), later: Duration::ZERO }
+    }
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn later(self, by: Duration) -> Self {
+        Self { later: self.later + by, ..self }
     }
 }
 
 impl Clock for Then {
     fn unix_seconds(&self) -> u64 {
-        MADE_AT + self.0.elapsed().as_secs()
+        MADE_AT + (self.later + self.begun.elapsed()).as_secs()
     }
 }

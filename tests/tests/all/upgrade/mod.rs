@@ -42,10 +42,10 @@ fn serve(kept: &Kept, time: Then) -> Result<Served> {
     served::serve(&kept.path("data"), Options { clock: Arc::new(time), ..Options::default() })
 }
 
-/// A client of the kept fleet's controller, with a certificate of then.
-fn client(served: &Served, url: &str, own: ClientIdentity, time: Then) -> Result<Client> {
+/// A client of the kept fleet's controller, with a certificate of then or with none.
+fn client(served: &Served, url: &str, own: Option<ClientIdentity>, time: Then) -> Result<Client> {
     let root = CertificateDer::from_pem_file(&served.bound.ca)?;
-    let tls = client_config(&Pin::Roots(vec![root]), None, Some(own), Arc::new(time))?;
+    let tls = client_config(&Pin::Roots(vec![root]), None, own, Arc::new(time))?;
     Ok(Client::new(url.parse()?, Some(Arc::new(tls)), ClientLimits::default()))
 }
 
@@ -69,19 +69,28 @@ fn ask(client: &mut Client, request: Request<Bytes>, is_parked: impl Fn() -> boo
 
 /// What an operator reads at a path.
 fn operator(kept: &Kept, served: &Served, path: &str, time: Then) -> Result<(u16, Bytes)> {
+    operate(kept, served, Request::get(path).body(Bytes::new())?, time)
+}
+
+/// What an operator is answered.
+fn operate(kept: &Kept, served: &Served, request: Request<Bytes>, time: Then) -> Result<(u16, Bytes)> {
     let chain = CertificateDer::pem_file_iter(kept.path("data/admin/admin.pem"))?.collect::<Result<_, _>>()?;
     let key = PrivateKeyDer::from_pem_file(kept.path("data/admin/admin.key"))?;
-    let mut client = client(served, &served.bound.admin, ClientIdentity { chain, key }, time)?;
-    let answered = ask(&mut client, Request::get(path).body(Bytes::new())?, || false)?;
-    answered.with_context(|| format!("GET {path} was not answered"))
+    let mut client = client(served, &served.bound.admin, Some(ClientIdentity { chain, key }), time)?;
+    let what = format!("{} {} was not answered", request.method(), request.uri());
+    ask(&mut client, request, || false)?.context(what)
+}
+
+/// What a kept host shows of itself.
+fn identity(kept: &Kept, host: &str) -> Result<ClientIdentity> {
+    let (key, chain) = kept.credentials(host)?;
+    let key = PrivateKeyDer::try_from(key).map_err(anyhow::Error::msg)?;
+    Ok(ClientIdentity { chain: chain.into_iter().map(CertificateDer::from).collect(), key })
 }
 
 /// What the agent of a kept host is answered when it says to this controller what it said last; `None`: it is parked.
 fn say(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<Option<News>> {
-    let (key, chain) = kept.credentials(host)?;
-    let key = PrivateKeyDer::try_from(key).map_err(anyhow::Error::msg)?;
-    let own = ClientIdentity { chain: chain.into_iter().map(CertificateDer::from).collect(), key };
-    let mut client = client(served, &served.bound.agents, own, time)?;
+    let mut client = client(served, &served.bound.agents, Some(identity(kept, host)?), time)?;
     let message = Request::post("/agent/v1/checkin").body(Bytes::from(kept.message(host)?))?;
     let (node, said): (_, CheckIn) = (kept.node(host)?, decode(&kept.message(host)?)?);
     let held = said.held.map(|held| (held.known, held.task_set));
