@@ -54,6 +54,12 @@ impl Cache {
         (self.model(), std::mem::take(&mut *changes))
     }
 
+    /// The same, and who asks next is told of it too.
+    pub fn look_at_changes(&self) -> (Arc<Model>, Reach) {
+        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.model(), changes.clone())
+    }
+
     /// Waits until something was touched.
     pub async fn changed(&self) {
         self.nudge.notified().await;

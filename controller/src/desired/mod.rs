@@ -296,8 +296,9 @@ impl DesiredTable {
         self.sign(slots.iter().filter_map(state).collect());
     }
 
-    /// Opens barriers for nodes: all that are open now for the task set of a node's published state. An empty list shuts them.
-    pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) {
+    /// Opens barriers for nodes: all that are open now for the task set of a node's published state. An empty list shuts them. Gives the
+    /// nodes for which others are open by it than before.
+    pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
         // Not while the signer changes, which would miss what the old one has just signed.
         let _one_at_a_time = lock(&self.publishing);
         let mut new = Vec::new();
@@ -308,9 +309,11 @@ impl DesiredTable {
                 new.push(UnsignedGrant { slot, revision, forms });
             }
         }
+        let changed = new.iter().map(|grant| grant.slot.node()).collect();
         for (slot, grant) in self.signed_grants(new) {
             slot.set_grant(grant);
         }
+        changed
     }
 
     /// Signs grants in one batch. They stay in their order.

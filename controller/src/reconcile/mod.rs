@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use log::{error, info, warn};
 use stemma_core::fleet::Fleet;
-use stemma_core::object::{NodeId, Timestamp};
+use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::{Action, plan_releases};
 use stemma_wire::message;
@@ -71,6 +71,15 @@ struct Memory {
     hold_ends: BTreeMap<NodeId, Timestamp>,
     /// Why nodes stay as they are that cannot be told what they are to be.
     untold: HashMap<Uuid, String>,
+}
+
+/// The nodes for which a pass changed something.
+#[derive(Default)]
+struct Changed {
+    /// Those that are to be something else.
+    desired: Vec<Uuid>,
+    /// Those for which other barriers are open.
+    barriers: Vec<Uuid>,
 }
 
 impl Memory {
@@ -162,9 +171,18 @@ impl Reconciler {
         // counted either.
         let (model, reach) = self.cache.take_changes();
         let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
+        let mut stirred = self.stirred(&model, &expected, &reach);
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).chain(reach.gone.iter().copied()).collect();
-        let published = self.publish(&model, nodes, reach.moved, now).await;
-        let found = published.iter().filter(|node| !expected.contains(*node)).count();
+        let changed = self.publish(&model, nodes, reach.moved, now).await;
+        // What came meanwhile is the next pass's, and its results may be in the new waves already.
+        let (later, reach) = self.cache.look_at_changes();
+        stirred.extend(self.stirred(&later, &touched(&later, &reach).collect(), &reach));
+        // The time opens no barrier: which are open follows from what is stored and published. Those of others may be others where one node
+        // of their cluster was touched, so in such a cluster none is counted.
+        let is_expected = |node: &Uuid| !self.waves().clusters_of(&model.fleet, [*node]).is_disjoint(&stirred);
+        let desired = changed.desired.into_iter().filter(|node| !expected.contains(node));
+        let barriers = changed.barriers.into_iter().filter(|node| !is_expected(node));
+        let found = desired.chain(barriers).collect::<BTreeSet<_>>().len();
         if found > 0 {
             self.counters.missed.inc();
             warn!(nodes = found; "a full resolve found something to do");
@@ -173,6 +191,13 @@ impl Reconciler {
             warn!(error:err = failure; "profiles that nobody has any more could not be taken away");
         }
         found
+    }
+
+    /// The clusters of nodes that were touched, or of whose tasks something else is known.
+    fn stirred(&self, model: &Model, touched: &BTreeSet<Uuid>, reach: &Reach) -> BTreeSet<ClusterId> {
+        let left: Vec<Uuid> = self.memory().left_moved.keys().copied().collect();
+        let nodes = touched.iter().chain(reach.moved.keys()).copied().chain(left);
+        self.waves().clusters_of(&model.fleet, nodes)
     }
 
     /// Takes away stored profiles that no released task set names.
@@ -195,14 +220,14 @@ impl Reconciler {
         ended.into_iter().map(|node| node.0).collect()
     }
 
-    /// Resolves nodes, stores what is released, and publishes. Returns the nodes whose desired state changed.
+    /// Resolves nodes, stores what is released, and publishes. Returns the nodes for which that changed something.
     async fn publish(
         &self,
         model: &Model,
         nodes: BTreeSet<Uuid>,
         moved: BTreeMap<Uuid, BTreeSet<String>>,
         now: Timestamp,
-    ) -> Vec<Uuid> {
+    ) -> Changed {
         let (revision, fleet) = (model.revision, &model.fleet);
         let (answers, gone) = self.resolve(model, &nodes);
         let decided = self.decide(model, &answers, now);
@@ -215,14 +240,14 @@ impl Reconciler {
                 memory.left_moved.entry(node).or_default().extend(tasks);
             }
             drop(memory);
-            return Vec::new();
+            return Changed::default();
         }
         for (uuid, decision) in &decided {
             self.waves().set_dropped(*uuid, Arc::clone(&decision.dropped));
         }
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
-        let published = self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
+        let desired = self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
         // Also a node that is not told anything new may have come to a wave, or left one.
         let touched = Touched { nodes: &nodes, results: &moved };
         // With what was just stored.
@@ -230,9 +255,9 @@ impl Reconciler {
         self.update_status(&stored, &answers, &moved, now);
         self.table.status().reach(revision);
         let results = waves::Results { table: &self.table, model: &stored };
-        self.waves().update(fleet, results, &touched, message::Revision(revision.get()));
+        let barriers = self.waves().update(fleet, results, &touched, message::Revision(revision.get()));
         self.choose_primaries(fleet).await;
-        published
+        Changed { desired, barriers }
     }
 
     /// What nodes are to be, and which of them are gone. One that cannot be resolved stays as it is.
@@ -379,12 +404,12 @@ mod tests {
     use serde::Serialize;
     use serde_json::json;
     use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
-    use stemma_core::object::{
-        ClusterId, ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec,
-    };
+    use stemma_core::object::{ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec};
     use stemma_wire::clock::FixedClock;
+    use stemma_wire::message::observed::{Outcome, TaskResult};
 
     use super::*;
+    use crate::records::reported::{ResultsRecord, StoredResult};
     use crate::records::{codec, key};
     use crate::store::faulty::{Fault, FaultyStore};
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store, Transaction};
@@ -394,6 +419,9 @@ mod tests {
     const SECOND: Uuid = Uuid::from_u128(3);
     const NODE: Uuid = Uuid::from_u128(4);
     const WAITS: Uuid = Uuid::from_u128(5);
+    const STAYS: Uuid = Uuid::from_u128(7);
+    const OTHER_CLUSTER: Uuid = Uuid::from_u128(8);
+    const FAR: Uuid = Uuid::from_u128(9);
 
     /// A reconciler over a store of its own, that nobody runs.
     struct Small {
@@ -435,7 +463,9 @@ mod tests {
             self.put(id, name, NodeSpec { nodegroup: group.map(GroupId), ..NodeSpec::default() }).await;
         }
 
-        /// Puts a cluster whose second group waits for what the first one runs, with a node in each.
+        /// Puts a cluster whose second group waits for what the first one runs, with two nodes in the first and one in the second; and
+        /// another cluster, whose group is as the first one and has no node. The first group keeps its profile when one of its nodes goes,
+        /// so that the wave is not built again for that.
         async fn put_waiting(&self) {
             let task = |id: &str, more: serde_json::Value| {
                 let mut task = json!({"id": id, "type": "shell", "tags": [id], "parameters": {"script": "true"}});
@@ -449,13 +479,41 @@ mod tests {
             .unwrap();
             let (own, name) = (ReleaseRef::new("site").unwrap(), |text| ObjectName::new(text).unwrap());
             self.put(Uuid::from_u128(10), own.clone(), release).await;
-            self.put(CLUSTER, name("c"), ClusterSpec { release: Some(own), ..ClusterSpec::default() }).await;
-            for (group, role, node) in [(FIRST, "a", NODE), (SECOND, "b", WAITS)] {
-                let roles = vec![Name::new(role).unwrap()];
-                let spec = NodeGroupSpec { roles, ..NodeGroupSpec::new(ClusterId(CLUSTER)) };
-                self.put(group, name(role), spec).await;
-                self.put_node(node, Some(group)).await;
+            for (cluster, text) in [(CLUSTER, "c"), (OTHER_CLUSTER, "d")] {
+                self.put(cluster, name(text), ClusterSpec { release: Some(own.clone()), ..ClusterSpec::default() })
+                    .await;
             }
+            for (group, cluster, role, nodes) in [
+                (FIRST, CLUSTER, "a", &[NODE, STAYS][..]),
+                (SECOND, CLUSTER, "b", &[WAITS]),
+                (FAR, OTHER_CLUSTER, "a", &[]),
+            ] {
+                let roles = vec![Name::new(role).unwrap()];
+                let spec = NodeGroupSpec { roles, ..NodeGroupSpec::new(ClusterId(cluster)) };
+                self.put(group, name(role), spec).await;
+                for node in nodes {
+                    self.put_node(*node, Some(group)).await;
+                }
+            }
+        }
+
+        /// Puts that a node has succeeded in task a of what it is to have.
+        async fn put_result(&self, node: Uuid) {
+            let (_, task_set) = self.reconciler.table.digests(node).unwrap();
+            let result = TaskResult {
+                sequence: 1,
+                task_set,
+                task: "a".to_owned(),
+                outcome: Outcome::Changed,
+                message: String::new(),
+                output: String::new(),
+                diff: String::new(),
+                duration_ms: 1,
+            };
+            let tasks = BTreeMap::from([("a".to_owned(), StoredResult { at: Timestamp(0), result })]);
+            let record = ResultsRecord { acknowledged: 1, tasks };
+            let put = Transaction::new().put(key::of_node(key::RESULTS, node), codec::encode(&record));
+            self.cache.reached(self.store.commit(put).await.unwrap()).await;
         }
 
         /// The nodes for which the second group's node waits, by the last pass.
@@ -468,12 +526,12 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_moved_in_a_pass_that_could_not_store_leaves_no_barrier_shut() {
         let nowhere = Uuid::from_u128(99);
-        for to in [None, Some(SECOND), Some(nowhere)] {
+        for to in [None, Some(SECOND), Some(FAR), Some(nowhere)] {
             let small = Small::new().await;
             small.put_waiting().await;
             small.reconciler.start().await;
             small.reconciler.pass().await;
-            assert_eq!(small.waited_for(), [NodeId(NODE)]);
+            assert_eq!(small.waited_for(), [NodeId(NODE), NodeId(STAYS)]);
             small.put_node(NODE, to).await;
             // One that is new has something to store.
             small.put_node(Uuid::from_u128(6), Some(SECOND)).await;
@@ -482,8 +540,45 @@ mod tests {
             assert!(small.reconciler.memory().left.contains(&NODE), "it is left to do");
             small.reconciler.pass().await;
             small.reconciler.pass().await;
-            assert_eq!(small.waited_for(), [], "it moved to {to:?}");
+            assert_eq!(small.waited_for(), [NodeId(STAYS)], "it moved to {to:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_result_opens_a_barrier_in_the_pass_that_hears_of_it_and_else_in_a_full_one_that_counts_it() {
+        for (is_heard_of, found) in [(true, 0), (false, 1)] {
+            let small = Small::new().await;
+            let missed = || small.counters.missed.get();
+            small.put_waiting().await;
+            small.reconciler.start().await;
+            small.reconciler.pass().await;
+            small.put_result(NODE).await;
+            small.put_result(STAYS).await;
+            if !is_heard_of {
+                // Somebody else is told, so that no pass is.
+                drop(small.cache.take_changes());
+            }
+            assert_eq!((small.reconciler.full().await, missed()), (found, found as u64), "heard of: {is_heard_of}");
+            assert_eq!(small.waited_for(), []);
+            assert_eq!((small.reconciler.full().await, missed()), (0, found as u64), "it is mended");
+        }
+    }
+
+    #[tokio::test]
+    async fn barriers_that_come_of_what_was_touched_meanwhile_are_not_counted_as_missed() {
+        let small = Small::new().await;
+        small.put_waiting().await;
+        small.reconciler.start().await;
+        small.reconciler.pass().await;
+        small.put_result(STAYS).await;
+        small.reconciler.pass().await;
+        small.put_node(NODE, None).await;
+        small.put_node(Uuid::from_u128(6), Some(SECOND)).await;
+        // The pass before the full one stores nothing, and leaves it what opens the barrier.
+        small.store.plan_commits([Some(Fault::CommitLost)]);
+        assert_eq!((small.reconciler.full().await, small.counters.missed.get()), (0, 0));
+        small.reconciler.pass().await;
+        assert_eq!(small.waited_for(), [], "nobody is left who has not succeeded");
     }
 
     #[tokio::test]

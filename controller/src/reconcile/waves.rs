@@ -64,6 +64,8 @@ pub(super) struct Waves {
     put_in: HashMap<Uuid, ClusterId>,
     /// Barriers of the profile that a node keeps and the present order no longer has. They are open.
     dropped: HashMap<Uuid, Arc<[desired::Barrier]>>,
+    /// Nodes of which this pass dropped others. What a wave knows of them may be the same.
+    dropped_others: BTreeSet<Uuid>,
     /// The revision that the last pass was for.
     followed: Revision,
 }
@@ -71,11 +73,17 @@ pub(super) struct Waves {
 impl Waves {
     /// Notes the barriers of a node's profile that the present order no longer has.
     pub(super) fn set_dropped(&mut self, node: Uuid, barriers: Arc<[desired::Barrier]>) {
-        if barriers.is_empty() {
-            self.dropped.remove(&node);
-        } else {
-            self.dropped.insert(node, barriers);
+        let now = Arc::clone(&barriers);
+        let before = if barriers.is_empty() { self.dropped.remove(&node) } else { self.dropped.insert(node, barriers) };
+        if before.unwrap_or_default() != now {
+            self.dropped_others.insert(node);
         }
+    }
+
+    /// The clusters whose barriers may be others after a change of these nodes: those that they are in, and those whose waves have them.
+    pub(super) fn clusters_of(&self, fleet: &Fleet, nodes: impl IntoIterator<Item = Uuid>) -> BTreeSet<ClusterId> {
+        let both = |node| [fleet.cluster_of_node(NodeId(node)), self.put_in.get(&node).copied()];
+        nodes.into_iter().flat_map(both).flatten().collect()
     }
 
     /// The barriers that are shut for a node; `None`: its wave is not that of this model.
@@ -90,8 +98,14 @@ impl Waves {
         self.of.clear();
     }
 
-    /// Takes in what a pass touched, and grants what is open by it.
-    pub(super) fn update(&mut self, fleet: &Fleet, results: Results<'_>, touched: &Touched<'_>, revision: Revision) {
+    /// Takes in what a pass touched, and grants what is open by it. Gives the nodes for which other barriers are open than before.
+    pub(super) fn update(
+        &mut self,
+        fleet: &Fleet,
+        results: Results<'_>,
+        touched: &Touched<'_>,
+        revision: Revision,
+    ) -> Vec<Uuid> {
         let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for node in touched.nodes {
@@ -116,10 +130,16 @@ impl Waves {
                 wave.put_results(&results, NodeId(*node), tasks, affected.entry(cluster).or_default());
             }
         }
-        for (cluster, affected) in affected {
-            self.grant(results.table, cluster, &affected, revision);
+        for node in std::mem::take(&mut self.dropped_others).into_iter().map(NodeId) {
+            if let Some(cluster) = fleet.cluster_of_node(node) {
+                affected.entry(cluster).or_default().add_node(node);
+            }
         }
+        let granted =
+            affected.iter().flat_map(|(cluster, affected)| self.grant(results.table, *cluster, affected, revision));
+        let granted = granted.collect();
         self.followed = revision;
+        granted
     }
 
     fn put_nodes(
@@ -147,8 +167,8 @@ impl Waves {
         self.of.insert(cluster, wave);
     }
 
-    fn grant(&self, table: &DesiredTable, cluster: ClusterId, affected: &Affected, revision: Revision) {
-        let Some(wave) = self.of.get(&cluster).filter(|_| !affected.is_empty()) else { return };
+    fn grant(&self, table: &DesiredTable, cluster: ClusterId, affected: &Affected, revision: Revision) -> Vec<Uuid> {
+        let Some(wave) = self.of.get(&cluster).filter(|_| !affected.is_empty()) else { return Vec::new() };
         let mut opened = Vec::new();
         for (node, profile, open) in wave.open(affected) {
             let Some((_, task_set)) = table.digests(node.0) else { continue };
@@ -156,7 +176,7 @@ impl Waves {
             open.extend(self.dropped.get(&node.0).into_iter().flat_map(|barriers| &**barriers).cloned());
             opened.push((node.0, task_set, open));
         }
-        table.open_barriers(opened, revision);
+        table.open_barriers(opened, revision)
     }
 }
 

@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use stemma_controller::api::{AnswerBody, Api, answer};
 use stemma_controller::records::reported::ObservationRecord;
 use stemma_controller::records::{codec, key};
+use stemma_controller::registry::Registry;
 use stemma_controller::store::{RedbOptions, Transaction};
 use stemma_core::object::{ClusterId, Observation, ReportedLabel, Timestamp};
 use tokio::time::{Instant, timeout};
 
-use crate::fleet::{PATIENCE, digest_of};
+use crate::fleet::{Moving, PATIENCE, digest_of};
 use crate::served::Served;
 
 /// One event: its id, its class and what it tells.
@@ -30,10 +31,13 @@ struct Stream {
 
 impl Stream {
     async fn open(api: Arc<Api>, path: &str, last: Option<u64>) -> Self {
-        let mut request = Request::get(path).header("host", "localhost");
-        if let Some(last) = last {
-            request = request.header("last-event-id", last.to_string());
-        }
+        let last = last.map(|last| ("last-event-id", last.to_string()));
+        Self::open_with(api, path, last.as_ref().map(|(name, value)| (*name, &**value))).await
+    }
+
+    async fn open_with(api: Arc<Api>, path: &str, header: Option<(&str, &str)>) -> Self {
+        let request = Request::get(path).header("host", "localhost");
+        let request = header.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         let response = answer(api, None, request.body(Full::new(Bytes::new())).unwrap()).await;
         assert_eq!(response.status().as_u16(), 200, "GET {path}");
         assert_eq!(response.headers()["content-type"], "text/event-stream");
@@ -198,6 +202,29 @@ async fn a_stream_with_nothing_to_tell_says_every_30_seconds_that_it_is_there() 
         assert_eq!(stream.sent().await.unwrap(), comment);
         assert!(before.elapsed().abs_diff(round) < rounding, "{:?}", before.elapsed());
     }
+}
+
+/// Nothing is written when a token ends, so that no change cuts its stream off.
+#[tokio::test]
+async fn a_stream_whose_token_ends_while_nothing_changes_is_cut_where_a_keep_alive_was_due() {
+    let served = site().await;
+    served.expect("POST", "/v1/principals", &json!({"name": "vera", "role": "viewer"}), 201).await;
+    let made = served.expect("POST", "/v1/principals/vera/tokens", &json!({"ttl_seconds": 3600}), 201).await;
+    let clock = Arc::new(Moving::default());
+    let (store, cache) = (Arc::clone(served.api().registry.store()), Arc::clone(served.api().cache()));
+    let registry = Arc::new(Registry::new(store, cache, Arc::clone(&clock) as _));
+    let api = Arc::new(Api { registry, ..Api::clone(&served.api()) });
+    let token = ("x-auth-token", made["token"].as_str().unwrap());
+    let mut stream = Stream::open_with(api, "/v1/events?class=object", Some(token)).await;
+    let begins = timeout(PATIENCE, stream.sent()).await.unwrap().unwrap();
+    assert!(begins.starts_with(": begins\n"), "{begins}");
+    tokio::time::pause();
+    let good = stream.sent().await.unwrap();
+    assert!(good.starts_with(": keep-alive\n"), "{good}");
+    clock.forward(3600);
+    let ended = stream.sent().await.unwrap();
+    assert!(ended.starts_with("event: end\n") && ended.contains("auth.required"), "{ended}");
+    assert_eq!(stream.sent().await, None);
 }
 
 #[tokio::test]

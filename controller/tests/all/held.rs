@@ -148,7 +148,8 @@ async fn a_profile_or_an_explanation_that_alone_is_another_releases_nothing() {
 #[tokio::test]
 async fn a_held_host_waits_at_a_barrier_of_what_it_was_given_though_the_order_no_longer_has_it() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
-    fleet.apply(ordered("a", "false", &["ntp"])).await;
+    let condition = "labels.tier == 'b'";
+    fleet.apply(ordered("a", condition, &["ntp"])).await;
     let dbs = json!({"kind": "NodeGroup", "cluster": "c", "name": "dbs", "roles": ["db"]});
     fleet.apply(json!([dbs, {"kind": "Node", "name": "db", "nodegroup": "c/dbs"}])).await;
     let mut host = fleet.join_group("c/g", "n").await;
@@ -156,11 +157,34 @@ async fn a_held_host_waits_at_a_barrier_of_what_it_was_given_though_the_order_no
     assert_eq!(open(&mut host).await, Vec::<String>::new(), "ntp waits for the database");
     hold(&fleet, "").await;
     told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
-    fleet.apply(ordered("b", "true", &[])).await;
+    fleet.apply(ordered("b", condition, &[])).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["tier"].value, "b");
     assert_eq!(task_set, None, "it keeps the task set in which ntp waits");
     assert_eq!(open(&mut host).await, Vec::<String>::new(), "it waits until the hold ends");
+    // Or until what it has is what it is to have: then nobody demands of it what the order no longer has. Its profile is another since the
+    // edit before, so that a wave knows nothing new of it.
+    fleet.apply(ordered("a", condition, &[])).await;
+    let (known, task_set) = told(&mut host).await;
+    assert_eq!((known.unwrap().labels["tier"].value.as_str(), task_set), ("a", None));
+    assert_eq!(open(&mut host).await, ["first"]);
+    nothing_was_missed(&fleet).await;
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_opens_the_barrier_of_another_host_in_the_pass_that_hears_of_it() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(ordered("a", "false", &["ntp"])).await;
+    fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "dbs", "roles": ["db"]}])).await;
+    let (mut db, mut host) = (fleet.join_group("c/dbs", "db").await, fleet.join_group("c/g", "n").await);
+    for host in [&mut db, &mut host] {
+        assert!(told(host).await.1.is_some());
+    }
+    assert_eq!(open(&mut host).await, Vec::<String>::new(), "ntp waits for the database");
+    db.has_done("first").await;
+    nothing_was_missed(&fleet).await;
+    assert_eq!(open(&mut host).await, ["first"]);
     fleet.controller.stop().await;
 }
 

@@ -14,7 +14,7 @@ use stemma_controller::store::Query;
 use stemma_core::object::ClusterId;
 use stemma_wire::clock::Clock as _;
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
-use stemma_wire::message::observed::{LocalState, Observation, Outcome, ReportedLabel, TaskResult};
+use stemma_wire::message::observed::{LocalState, Observation, ReportedLabel};
 use stemma_wire::message::signed::Grant;
 
 use crate::fleet::{self, Fleet, Host, Moving, PATIENCE, call, check_in, config};
@@ -279,18 +279,7 @@ async fn barriers_wait_for_a_node_that_is_paused_on_its_host_and_say_so() {
     }) {
         one.news(50).await;
     }
-    let result = TaskResult {
-        sequence: 1,
-        task_set: one.held.unwrap().task_set,
-        task: "a".to_owned(),
-        outcome: Outcome::Changed,
-        message: String::new(),
-        output: String::new(),
-        diff: String::new(),
-        duration_ms: 1,
-    };
-    let said = CheckIn { results: vec![result], ..check_in(one.held, 0) };
-    let _taken: CheckInAnswer = call(&mut one.client, "/agent/v1/checkin", &said).await.unwrap();
+    one.has_done("a").await;
     assert_eq!(open(&mut two, 1).await, ["a"]);
     let body = fleet.read("/v1/nodes/n2/resolved").await;
     assert_eq!(body["waits"], json!([]));

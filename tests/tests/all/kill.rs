@@ -12,11 +12,10 @@ use stemma_tests::fleet::{Agent, Bound, Fleet};
 use stemma_tests::operator::{Operator, Write};
 use stemma_tests::program::{PATIENCE, eventually, file_contains};
 use stemma_tests::site::{SITE, whole};
-use stemma_wire::endpoint::Endpoint;
 use uuid::Uuid;
 
 use crate::stored::Stored;
-use crate::writes::{self, NAMED_BY_ANSWER, writes_on};
+use crate::writes::{self, NAMED_BY_ANSWER, RULES, writes_on};
 
 /// How often the agent is killed.
 const AGENT_KILLS: u64 = 50;
@@ -45,7 +44,8 @@ fn times() -> u64 {
     if is_long() { 5 } else { 1 }
 }
 
-/// One who writes all that can be written, again and again, each time on new objects of its own; and now and then what all write.
+/// One who writes all that can be written, again and again, each time on new objects of its own; and now and then what all write. Rules are
+/// written by one alone.
 struct Writer {
     number: usize,
     rounds: usize,
@@ -68,7 +68,8 @@ impl Writer {
         }
         if self.ahead.is_empty() {
             self.rounds += 1;
-            self.ahead = writes_on(&format!("w{}-{}", self.number, self.rounds)).into();
+            let writes_rules = self.number == writer_of_rules();
+            self.ahead = writes_on(&format!("w{}-{}", self.number, self.rounds), writes_rules).into();
         }
         let (method, path, body) = self.ahead.pop_front().expect("there are writes");
         Write { method, path, body, key }
@@ -91,6 +92,13 @@ impl Writer {
             self.ahead.push_front(("DELETE", path, Value::Null));
         }
     }
+}
+
+/// The number of the writer who writes rules: the last to begin before them. All rules are deleted at once, so that they have to be its own.
+fn writer_of_rules() -> usize {
+    let all = writes_on("", true);
+    let first = all.iter().position(|(_, path, _)| path.starts_with(RULES)).expect("rules are written");
+    first * WRITERS / all.len()
 }
 
 /// What one writer came to: the writes that were answered, and the one that was under way when the controller ended.
@@ -131,7 +139,7 @@ fn begun(fleet: &Fleet, chance: &mut Chance) -> Result<Vec<Writer>> {
     let begin = |number: usize, mut chance: Chance| -> Result<Writer> {
         let mut operator = Operator::of(&data, bound)?;
         let mut writer = Writer { number, rounds: 0, ahead: VecDeque::new(), unlocated: Vec::new() };
-        for _ in 0..number * writes_on("").len() / WRITERS {
+        for _ in 0..number * writes_on("", true).len() / WRITERS {
             let write = writer.next(&mut chance);
             let (status, body) = operator.write(&write)?;
             ensure!((200..300).contains(&status), "{write:?}: {status} {body}");
@@ -288,9 +296,7 @@ fn killing_the_controller_under_writers_loses_nothing_halves_nothing_and_doubles
     eventually("the first convergence", || whole(&web))?;
     let mut writers = begun(&fleet, &mut chance)?;
     let (mut kills, mut met, mut unanswered, mut answered, mut deleted) = (0, 0, 0, 0, 0);
-    // All rules at once are everybody's, and no writer's to delete.
     let mut untried = writes::rows();
-    untried.remove(Endpoint::DeleteInspectionRules.name());
     while met < UNANSWERED_KILLS * times() || deleted < DELETED || !untried.is_empty() {
         kills += 1;
         let (written, stored) = kill_under_writers(&mut fleet, &mut chance, &mut writers)?;

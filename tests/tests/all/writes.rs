@@ -80,15 +80,14 @@ fn writes() -> Vec<(&'static str, String, Value)> {
 const NAMES: [&str; 16] =
     ["site", "base", "next", "prod", "web", "web-1", "web-2", "ada", "bob", "a1", "a2", "a3", "r1", "r2", "N", "small"];
 
-/// The same writes on objects of somebody's own: each name goes on with `-own`. All rules at once are everybody's, so that of those the
-/// last is deleted by its name.
-pub(crate) fn writes_on(own: &str) -> Vec<(&'static str, String, Value)> {
-    let one = |(method, path, body): (&'static str, String, Value)| {
-        let is_everybodys = (method, path.as_str()) == ("DELETE", "/v1/inspection_rules");
-        let path = if is_everybodys { format!("{path}/r2") } else { path };
-        (method, named(&path, own), named_in(body, own))
-    };
-    writes().into_iter().map(one).collect()
+/// Where inspection rules stand.
+pub(crate) const RULES: &str = "/v1/inspection_rules";
+
+/// The same writes on objects of somebody's own: each name goes on with `-own`. All rules are deleted at once, whoever made them, so that
+/// of several who write one alone may write rules.
+pub(crate) fn writes_on(own: &str, writes_rules: bool) -> Vec<(&'static str, String, Value)> {
+    let all = writes().into_iter().filter(|(_, path, _)| writes_rules || !path.starts_with(RULES));
+    all.map(|(method, path, body)| (method, named(&path, own), named_in(body, own))).collect()
 }
 
 fn named(text: &str, own: &str) -> String {
@@ -208,15 +207,21 @@ fn map_writes(object: &str, has_owners: bool) -> Vec<(&'static str, String, Valu
 pub(crate) const NAMED_BY_ANSWER: [Endpoint; 3] =
     [Endpoint::CreateToken, Endpoint::IssueCertificate, Endpoint::CreateBearerToken];
 
-/// A file body lies beside the store, under its own name; who owns a release's labels is never handed over, and no cluster resized.
-/// An extension that could be asked again is declared in `extensions.rs`, where this write is made.
-const MADE_NOWHERE: [Endpoint; 4] =
-    [Endpoint::PutBlob, Endpoint::OwnersRelease, Endpoint::ResizeCluster, Endpoint::RefreshNodeRoles];
+/// Rows that are not written here, each with the reason.
+const MADE_NOWHERE: [(Endpoint, &str); 4] = [
+    (Endpoint::PutBlob, "a file body lies beside the store, under its own name"),
+    (Endpoint::OwnersRelease, "a release's maps are owned as one: it is refused always"),
+    (Endpoint::ResizeCluster, "a cluster is never resized: it is refused always"),
+    (
+        Endpoint::RefreshNodeRoles,
+        "no extension decides here what a role gives: `extensions.rs` looks for what it leaves, without kills",
+    ),
+];
 
 /// The names of all rows of the endpoint table that write into the store.
 pub(crate) fn rows() -> BTreeSet<&'static str> {
     let is_write = |one: &&Endpoint| one.route().listener == Listener::Admin && one.route().method != Method::Get;
-    let all = Endpoint::ALL.iter().filter(is_write).filter(|one| !MADE_NOWHERE.contains(one));
+    let all = Endpoint::ALL.iter().filter(is_write).filter(|one| !MADE_NOWHERE.iter().any(|(row, _)| row == *one));
     all.map(|one| one.name()).collect()
 }
 

@@ -122,6 +122,11 @@ impl Affected {
         self.nodes.extend([before, after].into_iter().filter_map(Waiting::only));
     }
 
+    /// Takes in that other barriers are open for a node of which no wave knows.
+    pub fn add_node(&mut self, node: NodeId) {
+        self.nodes.insert(node);
+    }
+
     /// Whether nobody is affected.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty() && self.nodes.is_empty()

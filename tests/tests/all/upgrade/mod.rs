@@ -88,6 +88,28 @@ fn identity(kept: &Kept, host: &str) -> Result<ClientIdentity> {
     Ok(ClientIdentity { chain: chain.into_iter().map(CertificateDer::from).collect(), key })
 }
 
+/// Where a host's node stands.
+fn state(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<String> {
+    let path = format!("/v1/nodes/{host}");
+    // On a thread of its own: this one may be in the midst of the agent's loop.
+    let asked = std::thread::scope(|scope| scope.spawn(|| operator(kept, served, &path, time)).join());
+    let (status, body) = asked.map_err(|_| anyhow::anyhow!("the operator's thread panicked"))??;
+    ensure!(status == 200, "{status}");
+    let node: serde_json::Value = serde_json::from_slice(&body)?;
+    Ok(node["state"].as_str().context("a node has a state")?.to_owned())
+}
+
+/// Sets a label of a host, which its tasks read.
+fn set_tier(kept: &Kept, served: &Served, host: &str, time: Then, value: &str) -> Result<()> {
+    let body = serde_json::json!({ "tier": value }).to_string();
+    let request = Request::patch(format!("/v1/nodes/{host}/labels"))
+        .header("content-type", "application/merge-patch+json")
+        .body(Bytes::from(body))?;
+    let (status, body) = operate(kept, served, request, time)?;
+    ensure!(status == 200, "{status} {}", String::from_utf8_lossy(&body));
+    Ok(())
+}
+
 /// What the agent of a kept host is answered when it says to this controller what it said last; `None`: it is parked.
 fn say(kept: &Kept, served: &Served, host: &str, time: Then) -> Result<Option<News>> {
     let mut client = client(served, &served.bound.agents, Some(identity(kept, host)?), time)?;
@@ -232,6 +254,21 @@ fn with_both_upgraded_a_converged_host_writes_no_file() -> Result<()> {
     })?;
     ensure!(changed.is_empty(), "{changed:?}");
     Ok(())
+}
+
+/// `site-conf` of the web hosts waits for `schema` on this one. What it is to have now is shut until its results come, and open by them.
+#[test]
+fn with_both_upgraded_no_pass_misses_what_a_hosts_results_open_for_others() -> Result<()> {
+    let (kept, time, host) = (Kept::unpack("kept")?, Then::now(), "db-1");
+    let served = serve(&kept, time)?;
+    kept.point(host, &served.bound.agents)?;
+    set_tier(&kept, &served, host, time, "silver")?;
+    agent::run_until(&kept.path(host), time, QUIET, || {
+        served.counted("stemma_checkins_parked") == 1
+            && std::fs::read_to_string(kept.path("db-1/etc/motd")).is_ok_and(|text| text.ends_with(": tier silver\n"))
+            && state(&kept, &served, host, time).is_ok_and(|state| state == "converged")
+    })?;
+    nothing_is_missed(&served)
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::network::csr;
 use crate::served::{self, Served};
 use crate::upgrade::agent;
 use crate::upgrade::kept::{Files, Kept, Then, changed};
-use crate::upgrade::{OF_TRAITS, QUIET, ask, client, identity, operate, operator};
+use crate::upgrade::{OF_TRAITS, QUIET, ask, client, identity, operate, set_tier, state};
 
 const OLD: WireVersion = WireVersion::CURRENT;
 const NEW: WireVersion = WireVersion::THROW_AWAY;
@@ -67,7 +67,7 @@ fn run(kept: &Kept, time: Then, sides: Sides, told: Told<'_>, done: impl Fn() ->
         served.counted("stemma_checkins_parked") == 1
             && held_in(kept).is_ok_and(|version| version == sides.common())
             && done()
-            && state(kept, &served, time).is_ok_and(|state| state == "converged")
+            && state(kept, &served, HOST, time).is_ok_and(|state| state == "converged")
     };
     agent::run_speaking(sides.agent, &kept.path(HOST), time, QUIET, is_done)
         .with_context(|| format!("{sides:?}: {}", account(kept, &served, time)))?;
@@ -94,35 +94,13 @@ fn held_in(kept: &Kept) -> Result<WireVersion> {
     Ok(ledger.accepted()?.context("it holds a state")?.version)
 }
 
-/// Where the host's node stands.
-fn state(kept: &Kept, served: &Served, time: Then) -> Result<String> {
-    let path = format!("/v1/nodes/{HOST}");
-    // On a thread of its own: this one may be in the midst of the agent's loop.
-    let asked = std::thread::scope(|scope| scope.spawn(|| operator(kept, served, &path, time)).join());
-    let (status, body) = asked.map_err(|_| anyhow::anyhow!("the operator's thread panicked"))??;
-    ensure!(status == 200, "{status}");
-    let node: serde_json::Value = serde_json::from_slice(&body)?;
-    Ok(node["state"].as_str().context("a node has a state")?.to_owned())
-}
-
 /// What is so, where something else was waited for.
 fn account(kept: &Kept, served: &Served, time: Then) -> String {
-    let (held, state) = (held_in(kept), state(kept, served, time));
+    let (held, state) = (held_in(kept), state(kept, served, HOST, time));
     let counted: Vec<_> =
         ["stemma_checkins_total", "stemma_desired_sent_total"].map(|name| served.counted(name)).into();
     let tasks = text(kept, "etc/nginx/site.conf") + &text(kept, "ran");
     format!("held in {held:?}, state {state:?}, check-ins and states sent {counted:?}, files {tasks:?}")
-}
-
-/// Sets a label of the host, which its tasks read.
-fn set_tier(kept: &Kept, served: &Served, time: Then, value: &str) -> Result<()> {
-    let body = serde_json::json!({ "tier": value }).to_string();
-    let request = Request::patch(format!("/v1/nodes/{HOST}/labels"))
-        .header("content-type", "application/merge-patch+json")
-        .body(Bytes::from(body))?;
-    let (status, body) = operate(kept, served, request, time)?;
-    ensure!(status == 200, "{status} {}", String::from_utf8_lossy(&body));
-    Ok(())
 }
 
 /// A token by which two hosts can join.
@@ -191,7 +169,7 @@ fn a_release_reaches_a_host_in_the_version_that_both_sides_speak() -> Result<()>
         let (kept, time) = (Kept::unpack("kept")?, Then::now());
         let sides = Sides { agent, controller };
         let ran = text(&kept, "ran");
-        let set = |served: &Served| set_tier(&kept, served, time, "silver");
+        let set = |served: &Served| set_tier(&kept, served, HOST, time, "silver");
         run(&kept, time, sides, &set, || text(&kept, "etc/nginx/site.conf") == "tier silver\n")?;
         ensure!(text(&kept, "etc/motd").ends_with(": tier silver\n"), "{sides:?}");
         ensure!(text(&kept, "ran") == format!("{ran}reload silver\n"), "{sides:?}: {}", text(&kept, "ran"));
