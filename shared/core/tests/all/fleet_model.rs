@@ -315,6 +315,8 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
     for (document, given) in documents.iter_mut().zip(given) {
         document.as_object_mut().expect("a document").extend(given.as_object().expect("fields").clone());
     }
+    // One that no cluster uses.
+    documents.push(json!({"kind": "ClusterTemplate", "name": "spare", "host_labels": {"annotations": ["a/.*"]}}));
     documents[1]["roles"]["web"]["fault_tolerance"] = json!(1);
     documents[1]["roles"]["web"]["limits"] = json!({"min": 1, "recommended": 2, "max": "settings:a.b"});
     documents[1]["tags"]["nginx"]["ready"] = json!([{"tcp": 80}]);
@@ -339,6 +341,7 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
             "cluster/prod tags.extra.ready",
             "clustertemplate/base host_labels.annotations",
             "clustertemplate/base node_deletion_timeout",
+            "clustertemplate/spare host_labels.annotations",
             "node/db-2 node_drain_timeout",
             "nodegroup/prod/dbs host_labels.annotations",
             "nodegroup/prod/dbs mend_offline",
