@@ -40,6 +40,8 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 struct State {
     turn: u64,
+    /// The check-in whose Report was stored last.
+    reported: u64,
     parked: bool,
     ended: bool,
     desired: Option<Arc<Signed>>,
@@ -170,6 +172,7 @@ impl Slot {
     pub(crate) fn new(node: Uuid) -> Self {
         let state = State {
             turn: 0,
+            reported: 0,
             parked: false,
             ended: false,
             desired: None,
@@ -348,6 +351,16 @@ impl Slot {
             state.said = None;
         }
         is_news
+    }
+
+    /// Whether the Report of this check-in is to be stored: that of no later one was begun. One that says no Report takes none away.
+    pub(crate) fn begin_report(&self, turn: Turn) -> bool {
+        let mut state = lock(&self.state);
+        let is_latest = state.reported <= turn.0;
+        if is_latest {
+            state.reported = turn.0;
+        }
+        is_latest
     }
 
     /// What is stored of the node's words now.

@@ -18,7 +18,7 @@ use stemma_core::status::Liveness;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
-use stemma_wire::message::observed::Observation;
+use stemma_wire::message::observed::{Observation, Report};
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use stemma_wire::serve::{Peer, Rejected};
 use tokio::time::{Instant, timeout_at};
@@ -217,7 +217,7 @@ impl CheckIns {
             }
         }
         if let Some(report) = report {
-            self.kept(peer, &slot, Part::Report, self.intake.report(node, report).await)?;
+            self.kept(peer, &slot, Part::Report, self.store_report(&slot, talk.turn, report).await)?;
         }
         if let Some(observation) = &observation {
             check_digest(talk.version, observation, talk.digest)?;
@@ -343,6 +343,16 @@ impl CheckIns {
             written
         });
         written.await.unwrap_or(Err(IntakeError::Unavailable))
+    }
+
+    /// Stores a Report, unless that of a later check-in came first. A check-in whose results take their time is passed by one on another
+    /// connection; its Report would then stand for as long as the host has nothing new to say.
+    async fn store_report(&self, slot: &Slot, turn: Turn, report: Report) -> Result<(), IntakeError> {
+        let _alone = slot.writing().await;
+        if !slot.begin_report(turn) {
+            return Ok(());
+        }
+        self.intake.report(slot.node(), report).await
     }
 }
 

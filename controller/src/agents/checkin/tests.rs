@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use stemma_core::status::Facts;
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::desired::{Barrier, Known, Profile, ProfileTask, TaskSet};
-use stemma_wire::message::observed::{LocalState, Outcome, Report, TaskResult};
+use stemma_wire::message::observed::{LocalState, Outcome, Progress, Report, TaskResult};
 use stemma_wire::message::signed::Grant;
 use stemma_wire::message::{Epoch, Hash, Revision, decode_part, hash_content};
 use stemma_wire::sign::Signer;
@@ -23,6 +23,9 @@ const NODE: Uuid = Uuid::from_u128(1);
 /// A store whose writes take their time.
 #[derive(Default)]
 struct Slow {
+    /// How long results take.
+    results_take: Mutex<Duration>,
+    reports: Mutex<Vec<Progress>>,
     said: Mutex<Vec<Option<String>>>,
     seen: Mutex<Vec<Seen>>,
 }
@@ -37,10 +40,17 @@ impl Intake for Slow {
     }
 
     fn results(&self, _: Uuid, _: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
-        Box::pin(async { Err(IntakeError::TooFast) })
+        let take = *lock(&self.results_take);
+        Box::pin(async move {
+            if !take.is_zero() {
+                tokio::time::sleep(take).await;
+            }
+            Err(IntakeError::TooFast)
+        })
     }
 
-    fn report(&self, _: Uuid, _: Report) -> BoxFuture<'_, Result<(), IntakeError>> {
+    fn report(&self, _: Uuid, report: Report) -> BoxFuture<'_, Result<(), IntakeError>> {
+        lock(&self.reports).push(report.progress);
         Box::pin(async { Ok(()) })
     }
 
@@ -141,15 +151,8 @@ fn quiet() -> CheckIn {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn w10_01_a_host_that_is_to_wait_is_told_so_at_once() {
-    let site = Site::new();
-    site.say(None).await;
-    site.slot().note_observed(PartDigest([0; 32]), true);
-    let began = Instant::now();
-    site.check_in(CheckIn { wait_ms: 45_000, ..quiet() }).await;
-    assert_eq!(began.elapsed().as_secs(), 45, "with nothing to say it is held");
-    let result = TaskResult {
+fn result() -> TaskResult {
+    TaskResult {
         sequence: 1,
         task_set: PartDigest([1; 32]),
         task: "t".to_owned(),
@@ -158,9 +161,19 @@ async fn w10_01_a_host_that_is_to_wait_is_told_so_at_once() {
         output: String::new(),
         diff: String::new(),
         duration_ms: 1,
-    };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn w10_01_a_host_that_is_to_wait_is_told_so_at_once() {
+    let site = Site::new();
+    site.say(None).await;
+    site.slot().note_observed(PartDigest([0; 32]), true);
     let began = Instant::now();
-    let answered = site.check_in(CheckIn { results: vec![result], wait_ms: 45_000, ..quiet() }).await;
+    site.check_in(CheckIn { wait_ms: 45_000, ..quiet() }).await;
+    assert_eq!(began.elapsed().as_secs(), 45, "with nothing to say it is held");
+    let began = Instant::now();
+    let answered = site.check_in(CheckIn { results: vec![result()], wait_ms: 45_000, ..quiet() }).await;
     let CheckInAnswer::Current(news) = answered.answer else { panic!("superseded by nobody") };
     assert_eq!((news.acknowledged, news.next_ms, began.elapsed()), (0, 10_000, Duration::ZERO));
 }
@@ -204,6 +217,24 @@ async fn what_was_said_on_a_host_is_stored_after_a_connection_that_broke() {
     site.say(None).await;
     site.say(None).await;
     assert_eq!(lock(&site.slow.said).last(), Some(&None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_never_takes_the_place_of_one_that_a_later_check_in_brought() {
+    let of = |progress| Some(Report { progress, ..Report::default() });
+    for (later, kept) in [(of(Progress::Converged), [Progress::Converged]), (None, [Progress::Running])] {
+        let site = Site::new();
+        site.say(None).await;
+        *lock(&site.slow.results_take) = Duration::from_secs(1);
+        let first = site.check_in(CheckIn { results: vec![result()], report: of(Progress::Running), ..quiet() });
+        let second = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            site.check_in(CheckIn { report: later, ..quiet() }).await
+        };
+        let (passed, _) = tokio::join!(first, second);
+        assert!(matches!(passed.answer, CheckInAnswer::Superseded));
+        assert_eq!(*lock(&site.slow.reports), kept);
+    }
 }
 
 #[tokio::test(start_paused = true)]
