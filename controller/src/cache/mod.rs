@@ -54,7 +54,7 @@ impl Cache {
         (self.model(), std::mem::take(&mut *changes))
     }
 
-    /// The same, and who asks next is told of it too.
+    /// As [`Self::take_changes`], and leaves them for who asks next.
     pub fn look_at_changes(&self) -> (Arc<Model>, Reach) {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.model(), changes.clone())

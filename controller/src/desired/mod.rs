@@ -296,8 +296,8 @@ impl DesiredTable {
         self.sign(slots.iter().filter_map(state).collect());
     }
 
-    /// Opens barriers for nodes: all that are open now for the task set of a node's published state. An empty list shuts them. Gives the
-    /// nodes for which others are open by it than before.
+    /// Opens barriers for nodes: all that are open now for the task set of a node's published state. An empty list shuts them.
+    /// Returns the nodes whose open barriers changed.
     pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
         // Not while the signer changes, which would miss what the old one has just signed.
         let _one_at_a_time = lock(&self.publishing);

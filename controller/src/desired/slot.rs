@@ -122,6 +122,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) said: &'a Said,
     /// What the agent holds.
     pub(crate) held: Option<Held>,
+    /// The digest of the host's present Observation.
+    pub(crate) observation: PartDigest,
     /// It has results, an Observation or a Report.
     pub(crate) says_more: bool,
     /// The other end of the connection.
@@ -136,6 +138,8 @@ pub(crate) struct Begun {
     pub(crate) says_news: bool,
     /// The node was silent until now, or nobody knows.
     pub(crate) silence_ended: bool,
+    /// An Observation was refused, and the host says again what is stored.
+    pub(crate) refusal_ended: bool,
     /// Whether the node was there before it.
     pub(crate) before: Liveness,
     /// It first tells that two hosts have the node's identity, and from where.
@@ -211,6 +215,8 @@ impl Slot {
         state.heard = now;
         let stored = *state.stored.get_or_insert_with(ask);
         state.silence.or_ask(stored);
+        // Should the host say once more what was refused, it is refused once more.
+        let refusal_ended = state.has_stored(opening.observation) && state.refused.take().is_some();
         let says_news = state.said.as_deref() != Some(opening.said);
         let silence_ended = state.silence != Written::Silent(false);
         let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held;
@@ -219,7 +225,7 @@ impl Slot {
         let took_place = std::mem::take(&mut state.parked);
         let speaker = Speaker::new(opening.said, opening.from, says_more);
         let two_hosts = state.hosts.hear(speaker, took_place, now);
-        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, before, two_hosts };
+        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, refusal_ended, before, two_hosts };
         if took_place {
             drop(state);
             self.wake.notify_waiters();
@@ -382,11 +388,6 @@ impl Slot {
     pub(crate) fn knows(&self, digest: PartDigest) -> bool {
         let state = lock(&self.state);
         state.refused == Some(digest) || state.has_stored(digest)
-    }
-
-    /// Whether this Observation is stored.
-    pub(crate) fn has_stored(&self, digest: PartDigest) -> bool {
-        lock(&self.state).has_stored(digest)
     }
 
     /// When the next Observation may be stored.

@@ -171,15 +171,15 @@ impl Reconciler {
         // counted either.
         let (model, reach) = self.cache.take_changes();
         let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
-        let mut stirred = self.stirred(&model, &expected, &reach);
+        let mut in_motion = self.touched_clusters(&model, &reach);
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).chain(reach.gone.iter().copied()).collect();
         let changed = self.publish(&model, nodes, reach.moved, now).await;
-        // What came meanwhile is the next pass's, and its results may be in the new waves already.
+        // The next pass works on what came meanwhile, but this one may have read results of it.
         let (later, reach) = self.cache.look_at_changes();
-        stirred.extend(self.stirred(&later, &touched(&later, &reach).collect(), &reach));
-        // The time opens no barrier: which are open follows from what is stored and published. Those of others may be others where one node
-        // of their cluster was touched, so in such a cluster none is counted.
-        let is_expected = |node: &Uuid| !self.waves().clusters_of(&model.fleet, [*node]).is_disjoint(&stirred);
+        in_motion.extend(self.touched_clusters(&later, &reach));
+        // Barriers follow from what is stored and published, and not from the time. A node that was touched may open or shut those of every
+        // node of its cluster, so in such a cluster none is counted.
+        let is_expected = |node: &Uuid| !self.waves().clusters_of(&model.fleet, [*node]).is_disjoint(&in_motion);
         let desired = changed.desired.into_iter().filter(|node| !expected.contains(node));
         let barriers = changed.barriers.into_iter().filter(|node| !is_expected(node));
         let found = desired.chain(barriers).collect::<BTreeSet<_>>().len();
@@ -193,10 +193,12 @@ impl Reconciler {
         found
     }
 
-    /// The clusters of nodes that were touched, or of whose tasks something else is known.
-    fn stirred(&self, model: &Model, touched: &BTreeSet<Uuid>, reach: &Reach) -> BTreeSet<ClusterId> {
-        let left: Vec<Uuid> = self.memory().left_moved.keys().copied().collect();
-        let nodes = touched.iter().chain(reach.moved.keys()).copied().chain(left);
+    /// The clusters of nodes that a change touched, or that have new results; also of those that an earlier pass left.
+    fn touched_clusters(&self, model: &Model, reach: &Reach) -> BTreeSet<ClusterId> {
+        let mut nodes: BTreeSet<Uuid> = touched(model, reach).chain(reach.moved.keys().copied()).collect();
+        let memory = self.memory();
+        nodes.extend(memory.left.iter().chain(memory.left_moved.keys()));
+        drop(memory);
         self.waves().clusters_of(&model.fleet, nodes)
     }
 
@@ -242,14 +244,13 @@ impl Reconciler {
             drop(memory);
             return Changed::default();
         }
-        for (uuid, decision) in &decided {
-            self.waves().set_dropped(*uuid, Arc::clone(&decision.dropped));
-        }
+        let dropped = decided.iter().filter(|(uuid, decision)| self.waves().set_dropped(*uuid, &decision.dropped));
+        let dropped = dropped.map(|(uuid, _)| *uuid).collect();
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
         let desired = self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
         // Also a node that is not told anything new may have come to a wave, or left one.
-        let touched = Touched { nodes: &nodes, results: &moved };
+        let touched = Touched { nodes: &nodes, results: &moved, dropped: &dropped };
         // With what was just stored.
         let stored = self.cache.model();
         self.update_status(&stored, &answers, &moved, now);

@@ -53,6 +53,8 @@ pub(super) struct Touched<'a> {
     pub(super) nodes: &'a BTreeSet<Uuid>,
     /// Nodes with new results, each with the tasks.
     pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
+    /// Nodes that keep a profile of which the present order dropped other barriers than before. Their waves may know nothing new of them.
+    pub(super) dropped: &'a BTreeSet<Uuid>,
 }
 
 /// The waves of all clusters.
@@ -64,23 +66,22 @@ pub(super) struct Waves {
     put_in: HashMap<Uuid, ClusterId>,
     /// Barriers of the profile that a node keeps and the present order no longer has. They are open.
     dropped: HashMap<Uuid, Arc<[desired::Barrier]>>,
-    /// Nodes of which this pass dropped others. What a wave knows of them may be the same.
-    dropped_others: BTreeSet<Uuid>,
     /// The revision that the last pass was for.
     followed: Revision,
 }
 
 impl Waves {
-    /// Notes the barriers of a node's profile that the present order no longer has.
-    pub(super) fn set_dropped(&mut self, node: Uuid, barriers: Arc<[desired::Barrier]>) {
-        let now = Arc::clone(&barriers);
-        let before = if barriers.is_empty() { self.dropped.remove(&node) } else { self.dropped.insert(node, barriers) };
-        if before.unwrap_or_default() != now {
-            self.dropped_others.insert(node);
-        }
+    /// Notes the barriers of a node's profile that the present order no longer has. Returns whether they are others than before.
+    pub(super) fn set_dropped(&mut self, node: Uuid, barriers: &Arc<[desired::Barrier]>) -> bool {
+        let before = if barriers.is_empty() {
+            self.dropped.remove(&node)
+        } else {
+            self.dropped.insert(node, Arc::clone(barriers))
+        };
+        before.unwrap_or_default() != *barriers
     }
 
-    /// The clusters whose barriers may be others after a change of these nodes: those that they are in, and those whose waves have them.
+    /// The clusters in which a change of these nodes may open or shut barriers: those that they are in, and those whose waves have them.
     pub(super) fn clusters_of(&self, fleet: &Fleet, nodes: impl IntoIterator<Item = Uuid>) -> BTreeSet<ClusterId> {
         let both = |node| [fleet.cluster_of_node(NodeId(node)), self.put_in.get(&node).copied()];
         nodes.into_iter().flat_map(both).flatten().collect()
@@ -98,7 +99,7 @@ impl Waves {
         self.of.clear();
     }
 
-    /// Takes in what a pass touched, and grants what is open by it. Gives the nodes for which other barriers are open than before.
+    /// Takes in what a pass touched, and grants what is open by it. Returns the nodes whose open barriers changed.
     pub(super) fn update(
         &mut self,
         fleet: &Fleet,
@@ -130,16 +131,15 @@ impl Waves {
                 wave.put_results(&results, NodeId(*node), tasks, affected.entry(cluster).or_default());
             }
         }
-        for node in std::mem::take(&mut self.dropped_others).into_iter().map(NodeId) {
+        for node in touched.dropped.iter().copied().map(NodeId) {
             if let Some(cluster) = fleet.cluster_of_node(node) {
                 affected.entry(cluster).or_default().add_node(node);
             }
         }
-        let granted =
-            affected.iter().flat_map(|(cluster, affected)| self.grant(results.table, *cluster, affected, revision));
-        let granted = granted.collect();
         self.followed = revision;
-        granted
+        let grant =
+            |(cluster, affected): (&ClusterId, &Affected)| self.grant(results.table, *cluster, affected, revision);
+        affected.iter().flat_map(grant).collect()
     }
 
     fn put_nodes(
@@ -239,9 +239,9 @@ mod tests {
         put(&mut model, NODE, NodeName::new("n").ok(), spec);
         let (table, mut waves) = (table(), Waves::default());
         let (nodes, results) = (BTreeSet::from([NODE]), BTreeMap::new());
-        let touched = Touched { nodes: &nodes, results: &results };
+        let touched = Touched { nodes: &nodes, results: &results, dropped: &nodes };
         let barrier = desired::Barrier { task: "t".to_owned(), selector: "kind=node".to_owned() };
-        waves.set_dropped(NODE, Arc::from([barrier]));
+        assert!(waves.set_dropped(NODE, &Arc::from([barrier])));
         waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(1));
         assert_eq!([waves.of.len(), waves.put_in.len(), waves.dropped.len()], [1; 3]);
         model.remove::<NodeSpec>(NODE).unwrap();

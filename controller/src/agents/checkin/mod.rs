@@ -125,13 +125,18 @@ impl CheckIns {
             gives_back: std::mem::take(&mut said.gives_back),
         };
         let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
-        let opening = Opening { said: &words, held: said.held, says_more: is_more, from: peer.address };
+        let opening = Opening {
+            said: &words,
+            held: said.held,
+            observation: said.observation_digest,
+            says_more: is_more,
+            from: peer.address,
+        };
         let begun = slot.begin(now, &opening, || self.intake.stored(slot.node()));
         if let Some(addresses) = begun.two_hosts {
             self.alarm(&slot, peer, addresses);
         }
-        if slot.has_stored(said.observation_digest) {
-            // An Observation that was refused came between.
+        if begun.refusal_ended {
             self.desired.status().note_report(slot.node(), Part::Observation, &Ok(()));
         }
         if begun.before != Liveness::Connected {

@@ -122,7 +122,7 @@ impl Affected {
         self.nodes.extend([before, after].into_iter().filter_map(Waiting::only));
     }
 
-    /// Takes in that other barriers are open for a node of which no wave knows.
+    /// Adds a node whose open barriers changed by something that its wave does not know.
     pub fn add_node(&mut self, node: NodeId) {
         self.nodes.insert(node);
     }
