@@ -25,6 +25,8 @@ const NODE: Uuid = Uuid::from_u128(1);
 struct Slow {
     /// How long results take.
     results_take: Mutex<Duration>,
+    /// The Observations that were to be stored, by their traits; one of no trait is refused.
+    observed: Mutex<Vec<Vec<String>>>,
     reports: Mutex<Vec<Progress>>,
     said: Mutex<Vec<Option<String>>>,
     seen: Mutex<Vec<Seen>>,
@@ -35,8 +37,11 @@ impl Intake for Slow {
         Stored::default()
     }
 
-    fn observed(&self, _: Uuid, _: PartDigest, _: Observation) -> BoxFuture<'_, Result<Taken, IntakeError>> {
-        Box::pin(async { Ok(Taken::Whole) })
+    fn observed(&self, _: Uuid, _: PartDigest, said: Observation) -> BoxFuture<'_, Result<Taken, IntakeError>> {
+        let taken =
+            if said.traits.is_empty() { Err(IntakeError::Refused("no trait".to_owned())) } else { Ok(Taken::Whole) };
+        lock(&self.observed).push(said.traits);
+        Box::pin(async { taken })
     }
 
     fn results(&self, _: Uuid, _: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
@@ -235,6 +240,29 @@ async fn a_report_never_takes_the_place_of_one_that_a_later_check_in_brought() {
         assert!(matches!(passed.answer, CheckInAnswer::Superseded));
         assert_eq!(*lock(&site.slow.reports), kept);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn x01_what_was_refused_is_refused_again_after_the_host_said_what_is_stored() {
+    let site = Site::new();
+    let of = |traits: &[&str]| {
+        let traits = traits.iter().map(|name| (*name).to_owned()).collect();
+        Observation { traits, ..Observation::default() }
+    };
+    let observe = async |observation: Observation| {
+        let version = WireVersion::CURRENT;
+        let observation_digest = digest_part(version, &encode_part(version, &observation));
+        site.check_in(CheckIn { observation_digest, observation: Some(observation), wait_ms: 30_000, ..quiet() }).await;
+    };
+    for said in [of(&["A"]), of(&[]), of(&["A"]), of(&[]), of(&[])] {
+        observe(said).await;
+    }
+    let (kept, refused) = (vec!["A".to_owned()], vec![]);
+    assert_eq!(
+        *lock(&site.slow.observed),
+        [kept, refused.clone(), refused],
+        "each once, until the host says something else"
+    );
 }
 
 #[tokio::test(start_paused = true)]
