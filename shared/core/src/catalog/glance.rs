@@ -332,7 +332,8 @@ mod tests {
         .unwrap();
         let named = prefixed(&spec, "OS::Nova::Flavor");
         assert_eq!(named.properties.keys().collect::<Vec<_>>(), ["hw:a"]);
-        assert_eq!((named.objects[0].required[0].as_str(), named.objects[0].properties.len()), ("hw:b", 1));
+        assert_eq!(named.objects[0].required, ["hw:b"]);
+        assert_eq!(named.objects[0].properties.keys().collect::<Vec<_>>(), ["hw:b"]);
         assert_eq!(prefixed(&spec, "Nope"), spec);
     }
 }

@@ -260,6 +260,9 @@ mod tests {
         {
             assert_eq!(with(&pattern).unfit(&json!("c"), Written::Text), None, "{pattern}");
         }
+        // One of a few hundred states, as of a list of host names, is looked at.
+        let said = with("^([a-z]{1,20}-){1,10}[0-9]{1,4}$").unfit(&json!("rack 1"), Written::Text);
+        assert!(said.is_some_and(|said| said.starts_with("\"rack 1\" has not the pattern ")));
     }
 
     #[test]

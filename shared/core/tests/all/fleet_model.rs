@@ -17,6 +17,7 @@ use stemma_core::object::{
 };
 use stemma_core::resolve::{PlainAnswer, Resolution, ResolveCache, resolve_fleet, resolve_node};
 use stemma_core::task::Task;
+use stemma_core::traits::Trait;
 use uuid::Uuid;
 
 use crate::made::{Made, changes, objects, reading, site, tasks};
@@ -221,6 +222,21 @@ fn an_unplaced_node_has_labels_and_no_tasks() {
     let spare = made.plain("spare");
     assert_eq!((spare.labels.len(), spare.tasks.len(), spare.task_digest), (1, 0, None));
     assert!(made.answer("spare").place().is_none());
+}
+
+#[test]
+fn the_plain_traits_of_a_node_are_all_but_the_suppressed_ones() {
+    let mut documents = reading(&tasks());
+    documents[7]["traits"] = json!(["CUSTOM_SET", "HW_CPU_X86_VMX"]);
+    documents[7]["suppressed_traits"] = json!(["CUSTOM_SEEN_BY_HOST"]);
+    let mut made = Made::of(&documents);
+    let id = made.node("web-1").id();
+    let traits = ["CUSTOM_SEEN_BY_HOST", "HW_CPU_X86_AVX2"].map(|one| Trait::new(one).expect("a trait"));
+    let seen = Observation { traits: Arc::new(traits.into_iter().collect()), ..Observation::default() };
+    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    let plain = made.plain("web-1").traits;
+    assert_eq!(plain.iter().collect::<Vec<_>>(), ["CUSTOM_SET", "HW_CPU_X86_AVX2", "HW_CPU_X86_VMX"]);
+    assert!(made.plain("db-2").traits.is_empty());
 }
 
 #[test]
