@@ -2,16 +2,18 @@
 //!
 //! No fuzzer that wants a nightly compiler: a target is a function over bytes, run on what is kept (the cases that a
 //! target names, and the files below `corpus/TARGET`, where whatever once broke it is put), on mutations of it and on
-//! random bytes, for two seconds, or for 30 with `STEMMA_TEST_LONG=1`. A failure says its case's seed; `STEMMA_SEED`
-//! begins with that case.
+//! random bytes, for two seconds of CPU time, or for 30 with `STEMMA_TEST_LONG=1`: beside other tests as many as alone. A failure says its
+//! case's seed; `STEMMA_SEED` begins with that case.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::chance::{Chance, is_long};
 
-/// How long a target runs.
+/// How much CPU time a target has.
 const USUAL: Duration = Duration::from_secs(2);
 /// The same, when there is time.
 const LONG: Duration = Duration::from_secs(30);
@@ -80,15 +82,21 @@ pub fn run(target: &str, cases: &[Vec<u8>], check: impl Fn(&[u8])) {
     }
     let given = std::env::var("STEMMA_SEED").ok().map(|seed| seed.parse().expect("STEMMA_SEED is a number"));
     let first: u64 = given.unwrap_or_else(now_ns);
-    let until = Instant::now() + if is_long() { LONG } else { USUAL };
+    let until = cpu_time() + if is_long() { LONG } else { USUAL };
     let mut seed = first;
     loop {
         attempt(target, Some(seed), &draw(&mut Chance::new(seed), &kept), &check);
         seed = seed.wrapping_add(1);
-        if Instant::now() >= until {
+        if cpu_time() >= until {
             return;
         }
     }
+}
+
+/// The CPU time that this thread has had.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a time since the thread began")
 }
 
 /// The cases that are kept in files.

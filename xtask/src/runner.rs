@@ -10,10 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use regex_lite::Regex;
 
-use crate::cargo::{command, root, runs};
+use crate::cargo::{command, root};
 
 /// How many tests cargo-nextest runs at once on each CPU: most of those that start programs wait for them half of the time.
 const TESTS_PER_CPU: usize = 2;
+
+/// The oldest cargo-nextest that reads `.config/nextest.toml`, which names it too.
+const OLDEST_NEXTEST: [u32; 3] = [0, 9, 115];
 
 /// A program that runs tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +41,16 @@ pub(crate) struct TestRun {
 impl Runner {
     /// Returns the runner of this machine.
     pub(crate) fn here() -> Self {
-        if runs("cargo", &["nextest", "--version"]) { Self::Nextest } else { Self::CargoTest }
+        let said = command("cargo", &["nextest", "--version"]).output().map(|said| said.stdout).unwrap_or_default();
+        let version = nextest_version(&String::from_utf8_lossy(&said));
+        if version.is_some_and(|version| version >= OLDEST_NEXTEST) { Self::Nextest } else { Self::CargoTest }
     }
 
     /// The name that people know it by.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nextest => "cargo-nextest",
-            Self::CargoTest => "cargo test (cargo-nextest is not installed)",
+            Self::CargoTest => "cargo test (no cargo-nextest of 0.9.115 or later is installed)",
         }
     }
 
@@ -68,6 +73,13 @@ impl Runner {
         command.args(packages);
         Some(command)
     }
+}
+
+/// Reads the version of what `cargo nextest --version` says.
+fn nextest_version(said: &str) -> Option<[u32; 3]> {
+    let version = said.strip_prefix("cargo-nextest ")?.split([' ', '\n', '-', '+']).next()?;
+    let mut parts = version.split('.').map(|part| part.parse().ok());
+    Some([parts.next()??, parts.next()??, parts.next()??])
 }
 
 /// Takes away what an earlier run with this profile said, so that it is not taken for what the next one says.
@@ -140,6 +152,36 @@ test flaky ... FAILED
     </testsuite>
 </testsuites>
 "#;
+
+    #[test]
+    fn an_older_cargo_nextest_is_told_from_one_that_reads_the_configuration() {
+        for (said, version) in [
+            ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143\n", Some([0, 9, 143])),
+            ("cargo-nextest 0.9.100\n", Some([0, 9, 100])),
+            ("cargo-nextest 1.0.0-rc.1 (x)\n", Some([1, 0, 0])),
+            ("error: no such command: `nextest`\n", None),
+            ("", None),
+        ] {
+            assert_eq!(nextest_version(said), version, "{said:?}");
+        }
+        assert!([0, 9, 100] < OLDEST_NEXTEST && [0, 10, 0] > OLDEST_NEXTEST);
+    }
+
+    #[test]
+    fn the_profile_of_ci_ends_tests_that_hang_and_writes_the_report_that_names_retries() {
+        let configuration = include_str!("../../.config/nextest.toml");
+        let (general, of_ci) = configuration.split_once("[profile.ci]\n").expect("the profile");
+        assert!(general.contains("nextest-version = \"0.9.115\""), "{OLDEST_NEXTEST:?} stands here too");
+        let of_ci = of_ci.split_once("[[profile.ci.overrides]]").expect("exceptions").0;
+        for line in [
+            "fail-fast = false",
+            "slow-timeout = { period = \"60s\", terminate-after = 5 }",
+            "[profile.ci.junit]\npath = \"junit.xml\"",
+        ] {
+            assert!(of_ci.contains(line), "{line}");
+        }
+        assert!(!of_ci.contains("retries"), "only tests that start programs are run again");
+    }
 
     #[test]
     fn a_report_names_each_test_with_its_time_and_whether_it_needed_a_retry() {

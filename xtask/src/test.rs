@@ -99,8 +99,9 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
     }
     runner::forget(options.profile())?;
     let result = stages.step("tests", tests);
-    say_tests(options, runner)?;
+    let said = say_tests(options, runner);
     result?;
+    said?;
     match runner.examples(options.packages()) {
         Some(examples) => stages.step("examples of the documentation", examples),
         None => Ok(()),
@@ -108,10 +109,14 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
 }
 
 /// Says which tests passed only when they were run again, and which took longest.
+///
+/// # Errors
+/// The runner writes a report and there is none, or it cannot be read: nobody knows which tests were run again.
 fn say_tests(options: &Options, runner: Runner) -> Result<()> {
     let mut tests = runner::last_run(options.profile())?;
     if tests.is_empty() && runner == Runner::Nextest {
-        println!("== there is no report of the tests at {}", runner::report(options.profile()).display());
+        let report = runner::report(options.profile());
+        bail!("there is no report of the tests at {}: it is not known which were run again", report.display());
     }
     for test in tests.iter().filter(|test| test.is_flaky) {
         println!("== PASSED ONLY ON THE RETRY, an open defect (docs/testing.md): {}", test.name);

@@ -163,6 +163,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use stemma_wire::message::observed::Outcome;
+
     use super::*;
     use crate::host::memory::MemoryHost;
 
@@ -189,6 +191,27 @@ mod tests {
         let third = said.check_in(WireVersion::CURRENT);
         assert_eq!((third.observation, third.report), (None, None));
         assert_eq!(third.gives_back, [GiveBack::Lease(LeaseKind::Mend)], "what came after the check-in is not lost");
+    }
+
+    #[test]
+    fn results_that_do_not_all_fit_are_followed_by_the_rest_soon() {
+        let mut said = Outbox::observe(&MemoryHost::new());
+        let result = |sequence| TaskResult {
+            sequence,
+            task_set: PartDigest([0; 32]),
+            task: "motd".to_owned(),
+            outcome: Outcome::Changed,
+            message: String::new(),
+            output: String::new(),
+            diff: String::new(),
+            duration_ms: 0,
+        };
+        said.hear(FromApply::Results((1..=300).map(result).collect()));
+        let first = said.check_in(WireVersion::CURRENT);
+        assert_eq!((first.results.len(), first.wait_ms), (256, 2_000));
+        said.acknowledged(&news(256, None));
+        let rest = said.check_in(WireVersion::CURRENT);
+        assert_eq!((rest.results.len(), rest.wait_ms), (44, 45_000));
     }
 
     #[test]

@@ -546,6 +546,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn results_that_come_in_a_pass_that_cannot_store_open_a_barrier_in_the_next_one() {
+        let small = Small::new().await;
+        small.put_waiting().await;
+        small.reconciler.start().await;
+        small.reconciler.pass().await;
+        small.put_result(NODE).await;
+        small.put_result(STAYS).await;
+        // A node of another cluster has something to store.
+        small.put_node(Uuid::from_u128(6), Some(FAR)).await;
+        small.store.plan_commits([Some(Fault::CommitLost)]);
+        small.reconciler.pass().await;
+        assert!(small.reconciler.memory().left_moved.contains_key(&NODE), "they are left to do");
+        small.reconciler.pass().await;
+        assert_eq!(small.waited_for(), []);
+    }
+
+    #[tokio::test]
     async fn a_result_opens_a_barrier_in_the_pass_that_hears_of_it_and_else_in_a_full_one_that_counts_it() {
         for (is_heard_of, found) in [(true, 0), (false, 1)] {
             let small = Small::new().await;

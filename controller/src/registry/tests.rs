@@ -74,6 +74,37 @@ async fn a_request_that_changes_nothing_is_made_once_as_well() {
 }
 
 #[tokio::test]
+async fn a_request_that_was_made_meanwhile_is_answered_as_it_was_then() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, cache) = followed(&directory).await;
+    let registry = Registry::new(Arc::clone(&store), cache, Arc::new(FixedClock(3600)));
+    let caller = marked(Uuid::from_u128(1));
+    // Between the decision and its commit, as the same request on another connection.
+    let make = || {
+        let answer = Answer::json(201, json!({"made": "first"}));
+        let record = RequestRecord { at: Timestamp(3_600_000), hash: "the same".to_owned(), answer, asked_by: None };
+        let at = key::request(&caller.who.name, Uuid::from_u128(1));
+        let put = Transaction::new().put(at, codec::encode(&record));
+        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let commit = || runtime().block_on(store.commit(put)).unwrap();
+        std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
+    };
+    let decided = std::sync::atomic::AtomicUsize::new(0);
+    let decide = |_: &Context<'_>| {
+        if decided.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+            make();
+        }
+        let mut draft = Draft::default();
+        draft.entry(Op::Put { key: "test/1".into(), value: "{}".into() });
+        Ok(Decision { draft, answer: Answer::json(201, json!({"made": "second"})) })
+    };
+    let (answer, _) = registry.write_at(&caller, decide).await.unwrap();
+    assert_eq!((answer.status, &answer.body["made"]), (201, &json!("first")));
+    assert_eq!(decided.into_inner(), 1, "it is not decided again");
+    assert!(store.snapshot().await.unwrap().get(b"test/1").await.unwrap().is_none(), "nothing was written");
+}
+
+#[tokio::test]
 async fn more_records_than_are_read_at_once_are_all_forgotten() {
     let directory = tempfile::tempdir().unwrap();
     let (store, cache) = followed(&directory).await;

@@ -366,8 +366,9 @@ async fn s26_a_deleted_nodes_certificate_is_dead_also_when_it_is_made_again() {
     assert_eq!(cut.unwrap_err().kind, "auth.revoked", "it is cut, and not answered when its time is over");
     assert_eq!(host.check_in(0).await.unwrap_err().kind, "auth.revoked");
     let request = stemma_wire::message::enroll::RenewRequest { csr: asking().csr };
-    let got = refused(&send(&mut host.client, Method::POST, "/agent/v1/renew", encode(&request)).await);
-    assert_eq!(got.kind, "auth.revoked", "nor does it renew");
+    let response = send(&mut host.client, Method::POST, "/agent/v1/renew", encode(&request)).await;
+    assert_eq!(refused(&response).kind, "auth.revoked", "nor does it renew");
+    assert_eq!(response.headers()["connection"], "close", "its connection ends");
     // Made again under the same uuid and joined anew: the old certificate stays dead.
     let name = NodeName::new("web-1").unwrap();
     let caller = admin();

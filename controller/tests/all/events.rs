@@ -16,9 +16,10 @@ use stemma_controller::records::{codec, key};
 use stemma_controller::registry::Registry;
 use stemma_controller::store::{RedbOptions, Transaction};
 use stemma_core::object::{ClusterId, Observation, ReportedLabel, Timestamp};
+use stemma_core::status::{Facts, Liveness};
 use tokio::time::{Instant, timeout};
 
-use crate::fleet::{Moving, PATIENCE, digest_of};
+use crate::fleet::{Fleet, Moving, PATIENCE, digest_of};
 use crate::served::Served;
 
 /// One event: its id, its class and what it tells.
@@ -256,6 +257,38 @@ async fn a_client_that_takes_nothing_for_ten_seconds_is_cut_and_told_why() {
             assert!(stream.next().await.is_none(), "it has ended");
         }
     }
+}
+
+#[tokio::test]
+async fn a_client_that_missed_more_changes_of_states_than_are_kept_is_told_where_all_nodes_stand() {
+    let (served, fleet) = (site().await, Fleet::start().await);
+    let table = Arc::clone(&fleet.parts().desired);
+    let nodes = served.api().cache().model().nodes.iter().map(|node| node.meta.uuid).collect::<Vec<_>>();
+    let stand = |node: usize, is_placed| {
+        table.status().set_facts(nodes[node], Facts { is_placed, ..Facts::default() }, || Liveness::Absent);
+    };
+    (0..nodes.len()).for_each(|node| stand(node, true));
+    let api = Arc::new(Api { desired: Some(Arc::clone(&table)), ..Api::clone(&served.api()) });
+    let mut stream = Stream::open(api, "/v1/events?class=status", None).await;
+    let told = async |stream: &mut Stream| {
+        let mut told = BTreeMap::new();
+        while told.len() < nodes.len() {
+            let (_, _, data) = stream.next().await.unwrap();
+            told.insert(data["name"].as_str().unwrap().to_owned(), data["state"].as_str().unwrap().to_owned());
+        }
+        told
+    };
+    let before = told(&mut stream).await;
+    // More changes than are kept, all of one node, and the last one of another before them: no await lets the stream look meanwhile.
+    stand(0, false);
+    (0..=16 * 1024).for_each(|n| stand(1, n % 2 == 1));
+    let after = told(&mut stream).await;
+    assert_eq!(before.into_values().filter(|state| state == "unplaced").count(), 0);
+    assert_eq!(
+        after.into_values().collect::<Vec<_>>(),
+        ["unplaced", "unplaced"],
+        "also of the node whose change is no longer kept"
+    );
 }
 
 #[tokio::test]

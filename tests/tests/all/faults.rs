@@ -261,6 +261,7 @@ fn f26_who_stood_still_goes_on_where_it_was() -> Result<()> {
     let (fleet, web) = converged()?;
     let still = Duration::from_secs(if is_long() { 60 } else { 3 });
     signal("STOP", fleet.controller_id())?;
+    eventually("the controller stands still", || stands_still(fleet.controller_id()))?;
     let write = fleet.begin(&["label", "nodegroup", "prod/frontends", "tier=while-it-stood"])?;
     std::thread::sleep(still);
     signal("CONT", fleet.controller_id())?;
@@ -270,6 +271,7 @@ fn f26_who_stood_still_goes_on_where_it_was() -> Result<()> {
     }
     arrives(&web, "while-it-stood")?;
     signal("STOP", web.id())?;
+    eventually("the agent stands still", || stands_still(web.id()))?;
     edit_tier(&fleet, "while-the-host-stood")?;
     std::thread::sleep(still);
     signal("CONT", web.id())?;

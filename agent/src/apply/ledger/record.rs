@@ -152,6 +152,7 @@ fn checksum(kind: Kind, body: &[u8]) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fmt::Debug;
 
     use stemma_wire::message::desired::Barrier;
@@ -159,7 +160,9 @@ mod tests {
     use stemma_wire::message::{Epoch, PartDigest, Revision};
 
     use super::*;
-    use crate::apply::ledger::{Accepted, OpenBarriers, Performed, Progress};
+    use crate::apply::ledger::{
+        Accepted, HookSnapshot, HostMapRecord, OpenBarriers, Performed, Progress, Reason, Step, StepState, UndoNote,
+    };
 
     #[test]
     fn f13_only_a_whole_record_of_this_kind_is_read() {
@@ -289,5 +292,39 @@ mod tests {
         let progress = Progress { tasks: [("motd".to_owned(), performed)].into() };
         let hex = format!("01 04 6d6f7464 {set_hex} {} 07 02 ac02 e807", "06".repeat(32));
         stands(Kind::Progress, [2, 1], &progress, &hex);
+    }
+    /// The bytes of each other record, each field set.
+    #[test]
+    fn records_of_the_agents_own_types_stand_as_they_did() {
+        let content_hex = "07".repeat(32);
+        for (state, number) in
+            [(StepState::Begun, 0), (StepState::Done, 1), (StepState::Failed, 2), (StepState::Unknown, 3)]
+        {
+            let step = Step { task: "motd".to_owned(), content: [7; 32], state };
+            stands(Kind::Step, [3, 1], &step, &format!("04 6d6f7464 {content_hex} 0{number}"));
+        }
+        stands(Kind::Sequence, [5, 1], &300_u64, "ac02");
+        let one = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        let map = HostMapRecord { path: "/l".to_owned(), owned: one("a", "b"), writing: one("c", "d") };
+        stands(Kind::HostMap, [6, 1], &map, "02 2f6c 01 01 61 01 62 01 01 63 01 64");
+        let names = |name: &str| BTreeSet::from([name.to_owned()]);
+        let told =
+            HookSnapshot { labels: one("a", "b"), annotations: one("c", "d"), traits: names("T"), tags: names("t") };
+        stands(Kind::HookSnapshot, [7, 1], &told, "01 01 61 01 62 01 01 63 01 64 01 01 54 01 01 74");
+        let undo = UndoNote {
+            task: "motd".to_owned(),
+            path: "/m".to_owned(),
+            bytes: Some(vec![1, 2]),
+            attributes: Some((0, 300, 0o644)),
+        };
+        stands(Kind::Undo, [10, 1], &undo, "04 6d6f7464 02 2f6d 01 02 0102 01 00 ac02 a403");
+        stands(Kind::SealKey, [12, 1], &[7_u8; 32], &content_hex);
+        stands(Kind::Refreshes, [13, 1], &names("motd"), "01 04 6d6f7464");
+        let reason = Reason { message: "why".to_owned(), output: "out".to_owned() };
+        let reasons = BTreeMap::from([("motd".to_owned(), reason)]);
+        stands(Kind::Reasons, [14, 1], &reasons, "01 04 6d6f7464 03 776879 03 6f7574");
+        stands(Kind::LookAsked, [15, 1], &300_u64, "ac02");
+        stands(Kind::LookDone, [16, 1], &(300_u64, 2_u64), "ac02 02");
+        stands(Kind::SecretPath, [17, 1], &"/s".to_owned(), "02 2f73");
     }
 }

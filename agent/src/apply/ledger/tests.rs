@@ -86,6 +86,16 @@ fn results_keep_their_numbers_until_they_are_acknowledged() {
 }
 
 #[test]
+fn of_results_that_no_controller_takes_the_oldest_go() {
+    let host = MemoryHost::new();
+    let ledger = ledger(&host);
+    for _ in 0..1002 {
+        ledger.add_results(vec![result("a")]).unwrap();
+    }
+    assert_eq!(sequences(&ledger), (3..=1002).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_young_ledger_goes_on_above_what_the_controller_has() {
     let host = MemoryHost::new();
     ledger(&host).acknowledge(70).unwrap();

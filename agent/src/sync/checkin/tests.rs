@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256};
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::observed::LocalState;
+use stemma_wire::message::signed::{Proof, Signature, SignedDesired};
+use stemma_wire::message::{Epoch, Revision, encode_part};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
@@ -317,4 +319,44 @@ async fn a_check_in_that_is_refused_for_its_version_is_followed_by_one_of_the_ve
     let client = sync.client();
     sync.answered(client, refused(old)).await.unwrap();
     assert!(sync.idle.is_none() && sync.speaks == sync.end.newest());
+}
+
+#[cfg(debug_assertions)]
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn what_a_check_in_said_that_was_refused_for_its_version_is_said_again() {
+    let (old, new) = (WireVersion::CURRENT, WireVersion::THROW_AWAY);
+    let (_root, mut sync, _, _apply) = beginning(&Controller::new());
+    sync.speaks = new;
+    sync.speak();
+    assert!(sync.said.check_in(new).report.is_none(), "it is on its way");
+    sync.parked = None;
+    let client = sync.client();
+    let (status, message) = (hyper::StatusCode::BAD_REQUEST, String::new());
+    sync.answered(client, Err(ExchangeError::Version { asked: new, status, message })).await.unwrap();
+    let next = sync.said.check_in(old);
+    assert!(next.report.is_some() && next.observation.is_some());
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn the_profile_of_an_offer_is_read_in_the_version_that_was_asked_in() {
+    for version in WireVersion::all() {
+        let (_root, mut sync, _, _apply) = beginning(&Controller::new());
+        sync.asked_in = version;
+        let profile = Some(Hash([9; 32]));
+        let task_set = encode_part(version, &TaskSet { profile, ..TaskSet::default() });
+        let (signature, part) = (Signature { bytes: vec![], signer: vec![] }, PartDigest([0; 32]));
+        let offered = SignedDesired {
+            epoch: Epoch([1; 16]),
+            revision: Revision(1),
+            known_digest: part,
+            task_set_digest: part,
+            known: None,
+            task_set: Some(task_set),
+            proof: Proof { index: 0, size: 1, path: vec![], signature },
+            epoch_change: None,
+        };
+        let news = News { acknowledged: 0, observation: None, desired: Some(offered), grants: Vec::new(), next_ms: 0 };
+        sync.offer(news).await.unwrap();
+        assert_eq!(sync.profile, profile, "{version}");
+    }
 }

@@ -23,7 +23,7 @@ const NODE: Uuid = Uuid::from_u128(1);
 /// A store whose writes take their time.
 #[derive(Default)]
 struct Slow {
-    /// How long results take.
+    /// How long results take; one of no task is refused, and all others come too fast.
     results_take: Mutex<Duration>,
     /// The Observations that were to be stored, by their traits; one of no trait is refused.
     observed: Mutex<Vec<Vec<String>>>,
@@ -44,13 +44,14 @@ impl Intake for Slow {
         Box::pin(async { taken })
     }
 
-    fn results(&self, _: Uuid, _: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
+    fn results(&self, _: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
         let take = *lock(&self.results_take);
         Box::pin(async move {
             if !take.is_zero() {
                 tokio::time::sleep(take).await;
             }
-            Err(IntakeError::TooFast)
+            let is_refused = results.iter().any(|result| result.task.is_empty());
+            Err(if is_refused { IntakeError::Refused("no task".to_owned()) } else { IntakeError::TooFast })
         })
     }
 
@@ -263,6 +264,15 @@ async fn x01_what_was_refused_is_refused_again_after_the_host_said_what_is_store
         [kept, refused.clone(), refused],
         "each once, until the host says something else"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn x01_results_that_can_never_be_kept_are_acknowledged_so_that_they_are_not_sent_for_ever() {
+    let site = Site::new();
+    let refused = TaskResult { task: String::new(), sequence: 7, ..result() };
+    let answered = site.check_in(CheckIn { results: vec![refused], wait_ms: 45_000, ..quiet() }).await;
+    let CheckInAnswer::Current(news) = answered.answer else { panic!("superseded by nobody") };
+    assert_eq!((news.acknowledged, news.next_ms), (7, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -327,3 +327,26 @@ fn refused(error: &StoreError) -> IntakeError {
         | StoreError::Closed => IntakeError::Unavailable,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stemma_wire::message::observed::Progress;
+
+    use super::*;
+
+    #[test]
+    fn a_report_differs_by_each_of_its_fields_but_the_facts() {
+        let said = Report::default();
+        let local = LocalState { paused: true, ..LocalState::default() };
+        for other in [
+            Report { agent_version: "1.2.3".to_owned(), ..said.clone() },
+            Report { findings: vec!["a finding".to_owned()], ..said.clone() },
+            Report { progress: Progress::Waiting, ..said.clone() },
+            Report { local, ..said.clone() },
+        ] {
+            assert!(!is_same_but_facts(&said, &other), "{other:?}");
+        }
+        let facts = [("load".to_owned(), "0.5".to_owned())].into();
+        assert!(is_same_but_facts(&said, &Report { facts, ..said.clone() }));
+    }
+}
