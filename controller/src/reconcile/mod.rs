@@ -559,6 +559,7 @@ mod tests {
         small.reconciler.pass().await;
         assert!(small.reconciler.memory().left_moved.contains_key(&NODE), "they are left to do");
         small.reconciler.pass().await;
+        small.reconciler.pass().await;
         assert_eq!(small.waited_for(), []);
     }
 
