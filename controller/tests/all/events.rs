@@ -278,11 +278,11 @@ async fn a_client_that_missed_more_changes_of_states_than_are_kept_is_told_where
         }
         told
     };
-    let before = told(&mut stream).await;
+    let before = timeout(PATIENCE, told(&mut stream)).await.expect("it is told at first");
     // More changes than are kept, all of one node, and the last one of another before them: no await lets the stream look meanwhile.
     stand(0, false);
     (0..=16 * 1024).for_each(|n| stand(1, n % 2 == 1));
-    let after = told(&mut stream).await;
+    let after = timeout(PATIENCE, told(&mut stream)).await.expect("it is told again");
     assert_eq!(before.into_values().filter(|state| state == "unplaced").count(), 0);
     assert_eq!(
         after.into_values().collect::<Vec<_>>(),
