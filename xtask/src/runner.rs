@@ -104,10 +104,9 @@ pub(crate) fn last_run(profile: &str) -> Result<Vec<TestRun>> {
     }
 }
 
-/// Where cargo-nextest writes its report.
+/// Where cargo-nextest writes its report: below the workspace, wherever the target directory is.
 pub(crate) fn report(profile: &str) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    target.join("nextest").join(profile).join("junit.xml")
+    root().join("target/nextest").join(profile).join("junit.xml")
 }
 
 /// Reads the tests of a report in the form of `JUnit`, as cargo-nextest writes it.

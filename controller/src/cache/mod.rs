@@ -74,11 +74,7 @@ impl Cache {
         loop {
             match changes.next().await {
                 Ok(change) => self.take(&change)?,
-                Err(WatchError::Compacted { .. }) => {
-                    let model = load(store).await?;
-                    changes = store.watch(model.revision.next());
-                    self.replace(model);
-                }
+                Err(WatchError::Compacted { .. }) => changes = store.watch(self.read_again(store).await?.next()),
                 Err(WatchError::Store(StoreError::Closed)) => return Ok(()),
                 Err(WatchError::Store(failure)) => {
                     error!(error:err = failure; "the store can no longer be followed");
@@ -86,6 +82,14 @@ impl Cache {
                 }
             }
         }
+    }
+
+    /// Reads the whole store again, after a gap in what was followed. Returns the revision up to which it was read.
+    pub(crate) async fn read_again(&self, store: &dyn Store) -> Result<Revision, StoreError> {
+        let model = load(store).await?;
+        let revision = model.revision;
+        self.replace(model);
+        Ok(revision)
     }
 
     fn take(&self, change: &Change) -> Result<(), StoreError> {

@@ -584,6 +584,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn results_that_came_in_a_gap_of_the_watch_open_a_barrier_in_the_pass_behind_it() {
+        let small = Small::new().await;
+        small.put_waiting().await;
+        small.reconciler.start().await;
+        small.reconciler.pass().await;
+        small.put_result(NODE).await;
+        small.put_result(STAYS).await;
+        // Nobody is told which nodes had results: all is read again.
+        drop(small.cache.take_changes());
+        small.cache.read_again(small.store.as_ref()).await.unwrap();
+        small.reconciler.pass().await;
+        assert_eq!(small.waited_for(), []);
+    }
+
+    #[tokio::test]
     async fn barriers_that_come_of_what_was_touched_meanwhile_are_not_counted_as_missed() {
         let small = Small::new().await;
         small.put_waiting().await;
@@ -592,7 +607,8 @@ mod tests {
         small.put_result(STAYS).await;
         small.reconciler.pass().await;
         small.put_node(NODE, None).await;
-        small.put_node(Uuid::from_u128(6), Some(SECOND)).await;
+        // One of another cluster has something to store: of this one's nodes only the one that left it was touched.
+        small.put_node(Uuid::from_u128(6), Some(FAR)).await;
         // The pass before the full one stores nothing, and leaves it what opens the barrier.
         small.store.plan_commits([Some(Fault::CommitLost)]);
         assert_eq!((small.reconciler.full().await, small.counters.missed.get()), (0, 0));

@@ -268,6 +268,15 @@ mod tests {
         assert!(why.starts_with(expected), "{why}");
     }
 
+    /// The stores that are kept of 118d023 have none: none of their hosts was silent.
+    #[test]
+    fn a_silence_stands_as_118d023_wrote_it() {
+        let record = SeenRecord { lost: true, since: Timestamp(7) };
+        let stored = br#"{"schema":1,"record":{"lost":true,"since":7}}"#;
+        assert_eq!(&codec::encode(&record)[..], stored);
+        assert_eq!(codec::decode::<SeenRecord>(stored).unwrap(), record);
+    }
+
     #[cfg(debug_assertions)]
     #[test]
     fn a_stored_task_set_is_known_by_its_digest_in_every_wire_version() {

@@ -63,7 +63,8 @@ impl Stream {
 
     /// The next text as it was sent, which may be a comment; `None` where the stream ends.
     async fn sent(&mut self) -> Option<String> {
-        let data = self.body.frame().await?.unwrap().into_data().unwrap();
+        let frame = timeout(PATIENCE, self.body.frame()).await.expect("something is sent in time");
+        let data = frame?.unwrap().into_data().unwrap();
         Some(std::str::from_utf8(&data).unwrap().to_owned())
     }
 
