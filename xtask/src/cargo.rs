@@ -46,18 +46,27 @@ pub(crate) fn step(name: &str, mut command: Command) -> Result<()> {
 /// # Errors
 /// When it cannot be installed.
 pub(crate) fn installed(subcommand: &str, name: &str, release: &str) -> Result<()> {
-    let version = command("cargo", &[subcommand, "--version"]).output();
-    if version.is_ok_and(|version| is_of(&String::from_utf8_lossy(&version.stdout), release)) {
+    if is_of(&said_of_version(subcommand), release) {
         return Ok(());
     }
     let wanted = format!("^{release}");
     step(&format!("install {name}"), command("cargo", &["install", "--locked", "--quiet", name, "--version", &wanted]))
 }
 
-/// Whether what a program says of its version, its name and then the version, is of a release.
+/// Returns what a subcommand of cargo says of its version; empty where it is not installed.
+pub(crate) fn said_of_version(subcommand: &str) -> String {
+    let said = command("cargo", &[subcommand, "--version"]).output().map(|said| said.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Returns the version in what a program says of it, which is its name and then the version.
+pub(crate) fn version_in(said: &str) -> Option<&str> {
+    said.split_whitespace().nth(1)
+}
+
+/// Whether what a program says of its version is of a release.
 fn is_of(said: &str, release: &str) -> bool {
-    let version = said.split_whitespace().nth(1).and_then(|version| version.strip_prefix(release));
-    version.is_some_and(|rest| rest.starts_with('.'))
+    version_in(said).and_then(|version| version.strip_prefix(release)).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Whether a command runs here with status 0.

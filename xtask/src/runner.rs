@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use regex_lite::Regex;
 
-use crate::cargo::{command, root};
+use crate::cargo::{command, root, said_of_version, version_in};
 
 /// How many tests cargo-nextest runs at once on each CPU: most of those that start programs wait for them half of the time.
 const TESTS_PER_CPU: usize = 2;
 
-/// The oldest cargo-nextest that reads `.config/nextest.toml`, which names it too.
-const OLDEST_NEXTEST: [u32; 3] = [0, 9, 115];
+/// How cargo-nextest is to run the tests.
+const CONFIGURATION: &str = include_str!("../../.config/nextest.toml");
 
 /// A program that runs tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,16 +41,14 @@ pub(crate) struct TestRun {
 impl Runner {
     /// Returns the runner of this machine.
     pub(crate) fn here() -> Self {
-        let said = command("cargo", &["nextest", "--version"]).output().map(|said| said.stdout).unwrap_or_default();
-        let version = nextest_version(&String::from_utf8_lossy(&said));
-        if version.is_some_and(|version| version >= OLDEST_NEXTEST) { Self::Nextest } else { Self::CargoTest }
+        if reads_configuration(&said_of_version("nextest")) { Self::Nextest } else { Self::CargoTest }
     }
 
     /// The name that people know it by.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nextest => "cargo-nextest",
-            Self::CargoTest => "cargo test (no cargo-nextest of 0.9.115 or later is installed)",
+            Self::CargoTest => "cargo test (no cargo-nextest that reads .config/nextest.toml is installed)",
         }
     }
 
@@ -75,10 +73,16 @@ impl Runner {
     }
 }
 
-/// Reads the version of what `cargo nextest --version` says.
-fn nextest_version(said: &str) -> Option<[u32; 3]> {
-    let version = said.strip_prefix("cargo-nextest ")?.split([' ', '\n', '-', '+']).next()?;
-    let mut parts = version.split('.').map(|part| part.parse().ok());
+/// Whether the cargo-nextest that says this of its version is as new as the configuration asks for.
+fn reads_configuration(said: &str) -> bool {
+    let asked = CONFIGURATION.split_once("nextest-version = \"").and_then(|(_, rest)| rest.split_once('"'));
+    let asked = asked.and_then(|(version, _)| numbers(version));
+    version_in(said).and_then(numbers).is_some_and(|present| asked.is_some_and(|asked| present >= asked))
+}
+
+/// The three numbers of a version.
+fn numbers(version: &str) -> Option<[u32; 3]> {
+    let mut parts = version.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
     Some([parts.next()??, parts.next()??, parts.next()??])
 }
 
@@ -154,23 +158,23 @@ test flaky ... FAILED
 
     #[test]
     fn an_older_cargo_nextest_is_told_from_one_that_reads_the_configuration() {
-        for (said, version) in [
-            ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143\n", Some([0, 9, 143])),
-            ("cargo-nextest 0.9.100\n", Some([0, 9, 100])),
-            ("cargo-nextest 1.0.0-rc.1 (x)\n", Some([1, 0, 0])),
-            ("error: no such command: `nextest`\n", None),
-            ("", None),
+        for (said, reads) in [
+            ("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143\n", true),
+            ("cargo-nextest 0.9.115\n", true),
+            ("cargo-nextest 0.9.114\n", false),
+            ("cargo-nextest 0.9.100\n", false),
+            ("cargo-nextest 0.10.0\n", true),
+            ("cargo-nextest 1.0.0-rc.1 (x)\n", true),
+            ("error: no such command: `nextest`\n", false),
+            ("", false),
         ] {
-            assert_eq!(nextest_version(said), version, "{said:?}");
+            assert_eq!(reads_configuration(said), reads, "{said:?}");
         }
-        assert!([0, 9, 100] < OLDEST_NEXTEST && [0, 10, 0] > OLDEST_NEXTEST);
     }
 
     #[test]
     fn the_profile_of_ci_ends_tests_that_hang_and_writes_the_report_that_names_retries() {
-        let configuration = include_str!("../../.config/nextest.toml");
-        let (general, of_ci) = configuration.split_once("[profile.ci]\n").expect("the profile");
-        assert!(general.contains("nextest-version = \"0.9.115\""), "{OLDEST_NEXTEST:?} stands here too");
+        let (_, of_ci) = CONFIGURATION.split_once("[profile.ci]\n").expect("the profile");
         let of_ci = of_ci.split_once("[[profile.ci.overrides]]").expect("exceptions").0;
         for line in [
             "fail-fast = false",

@@ -100,8 +100,7 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
     runner::forget(options.profile())?;
     let result = stages.step("tests", tests);
     let said = say_tests(options, runner);
-    result?;
-    said?;
+    result.and(said)?;
     match runner.examples(options.packages()) {
         Some(examples) => stages.step("examples of the documentation", examples),
         None => Ok(()),

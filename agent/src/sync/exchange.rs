@@ -239,7 +239,8 @@ mod tests {
 
     /// Fetches what has this hash from its place, and gives what apply hears meanwhile.
     async fn fetched(
-        (body, place): (Vec<u8>, BodyKind),
+        place: BodyKind,
+        body: Vec<u8>,
         hash: Hash,
     ) -> (Result<bool, ExchangeError>, Vec<Vec<u8>>, Vec<String>) {
         let (target, asked) = server(body).await;
@@ -268,24 +269,25 @@ mod tests {
             for length in [0, 1, 5_000_000] {
                 let body: Vec<u8> = (0..length).map(|at: u32| at.to_le_bytes()[0]).collect();
                 let hash = hash_content(&body);
-                let (given, pieces, asked) = fetched((body.clone(), BodyKind::Blob), hash).await;
+                let (given, pieces, asked) = fetched(BodyKind::Blob, body.clone(), hash).await;
                 assert!(given.unwrap());
                 assert_eq!(asked, [format!("GET /agent/v1/blobs/{hash} HTTP/1.1")]);
                 assert_eq!(pieces[0], b"", "it is begun");
                 assert!(pieces.iter().all(|piece| piece.len() <= PIECE));
                 assert!(pieces.concat() == body, "{length}");
             }
-            let (given, ..) = fetched((b"other".to_vec(), BodyKind::Blob), Hash([1; 32])).await;
+            let (given, ..) = fetched(BodyKind::Blob, b"other".to_vec(), Hash([1; 32])).await;
             assert!(matches!(given, Err(ExchangeError::OtherBytes(_))));
         };
         tokio::task::LocalSet::new().run_until(turn).await;
     }
+
     #[tokio::test(flavor = "current_thread")]
     async fn a_profile_that_is_larger_than_any_is_not_taken_to_its_end() {
         let turn = async {
             let body = vec![0; Profile::MAX_BYTES + PIECE];
             let hash = hash_content(&body);
-            let (given, pieces, _) = fetched((body, BodyKind::Profile), hash).await;
+            let (given, pieces, _) = fetched(BodyKind::Profile, body, hash).await;
             let error = format!("{:?}", given.unwrap_err());
             assert!(error.contains(&format!("it is larger than {} bytes", Profile::MAX_BYTES)), "{error}");
             assert!(pieces.concat().len() <= Profile::MAX_BYTES);

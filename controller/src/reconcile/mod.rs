@@ -498,6 +498,15 @@ mod tests {
             }
         }
 
+        /// One in which the second group's node waits, and nothing is left to do.
+        async fn waiting() -> Self {
+            let small = Self::new().await;
+            small.put_waiting().await;
+            small.reconciler.start().await;
+            small.reconciler.pass().await;
+            small
+        }
+
         /// Puts that a node has succeeded in task a of what it is to have.
         async fn put_result(&self, node: Uuid) {
             let (_, task_set) = self.reconciler.table.digests(node).unwrap();
@@ -528,10 +537,7 @@ mod tests {
     async fn a_node_that_moved_in_a_pass_that_could_not_store_leaves_no_barrier_shut() {
         let nowhere = Uuid::from_u128(99);
         for to in [None, Some(SECOND), Some(FAR), Some(nowhere)] {
-            let small = Small::new().await;
-            small.put_waiting().await;
-            small.reconciler.start().await;
-            small.reconciler.pass().await;
+            let small = Small::waiting().await;
             assert_eq!(small.waited_for(), [NodeId(NODE), NodeId(STAYS)]);
             small.put_node(NODE, to).await;
             // One that is new has something to store.
@@ -547,10 +553,7 @@ mod tests {
 
     #[tokio::test]
     async fn results_that_come_in_a_pass_that_cannot_store_open_a_barrier_in_the_next_one() {
-        let small = Small::new().await;
-        small.put_waiting().await;
-        small.reconciler.start().await;
-        small.reconciler.pass().await;
+        let small = Small::waiting().await;
         small.put_result(NODE).await;
         small.put_result(STAYS).await;
         // A node of another cluster has something to store.
@@ -566,11 +569,8 @@ mod tests {
     #[tokio::test]
     async fn a_result_opens_a_barrier_in_the_pass_that_hears_of_it_and_else_in_a_full_one_that_counts_it() {
         for (is_heard_of, found) in [(true, 0), (false, 1)] {
-            let small = Small::new().await;
+            let small = Small::waiting().await;
             let missed = || small.counters.missed.get();
-            small.put_waiting().await;
-            small.reconciler.start().await;
-            small.reconciler.pass().await;
             small.put_result(NODE).await;
             small.put_result(STAYS).await;
             if !is_heard_of {
@@ -585,10 +585,7 @@ mod tests {
 
     #[tokio::test]
     async fn results_that_came_in_a_gap_of_the_watch_open_a_barrier_in_the_pass_behind_it() {
-        let small = Small::new().await;
-        small.put_waiting().await;
-        small.reconciler.start().await;
-        small.reconciler.pass().await;
+        let small = Small::waiting().await;
         small.put_result(NODE).await;
         small.put_result(STAYS).await;
         // Nobody is told which nodes had results: all is read again.
@@ -600,10 +597,7 @@ mod tests {
 
     #[tokio::test]
     async fn barriers_that_come_of_what_was_touched_meanwhile_are_not_counted_as_missed() {
-        let small = Small::new().await;
-        small.put_waiting().await;
-        small.reconciler.start().await;
-        small.reconciler.pass().await;
+        let small = Small::waiting().await;
         small.put_result(STAYS).await;
         small.reconciler.pass().await;
         small.put_node(NODE, None).await;

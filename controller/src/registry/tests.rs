@@ -46,6 +46,13 @@ async fn followed(directory: &tempfile::TempDir) -> (Arc<dyn Store>, Arc<Cache>)
     (store, cache)
 }
 
+/// Commits from within a decision.
+fn commit_meanwhile(store: &dyn Store, transaction: Transaction) {
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let commit = || runtime().block_on(store.commit(transaction)).unwrap();
+    std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
+}
+
 #[tokio::test]
 async fn a_request_that_changes_nothing_is_made_once_as_well() {
     let directory = tempfile::tempdir().unwrap();
@@ -84,10 +91,7 @@ async fn a_request_that_was_made_meanwhile_is_answered_as_it_was_then() {
         let answer = Answer::json(201, json!({"made": "first"}));
         let record = RequestRecord { at: Timestamp(3_600_000), hash: "the same".to_owned(), answer, asked_by: None };
         let at = key::request(&caller.who.name, Uuid::from_u128(1));
-        let put = Transaction::new().put(at, codec::encode(&record));
-        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let commit = || runtime().block_on(store.commit(put)).unwrap();
-        std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
+        commit_meanwhile(store.as_ref(), Transaction::new().put(at, codec::encode(&record)));
     };
     let decided = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {
@@ -197,9 +201,7 @@ async fn a_write_does_not_outlive_what_its_principal_may() {
         let mut otto = cache.model().principals.named(None, "otto").unwrap().as_ref().clone();
         otto.spec.role = PrincipalRole::Viewer;
         let demoted = Transaction::new().put(key::object(Kind::Principal, otto.meta.uuid), codec::encode(&otto));
-        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let commit = || runtime().block_on(store.commit(demoted)).unwrap();
-        std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
+        commit_meanwhile(store.as_ref(), demoted);
     };
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {

@@ -293,6 +293,7 @@ mod tests {
         let hex = format!("01 04 6d6f7464 {set_hex} {} 07 02 ac02 e807", "06".repeat(32));
         stands(Kind::Progress, [2, 1], &progress, &hex);
     }
+
     /// The bytes of each other record, each field set.
     #[test]
     fn records_of_the_agents_own_types_stand_as_they_did() {
