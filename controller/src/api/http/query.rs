@@ -147,7 +147,7 @@ impl Parameters {
         for value in self.all(name) {
             given = true;
             for member in value.split(',') {
-                if member.is_empty() {
+                if member.trim().is_empty() {
                     return Err(BadQuery::value(name, value, "it is a list of names with commas, none of them empty"));
                 }
                 if !members.contains(&member) {
@@ -161,10 +161,10 @@ impl Parameters {
     /// The one value of a parameter as text, if it is given.
     ///
     /// # Errors
-    /// [`BadQuery`] for several values, and an empty one.
+    /// [`BadQuery`] for several values, and an empty or blank one: a blank selector would mean everything.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
         match self.one(name)? {
-            Some("") => Err(BadQuery::value(name, "", "it is not empty")),
+            Some(value) if value.trim().is_empty() => Err(BadQuery::value(name, value, "it is not empty")),
             value => Ok(value),
         }
     }
