@@ -1,17 +1,18 @@
 //! Replacing a file so that a reader sees the old one or the new one, and a power cut leaves one of them.
 //!
-//! The sequence (create under a name that nobody can foresee, write, owner, mode, fsync, rename, fsync of the
+//! The sequence (create under a name that nobody can foresee, write, owner, attributes, mode, fsync, rename, fsync of the
 //! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
 
 use std::io::ErrorKind;
+use std::rc::Rc;
 
-use super::{Dir, Host, HostError, HostPath, Kind, NewFile, Stat};
+use super::{Dir, Extras, Host, HostError, HostPath, Kind, NewFile, Stat};
 
 /// Names of files in the making begin so; what such a name still stands for after a crash is swept away.
 pub const TEMPORARY: &str = ".stemma-";
 
 /// What a file is beside its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Owner; `None`: as the agent makes it.
     pub user: Option<u32>,
@@ -19,12 +20,15 @@ pub struct Attributes {
     pub group: Option<u32>,
     /// Permission bits.
     pub mode: u32,
+    /// What the file that is replaced has beside them; `None`: as a new file has it in that directory.
+    pub extras: Option<Rc<Extras>>,
 }
 
 /// A file that is being written, under a name that nobody waits for.
 pub struct Staging {
     name: String,
     file: Box<dyn NewFile>,
+    attributes: Attributes,
 }
 
 /// A file that is whole and durable, under a name that nobody waits for.
@@ -36,16 +40,16 @@ impl Attributes {
     /// Owned by whom the agent is, with this mode.
     #[must_use]
     pub const fn mode(mode: u32) -> Self {
-        Self { user: None, group: None, mode }
+        Self { user: None, group: None, mode, extras: None }
     }
 
-    /// The same as a file has now, for what is written back over someone's file.
+    /// The same as a file has now, for what is put in its place.
     #[must_use]
-    pub const fn of(stat: &Stat) -> Self {
-        Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode }
+    pub fn of(stat: &Stat, extras: Extras) -> Self {
+        Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode, extras: Some(Rc::new(extras.of_other_bytes())) }
     }
 
-    /// Whether a file has these already.
+    /// Whether a file has this owner, group and mode already.
     #[must_use]
     pub fn describe(&self, stat: &Stat) -> bool {
         self.mode == stat.mode
@@ -58,10 +62,17 @@ impl Staging {
     /// An empty file beside the one that it will replace.
     ///
     /// # Errors
-    /// What the machine said.
-    pub fn begin(host: &dyn Host, dir: &dyn Dir) -> Result<Self, HostError> {
+    /// What the machine said; the unfinished file is taken away.
+    pub fn begin(host: &dyn Host, dir: &dyn Dir, attributes: Attributes) -> Result<Self, HostError> {
         let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
-        Ok(Self { file: dir.create(&name)?, name })
+        let mut staging = Self { file: dir.create(&name)?, name, attributes };
+        match staging.attributes.extras.as_deref().map_or(Ok(()), |extras| staging.file.set_flags(extras)) {
+            Ok(()) => Ok(staging),
+            Err(error) => {
+                staging.discard(dir);
+                Err(error)
+            }
+        }
     }
 
     /// Appends.
@@ -76,11 +87,14 @@ impl Staging {
     ///
     /// # Errors
     /// What the machine said; the unfinished file is taken away.
-    pub fn finish(mut self, dir: &dyn Dir, attributes: Attributes) -> Result<Staged, HostError> {
-        let file = &mut self.file;
+    pub fn finish(mut self, dir: &dyn Dir) -> Result<Staged, HostError> {
+        let (file, attributes) = (&mut self.file, &self.attributes);
         let finished = (|| {
             if attributes.user.is_some() || attributes.group.is_some() {
                 file.set_owner(attributes.user, attributes.group)?;
+            }
+            if let Some(extras) = &attributes.extras {
+                file.set_attributes(&(**extras).clone().with_mode(attributes.mode))?;
             }
             file.set_mode(attributes.mode)?;
             file.sync()
@@ -104,12 +118,12 @@ impl Staged {
     /// # Errors
     /// What the machine said; the unfinished file is taken away.
     pub fn write(host: &dyn Host, dir: &dyn Dir, bytes: &[u8], attributes: Attributes) -> Result<Self, HostError> {
-        let mut staging = Staging::begin(host, dir)?;
+        let mut staging = Staging::begin(host, dir, attributes)?;
         if let Err(error) = staging.write(bytes) {
             staging.discard(dir);
             return Err(error);
         }
-        staging.finish(dir, attributes)
+        staging.finish(dir)
     }
 
     /// Its present name, beside the one that it will have.
@@ -156,7 +170,7 @@ pub fn replace(
 ) -> Result<(), HostError> {
     let mut swept = 0;
     loop {
-        match Staged::write(host, dir, bytes, attributes)?.commit(dir, name) {
+        match Staged::write(host, dir, bytes, attributes.clone())?.commit(dir, name) {
             Err(error) if error.is(ErrorKind::NotFound) && swept < MOST_SWEPT => swept += 1,
             done => return done,
         }

@@ -6,6 +6,7 @@
 
 pub mod atomic;
 pub mod command;
+pub mod extras;
 #[cfg(test)]
 pub mod memory;
 pub mod path;
@@ -18,6 +19,7 @@ use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 pub use command::{Command, End, Finished};
+pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
 
 /// A future that need not move between threads: the agent has one.
@@ -149,6 +151,18 @@ pub trait Dir {
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError>;
 
+    /// What a regular file has beside its bytes, owner and mode; `None` when nothing stands there.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and [`HostError::ManyExtras`].
+    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError>;
+
+    /// Whether another file may be put in the place of what stands under a name, or of nothing there, as far as can be seen before.
+    ///
+    /// # Errors
+    /// [`HostError::Fixed`] where something stops that for root too, [`HostError::Io`].
+    fn check_replaceable(&self, name: &str) -> Result<(), HostError>;
+
     /// The names in it, sorted, without `.` and `..`.
     ///
     /// # Errors
@@ -218,6 +232,18 @@ pub trait NewFile {
     /// [`HostError::Io`].
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError>;
 
+    /// Sets flags of its inode, while it is empty: some can be set then alone.
+    ///
+    /// # Errors
+    /// [`HostError::Extra`].
+    fn set_flags(&mut self, extras: &Extras) -> Result<(), HostError>;
+
+    /// Gives it these extended attributes and takes others away. After the owner: a change of owner takes some away.
+    ///
+    /// # Errors
+    /// [`HostError::Extra`].
+    fn set_attributes(&mut self, extras: &Extras) -> Result<(), HostError>;
+
     /// Makes its bytes durable.
     ///
     /// # Errors
@@ -253,6 +279,21 @@ pub struct Stat {
     pub size: u64,
     /// How many names it has.
     pub links: u64,
+}
+
+/// What stops a file from being replaced, for root too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fixed {
+    /// Its flag (`chattr +i`).
+    Immutable,
+    /// Its flag (`chattr +a`).
+    AppendOnly,
+    /// Another file is mounted over it.
+    Mounted,
+    /// The flag of its directory.
+    ImmutableDirectory,
+    /// The flag of its directory.
+    AppendOnlyDirectory,
 }
 
 /// What the machine would not do, or what the agent would not do to it.
@@ -292,6 +333,33 @@ pub enum HostError {
         /// How much would have been read.
         limit: u64,
     },
+    /// Something stops a file from being replaced, for root too.
+    #[error("{}", fixed(path, *.by))]
+    Fixed {
+        /// Where.
+        path: String,
+        /// What stops it.
+        by: Fixed,
+    },
+    /// More extended attributes than are kept.
+    #[error("{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was")]
+    ManyExtras {
+        /// Where.
+        path: String,
+        /// How many bytes of them would have been kept.
+        limit: usize,
+    },
+    /// The system would not keep something that a file has beside its bytes, owner and mode.
+    #[error("cannot keep {what} of the file that is to be replaced, on {path}")]
+    Extra {
+        /// Which attribute, or the flags.
+        what: String,
+        /// The new file.
+        path: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
     /// No such user or group.
     #[error("no {kind} {name:?} on this host")]
     NoAccount {
@@ -324,8 +392,13 @@ impl HostError {
     #[must_use]
     pub const fn is_of_the_file(&self) -> bool {
         match self {
-            Self::Link { .. } | Self::Kind { .. } | Self::Links { .. } | Self::Large { .. } => true,
-            Self::NoAccount { .. } | Self::Io { .. } => false,
+            Self::Link { .. }
+            | Self::Kind { .. }
+            | Self::Links { .. }
+            | Self::Large { .. }
+            | Self::Fixed { .. }
+            | Self::ManyExtras { .. } => true,
+            Self::Extra { .. } | Self::NoAccount { .. } | Self::Io { .. } => false,
         }
     }
 
@@ -338,10 +411,26 @@ impl HostError {
     /// The error and its causes in one line, for a result's message.
     pub fn sentence(&self) -> String {
         match self {
-            Self::Io { source, .. } => format!("{self}: {source}"),
+            Self::Io { source, .. } | Self::Extra { source, .. } => format!("{self}: {source}"),
             _ => self.to_string(),
         }
     }
+}
+
+/// What stops a file from being replaced, and what to do.
+fn fixed(path: &str, by: Fixed) -> String {
+    let parent = match path.rsplit_once('/') {
+        None | Some(("", _)) => "/",
+        Some((parent, _)) => parent,
+    };
+    let (what, cure) = match by {
+        Fixed::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {path}`")),
+        Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {path}`")),
+        Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {path}`")),
+        Fixed::ImmutableDirectory => (format!("the directory {parent} is immutable"), format!("`chattr -i {parent}`")),
+        Fixed::AppendOnlyDirectory => (format!("the directory {parent} is append-only"), format!("`chattr -a {parent}`")),
+    };
+    format!("{path} cannot be replaced: {what}; it is left as it was, until {cure} or a task that names another path")
 }
 
 impl Stat {

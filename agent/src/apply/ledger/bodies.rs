@@ -113,7 +113,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn arriving(&self, hash: Hash) -> Result<Arriving, HostError> {
-        let staging = Staging::begin(&*self.host, &*self.bodies)?;
+        let staging = Staging::begin(&*self.host, &*self.bodies, Attributes::mode(MODE))?;
         Ok(Arriving { hash, digest: Sha256::new(), length: 0, staging })
     }
 
@@ -136,7 +136,7 @@ impl Ledger {
         if so_far != arriving.hash.0 {
             return Ok(Piece::More(arriving));
         }
-        let staged = arriving.staging.finish(&*self.bodies, Attributes::mode(MODE))?;
+        let staged = arriving.staging.finish(&*self.bodies)?;
         staged.commit(&*self.bodies, &arriving.hash.to_string())?;
         Ok(Piece::Whole)
     }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use super::{Command, Dir, End, Finished, Host, HostError, HostPath, Kind, Pending};
+use super::{Command, Dir, End, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, Pending};
 use tree::MemoryDir;
 
 type Names = BTreeMap<String, usize>;
@@ -34,6 +34,8 @@ struct Node {
     user: u32,
     group: u32,
     links: u64,
+    extras: Extras,
+    fixed: Option<Fixed>,
 }
 
 /// A machine that a test holds in its hand. Clones are the same machine.
@@ -192,6 +194,18 @@ impl MemoryHost {
         self.0.nodes.borrow_mut()[node].user = user;
     }
 
+    /// Gives the file there attributes and flags.
+    pub fn set_extras(&self, path: &str, extras: Extras) {
+        let node = self.find(path).expect("the file is there");
+        self.0.nodes.borrow_mut()[node].extras = extras;
+    }
+
+    /// Stops the file there from being replaced.
+    pub fn fix(&self, path: &str, by: Option<Fixed>) {
+        let node = self.find(path).expect("the file is there");
+        self.0.nodes.borrow_mut()[node].fixed = by;
+    }
+
     /// The text of a file; `None` when nothing is there.
     pub fn text(&self, path: &str) -> Option<String> {
         match &self.0.nodes.borrow()[self.find(path)?].content {
@@ -236,7 +250,7 @@ impl MemoryHost {
     }
 
     fn add(&self, dir: usize, name: &str, content: Content, mode: u32) -> usize {
-        let node = self.node(Node { content, mode, user: 0, group: 0, links: 1 });
+        let node = self.node(Node { content, mode, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None });
         self.both(dir, |names| {
             names.insert(name.to_owned(), node);
         });
@@ -357,7 +371,7 @@ impl Host for MemoryHost {
 
 fn directory() -> Node {
     let content = Content::Dir { now: Names::new(), durable: Names::new() };
-    Node { content, mode: 0o755, user: 0, group: 0, links: 1 }
+    Node { content, mode: 0o755, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None }
 }
 
 fn kind_of(content: &Content) -> Kind {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{Content, MemoryHost, Names, Node, directory, failed, kind_of};
-use crate::host::{Dir, HostError, Kind, NewFile, Stat};
+use crate::host::{Dir, Extras, HostError, Kind, NewFile, Stat};
 
 pub(super) struct MemoryDir {
     pub(super) host: MemoryHost,
@@ -80,6 +80,16 @@ impl Dir for MemoryDir {
         Ok(true)
     }
 
+    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError> {
+        Ok(self.file(name)?.map(|node| self.host.0.nodes.borrow()[node].extras.clone()))
+    }
+
+    fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
+        self.host.alive(&self.path)?;
+        let fixed = self.host.child(self.node, name).and_then(|node| self.host.0.nodes.borrow()[node].fixed);
+        fixed.map_or(Ok(()), |by| Err(HostError::Fixed { path: self.at(name), by }))
+    }
+
     fn names(&self) -> Result<Vec<String>, HostError> {
         self.host.alive(&self.path)?;
         Ok(match &self.host.0.nodes.borrow()[self.node].content {
@@ -100,7 +110,7 @@ impl Dir for MemoryDir {
             return Err(failed("make", &self.at(name), io::ErrorKind::AlreadyExists));
         }
         let content = Content::File { now: Vec::new(), durable: Vec::new() };
-        let node = self.host.node(Node { content, mode: 0o600, user: 0, group: 0, links: 1 });
+        let node = self.host.node(Node { content, mode: 0o600, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None });
         if let Content::Dir { now, .. } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
             now.insert(name.into(), node);
         }
@@ -163,6 +173,14 @@ impl NewFile for MemoryFile {
 
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
         self.change(|node| node.mode = mode)
+    }
+
+    fn set_flags(&mut self, extras: &Extras) -> Result<(), HostError> {
+        self.change(|node| node.extras.flags = extras.flags)
+    }
+
+    fn set_attributes(&mut self, extras: &Extras) -> Result<(), HostError> {
+        self.change(|node| node.extras.attributes.clone_from(&extras.attributes))
     }
 
     fn sync(&mut self) -> Result<(), HostError> {

@@ -1,15 +1,17 @@
 //! The machine itself, by rustix: every path is opened with `openat2`, below the root and through no link.
 
-use std::ffi::CString;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use ring::rand::{SecureRandom, SystemRandom};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::fs::{AtFlags, Gid, IFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Command, Dir, Finished, Host, HostError, HostPath, Kind, NewFile, Pending, Stat};
+use super::extras::KEPT_FLAGS;
+use super::{Command, Dir, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, NewFile, Pending, Stat};
 
 mod accounts;
 mod spawn;
@@ -20,6 +22,12 @@ const CONFINED: ResolveFlags =
 
 /// How much of a file is read at once.
 const PIECE: usize = 16 * 1024;
+
+/// The most that the kernel gives at once of extended attributes: their names, or the value of one.
+const MOST_OF_ATTRIBUTE: usize = 64 * 1024;
+
+/// The most bytes of extended attributes that are kept of a file.
+const MOST_OF_ATTRIBUTES: usize = 1024 * 1024;
 
 /// The machine that this process runs on, seen from a directory on.
 pub struct RealHost {
@@ -221,6 +229,36 @@ impl Dir for RealDir {
         }
     }
 
+    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError> {
+        let Some(fd) = self.open_file(name)? else { return Ok(None) };
+        let attributes = self.tried("read the attributes of", name, attributes(&fd))?;
+        let attributes = attributes.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: MOST_OF_ATTRIBUTES })?;
+        let flags = self.tried("read the flags of", name, flags(&fd))?.unwrap_or(IFlags::empty()) & KEPT_FLAGS;
+        Ok(Some(Extras { attributes, flags }))
+    }
+
+    fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
+        let has = |at: &CStr, of: AtFlags| match rustix::fs::statx(&self.fd, at, of, StatxFlags::empty()) {
+            Ok(found) => Ok(found.stx_attributes),
+            // It is made then; or it cannot be seen before.
+            Err(Errno::NOENT | Errno::NOSYS) => Ok(StatxAttributes::empty()),
+            Err(errno) => self.tried("look at", name, Err(errno)),
+        };
+        let file = has(&plain(name), AtFlags::SYMLINK_NOFOLLOW)?;
+        let dir = has(c"", AtFlags::EMPTY_PATH)?;
+        let by = [
+            (file, StatxAttributes::MOUNT_ROOT, Fixed::Mounted),
+            (file, StatxAttributes::IMMUTABLE, Fixed::Immutable),
+            (file, StatxAttributes::APPEND, Fixed::AppendOnly),
+            (dir, StatxAttributes::IMMUTABLE, Fixed::ImmutableDirectory),
+            (dir, StatxAttributes::APPEND, Fixed::AppendOnlyDirectory),
+        ];
+        match by.into_iter().find(|(of, flag, _)| of.contains(*flag)) {
+            Some((_, _, by)) => Err(HostError::Fixed { path: self.at(name), by }),
+            None => Ok(()),
+        }
+    }
+
     fn names(&self) -> Result<Vec<String>, HostError> {
         let entries = self.tried("list", "", rustix::fs::Dir::read_from(&self.fd))?;
         let mut names = Vec::new();
@@ -288,6 +326,10 @@ impl Dir for RealDir {
 }
 
 impl RealFile {
+    fn kept<T>(&self, what: &str, result: Result<T, Errno>) -> Result<T, HostError> {
+        result.map_err(|errno| HostError::Extra { what: what.into(), path: self.path.clone(), source: errno.into() })
+    }
+
     fn tried<T>(&self, operation: &'static str, result: Result<T, Errno>) -> Result<T, HostError> {
         result.map_err(|errno| HostError::io(operation, self.path.as_str())(errno.into()))
     }
@@ -313,8 +355,71 @@ impl NewFile for RealFile {
         self.tried("set the mode of", rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode)))
     }
 
+    fn set_flags(&mut self, extras: &Extras) -> Result<(), HostError> {
+        let Some(present) = self.kept("the flags", flags(&self.fd))? else { return Ok(()) };
+        let wanted = present - KEPT_FLAGS | extras.flags;
+        if wanted == present {
+            return Ok(());
+        }
+        self.kept("the flags", rustix::fs::ioctl_setflags(&self.fd, wanted))
+    }
+
+    fn set_attributes(&mut self, extras: &Extras) -> Result<(), HostError> {
+        let present = self.kept("the attributes", attributes(&self.fd))?.unwrap_or_default();
+        // What a security module gave the new file is its own to take away.
+        let is_surplus =
+            |name: &&CString| !extras.attributes.contains_key(*name) && !name.as_bytes().starts_with(b"security.");
+        for name in present.keys().filter(is_surplus) {
+            match rustix::fs::fremovexattr(&self.fd, name.as_c_str()) {
+                Err(Errno::NODATA) => {}
+                removed => self.kept(&name.to_string_lossy(), removed)?,
+            }
+        }
+        for (name, value) in &extras.attributes {
+            if present.get(name) != Some(value) {
+                let set = rustix::fs::fsetxattr(&self.fd, name.as_c_str(), value, XattrFlags::empty());
+                self.kept(&name.to_string_lossy(), set)?;
+            }
+        }
+        Ok(())
+    }
+
     fn sync(&mut self) -> Result<(), HostError> {
         self.tried("sync", rustix::fs::fsync(&self.fd))
+    }
+}
+
+/// The extended attributes of a file; `None` for more bytes than are kept. A file system without any has none.
+fn attributes(fd: &OwnedFd) -> Result<Option<BTreeMap<CString, Vec<u8>>>, Errno> {
+    let mut names = vec![0; MOST_OF_ATTRIBUTE];
+    let length = match rustix::fs::flistxattr(fd, &mut names[..]) {
+        Err(Errno::NOTSUP) => 0,
+        listed => listed?,
+    };
+    let (mut value, mut total) = (vec![0; MOST_OF_ATTRIBUTE], length);
+    let mut attributes = BTreeMap::new();
+    for name in names[..length].split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
+        match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
+            // It is gone meanwhile.
+            Err(Errno::NODATA) => continue,
+            length => {
+                let length = length?;
+                total += length;
+                attributes.insert(name.to_owned(), value[..length].to_vec());
+            }
+        }
+        if total > MOST_OF_ATTRIBUTES {
+            return Ok(None);
+        }
+    }
+    Ok(Some(attributes))
+}
+
+/// The flags of an inode; `None` on a file system that has none.
+fn flags(fd: &OwnedFd) -> Result<Option<IFlags>, Errno> {
+    match rustix::fs::ioctl_getflags(fd) {
+        Err(Errno::NOTTY | Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) => Ok(None),
+        flags => flags.map(Some),
     }
 }
 

@@ -162,6 +162,14 @@ impl Dir for Swept<'_> {
         self.dir.pieces(name, limit, sink)
     }
 
+    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError> {
+        self.dir.extras(name)
+    }
+
+    fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
+        self.dir.check_replaceable(name)
+    }
+
     fn names(&self) -> Result<Vec<String>, HostError> {
         self.dir.names()
     }
@@ -206,6 +214,101 @@ fn a_file_is_replaced_also_where_another_process_sweeps_what_is_unfinished() {
     dir.left.set(u32::MAX);
     assert!(replace(&host, &dir, "file", b"newer", Attributes::mode(0o600)).unwrap_err().is(io::ErrorKind::NotFound));
     assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "new");
+}
+
+/// An access control list as the kernel has it: of each entry whom it is about, what they may, and which number they have.
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (of, rights, number) in entries {
+        bytes.extend(of.to_le_bytes().into_iter().chain(rights.to_le_bytes()).chain(number.to_le_bytes()));
+    }
+    bytes
+}
+
+/// Whether a file system has something that a test needs.
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn has(what: &str, tried: Result<(), Errno>) -> bool {
+    let has = !matches!(tried, Err(Errno::NOTSUP | Errno::NOTTY | Errno::PERM));
+    if has {
+        tried.unwrap();
+    } else {
+        eprintln!("skipped: this file system has no {what}, or who runs the test may not set it");
+    }
+    has
+}
+
+#[test]
+fn x05_a_file_in_the_place_of_another_has_its_attributes_list_and_flags_and_no_others() {
+    const NONE: u32 = u32::MAX;
+    let (root, host) = host();
+    let dir = host.root().unwrap();
+    let set = |at: &Path, name: &CStr, value: &[u8]| rustix::fs::setxattr(at, name, value, XattrFlags::empty());
+    // What is made in this directory is for another user too, where nothing else is said.
+    let inherited = acl(&[(1, 7, NONE), (2, 7, 1), (4, 5, NONE), (0x10, 7, NONE), (0x20, 5, NONE)]);
+    if !has("access control lists", set(root.path(), c"system.posix_acl_default", &inherited)) {
+        return;
+    }
+    let list = acl(&[(1, 6, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 0, NONE)]);
+    let (listed, plain) = (root.path().join("listed"), root.path().join("plain"));
+    fs::write(&listed, "old").unwrap();
+    fs::write(&plain, "old").unwrap();
+    set(&listed, c"system.posix_acl_access", &list).unwrap();
+    rustix::fs::removexattr(&plain, c"system.posix_acl_access").unwrap();
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o640)).unwrap();
+    let has_own = has("attributes of users", set(&listed, c"user.note", b"keep"));
+    let file = fs::File::open(&listed).unwrap();
+    let flags = rustix::fs::ioctl_getflags(&file);
+    let has_flags =
+        has("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&file, flags | IFlags::NODUMP | IFlags::NOATIME)));
+
+    for name in ["listed", "plain", "new"] {
+        let before = dir.extras(name).unwrap().zip(dir.stat(name).unwrap());
+        let attributes = match &before {
+            Some((extras, stat)) => Attributes::of(stat, extras.clone()),
+            None => Attributes::mode(0o640),
+        };
+        replace(&host, &*dir, name, b"other", attributes).unwrap();
+        let after = dir.extras(name).unwrap().zip(dir.stat(name).unwrap());
+        let (extras, stat) = after.clone().unwrap();
+        match before {
+            Some((old, stat)) => assert_eq!(after, Some((old, Stat { size: 5, ..stat })), "{name}"),
+            None => assert_eq!(
+                extras.attributes.get(c"system.posix_acl_access"),
+                Some(&acl(&[(1, 6, NONE), (2, 7, 1), (4, 5, NONE), (0x10, 4, NONE), (0x20, 0, NONE)])),
+                "what is new has what its directory says, as far as its mode goes"
+            ),
+        }
+        let (lists, owns) = (name != "plain", name == "listed");
+        assert_eq!(extras.attributes.contains_key(c"system.posix_acl_access"), lists, "{name}");
+        assert_eq!(extras.attributes.contains_key(c"user.note"), owns && has_own, "{name}");
+        assert_eq!(extras.flags.contains(IFlags::NODUMP | IFlags::NOATIME), owns && has_flags, "{name}");
+        assert_eq!(stat.mode, if owns { 0o660 } else { 0o640 }, "{name}");
+    }
+    assert_eq!(dir.names().unwrap(), ["listed", "new", "plain"]);
+}
+
+#[test]
+fn x05_what_stops_a_replacement_is_seen_before() {
+    let (root, host) = host();
+    let dir = host.root().unwrap();
+    fs::write(root.path().join("file"), "").unwrap();
+    for (at, flag, by) in [
+        ("file", IFlags::IMMUTABLE, Fixed::Immutable),
+        ("file", IFlags::APPEND, Fixed::AppendOnly),
+        ("", IFlags::IMMUTABLE, Fixed::ImmutableDirectory),
+        ("", IFlags::APPEND, Fixed::AppendOnlyDirectory),
+    ] {
+        assert!(dir.check_replaceable("file").is_ok() && dir.check_replaceable("missing").is_ok(), "{by:?}");
+        let opened = fs::File::open(root.path().join(at)).unwrap();
+        let Ok(flags) = rustix::fs::ioctl_getflags(&opened) else { return drop(has("flags", Err(Errno::NOTTY))) };
+        if !has("flags", rustix::fs::ioctl_setflags(&opened, flags | flag)) {
+            return;
+        }
+        let (file, missing) = (dir.check_replaceable("file"), dir.check_replaceable("missing"));
+        rustix::fs::ioctl_setflags(&opened, flags).unwrap();
+        assert!(matches!(file, Err(HostError::Fixed { by: found, .. }) if found == by), "{by:?}: {file:?}");
+        assert_eq!(missing.is_err(), at.is_empty(), "{by:?}: {missing:?}");
+    }
 }
 
 fn run(host: &RealHost, command: &Command) -> Finished {

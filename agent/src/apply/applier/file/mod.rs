@@ -6,6 +6,7 @@
 mod difference;
 
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -18,7 +19,7 @@ use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, sweep};
-use crate::host::{Command, Dir, HostError, HostPath, Kind, Pending, Stat};
+use crate::host::{Command, Dir, Extras, HostError, HostPath, Kind, Pending, Stat};
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -46,6 +47,7 @@ struct FileState {
 
 struct Present {
     stat: Stat,
+    extras: Extras,
     content: Content,
 }
 
@@ -74,17 +76,18 @@ impl Applier for File {
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
         Box::pin(async move {
             let state = state(site, task)?;
-            Ok(if state.is_so() {
-                Check::AsItShould
-            } else {
-                Check::Differs { diff: state.diff(), message: String::new() }
-            })
+            if state.is_so() {
+                return Ok(Check::AsItShould);
+            }
+            state.check_replaceable()?;
+            Ok(Check::Differs { diff: state.diff(), message: String::new() })
         })
     }
 
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
         Box::pin(async move {
             let state = state(site, task)?;
+            state.check_replaceable()?;
             let diff = state.diff();
             let output = match &state.wanted {
                 Some(wanted) => replace(site, task, &state, wanted).await?,
@@ -106,6 +109,12 @@ impl FileState {
         }
     }
 
+    /// Before anything is written: each try would leave an unfinished file in an append-only directory.
+    fn check_replaceable(&self) -> Result<(), TaskError> {
+        let there = self.parent.as_deref().map(|dir| dir.check_replaceable(self.path.name()));
+        there.unwrap_or(Ok(())).map_err(|error| TaskError::from(error).before_the_change())
+    }
+
     fn diff(&self) -> String {
         let old = self.present.as_ref().map(|present| {
             let stat = &present.stat;
@@ -118,8 +127,10 @@ impl FileState {
                 wanted.or(was).map_or_else(|| "the agent's".to_owned(), |number| number.to_string())
             };
             let (user, group) = (was.map(|stat| stat.user), was.map(|stat| stat.group));
-            let Attributes { user: to_user, group: to_group, mode } = wanted.attributes;
-            let rights = format!("mode {mode:04o}, owner {}:{}", shown(to_user, user), shown(to_group, group));
+            let Attributes { user: to_user, group: to_group, mode, ref extras } = wanted.attributes;
+            let lost = self.present.as_ref().zip(extras.as_ref()).and_then(|(present, kept)| present.extras.lost(kept));
+            let lost = lost.map_or_else(String::new, |lost| format!(", without {lost}"));
+            let rights = format!("mode {mode:04o}, owner {}:{}{lost}", shown(to_user, user), shown(to_group, group));
             difference::Side { content: &wanted.content, rights }
         });
         if self.is_secret {
@@ -149,7 +160,7 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     check_put(path.as_str()).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     let parent = site.host.parent_of(&path)?;
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
-    let attributes = attributes(site, task, (&path, &parameters), present.as_ref().map(|present| present.stat))?;
+    let attributes = attributes(site, task, (&path, &parameters), present.as_ref())?;
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
@@ -170,14 +181,11 @@ fn mode(field: &str, text: &str) -> Result<u32, TaskError> {
 
 fn present(dir: &dyn Dir, path: &HostPath, is_to_go: bool) -> Result<Option<Present>, TaskError> {
     let read = if is_to_go { IN_MEMORY } else { LARGEST };
-    if let Some(stat) = dir.stat(path.name())?.filter(|stat| stat.kind == Kind::File && stat.size > read) {
-        // Begun, so that what reading refuses is refused here too, and not ended.
-        return match dir.pieces(path.name(), 0, &mut |_| Ok(())) {
-            Ok(_) | Err(HostError::Large { .. }) => Ok(Some(Present { stat, content: Content::Unread(stat.size) })),
-            Err(error) => Err(error.into()),
-        };
-    }
     // Reading refuses what is no plain file of one name (S65); only then is anything replaced.
+    let Some(extras) = dir.extras(path.name())? else { return Ok(None) };
+    if let Some(stat) = dir.stat(path.name())?.filter(|stat| stat.kind == Kind::File && stat.size > read) {
+        return Ok(Some(Present { stat, extras, content: Content::Unread(stat.size) }));
+    }
     let (mut bytes, mut digest, mut size) = (Vec::new(), Sha256::new(), 0);
     let there = dir.pieces(path.name(), LARGEST, &mut |piece| {
         size += piece.len() as u64;
@@ -191,7 +199,7 @@ fn present(dir: &dyn Dir, path: &HostPath, is_to_go: bool) -> Result<Option<Pres
     let Some(stat) = dir.stat(path.name())?.filter(|stat| there && stat.kind == Kind::File) else { return Ok(None) };
     let is_large = size > IN_MEMORY;
     let content = if is_large { Content::Large(Hash(digest.finalize().into()), size) } else { Content::Bytes(bytes) };
-    Ok(Some(Present { stat, content }))
+    Ok(Some(Present { stat, extras, content }))
 }
 
 /// What the file is to hold; `None`: it is to be gone. Exactly one of them is given, or the parameters were not read.
@@ -213,19 +221,25 @@ fn attributes(
     site: &Site,
     task: &HostTask,
     (path, parameters): (&HostPath, &FileParameters),
-    present: Option<Stat>,
+    present: Option<&Present>,
 ) -> Result<Attributes, TaskError> {
     let (own_user, own_group) = site.host.identity();
     let owner = parameters.owner.as_ref().map(|owner| user(site, owner)).transpose()?;
     let new = if task.reads_secrets() { 0o600 } else { 0o644 };
     let mut attributes = match present {
         None => Attributes::mode(new),
-        Some(stat) if stat.user == own_user || stat.user == 0 => Attributes::of(&stat),
-        // Upper bits are given by a task or by root.
-        Some(stat) if Some(stat.user) == owner || is_closed(site, path)? => {
-            Attributes { mode: stat.mode & 0o777, ..Attributes::of(&stat) }
+        Some(Present { stat, extras, .. }) if stat.user == own_user || stat.user == 0 => {
+            Attributes::of(stat, extras.clone())
         }
-        Some(stat) => Attributes { user: Some(own_user), group: Some(own_group), mode: stat.mode & new },
+        // Upper bits are given by a task or by root.
+        Some(Present { stat, extras, .. }) if Some(stat.user) == owner || is_closed(site, path)? => {
+            Attributes { mode: stat.mode & 0o777, ..Attributes::of(stat, extras.clone()) }
+        }
+        Some(Present { stat, extras, .. }) => {
+            let mode = extras.without_acl(stat.mode) & new;
+            let extras = Some(Rc::new(extras.of_another_owner()));
+            Attributes { user: Some(own_user), group: Some(own_group), mode, extras }
+        }
     };
     if task.reads_secrets() {
         attributes.mode &= !0o007;
@@ -306,13 +320,13 @@ async fn accepted(
 fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskError> {
     let host = &*site.host;
     let hash = match &wanted.content {
-        Content::Bytes(bytes) => return Ok(Staged::write(host, dir, bytes, wanted.attributes)?),
+        Content::Bytes(bytes) => return Ok(Staged::write(host, dir, bytes, wanted.attributes.clone())?),
         Content::Large(hash, _) => *hash,
         Content::Unread(_) => unreachable!("what a task wants is known"),
     };
-    let mut staging = Staging::begin(host, dir)?;
+    let mut staging = Staging::begin(host, dir, wanted.attributes.clone())?;
     let lost = match site.ledger.copy_body(hash, &mut staging) {
-        Ok(true) => return Ok(staging.finish(dir, wanted.attributes)?),
+        Ok(true) => return Ok(staging.finish(dir)?),
         Ok(false) => TaskError::new("parameters.source: the blob on this host has changed; it is fetched again"),
         Err(error) => error.into(),
     };

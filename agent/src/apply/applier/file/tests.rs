@@ -1,7 +1,6 @@
 //! What a file task finds, writes and refuses, on a machine in memory.
 
-use std::rc::Rc;
-
+use rustix::fs::IFlags;
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;
 use stemma_wire::message::desired::{InputValue, ProfileTask};
@@ -10,7 +9,7 @@ use super::*;
 use crate::apply::ledger::Ledger;
 use crate::host::Host;
 use crate::host::memory::MemoryHost;
-use crate::host::{End, Finished};
+use crate::host::{End, Finished, Fixed};
 
 fn site(host: &MemoryHost) -> Site {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
@@ -64,6 +63,80 @@ fn what_nobody_says_stays_as_it_is() {
     apply(&host, &json!({"path": "/etc/f", "content": "new"})).unwrap();
     let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
     assert_eq!((host.text("/etc/f").as_deref(), stat.mode), (Some("new"), 0o600));
+}
+
+/// Extended attributes and flags of a file, an access control list among them: the owning group has nothing, and its mask is rw.
+fn extras() -> Extras {
+    let acl = [2_u32, 6 << 16 | 1, u32::MAX, 6 << 16 | 2, 1, 4, u32::MAX, 6 << 16 | 0x10, u32::MAX, 0x20, u32::MAX];
+    let acl = acl.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let attributes = [(c"system.posix_acl_access".into(), acl), (c"user.note".into(), b"keep".to_vec())];
+    Extras { attributes: attributes.into(), flags: IFlags::NODUMP }
+}
+
+#[test]
+fn x05_a_replaced_file_keeps_its_attributes_and_flags_and_what_it_loses_is_named() {
+    let host = MemoryHost::new();
+    host.put("/etc/f", "old");
+    host.chmod("/etc/f", 0o660);
+    let mut before = extras();
+    before.attributes.insert(c"security.capability".into(), vec![1]);
+    host.set_extras("/etc/f", before);
+    let parameters = json!({"path": "/etc/f", "content": "new"});
+    let Ok(Check::Differs { diff, .. }) = check(&host, &parameters) else { panic!("it differs") };
+    assert!(diff.contains("+++ /etc/f (mode 0660, owner 0:0, without security.capability)\n"), "{diff}");
+    let applied = apply(&host, &parameters).unwrap();
+    assert_eq!(applied.diff, diff);
+    let dir = host.dir(&HostPath::own("/etc")).unwrap().unwrap();
+    assert_eq!((host.text("/etc/f").as_deref(), dir.extras("f").unwrap()), (Some("new"), Some(extras())));
+    assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
+    // A mode that a task gives is the list's too.
+    apply(&host, &json!({"path": "/etc/f", "content": "new", "mode": "0640"})).unwrap();
+    assert_eq!(dir.extras("f").unwrap(), Some(extras().with_mode(0o640)));
+    assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o640);
+}
+
+#[test]
+fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_group_no_rights_of_the_mask() {
+    let host = MemoryHost::new();
+    host.put("/spool/f", "x");
+    host.chown("/spool", 65_534);
+    host.chown("/spool/f", 65_534);
+    host.chmod("/spool/f", 0o660);
+    host.set_extras("/spool/f", extras());
+    let applied = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
+    assert!(applied.diff.contains("(mode 0600, owner 0:0, without system.posix_acl_access, user.note)\n"), "{}", applied.diff);
+    let dir = host.dir(&HostPath::own("/spool")).unwrap().unwrap();
+    assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o600);
+    assert_eq!(dir.extras("f").unwrap(), Some(extras().of_another_owner()));
+}
+
+#[test]
+fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothing_is_left_beside() {
+    for (by, said) in [
+        (Fixed::Immutable, "it is immutable; it is left as it was, until `chattr -i /etc/f` or"),
+        (Fixed::AppendOnly, "it is append-only; it is left as it was, until `chattr -a /etc/f` or"),
+        (Fixed::Mounted, "a file is mounted over it; it is left as it was, until `umount /etc/f` or"),
+        (Fixed::ImmutableDirectory, "the directory /etc is immutable; it is left as it was, until `chattr -i /etc` or"),
+        (Fixed::AppendOnlyDirectory, "the directory /etc is append-only; it is left as it was, until `chattr -a /etc` or"),
+    ] {
+        for what in [json!({"content": "new"}), json!({"absent": true})] {
+            let host = MemoryHost::new();
+            host.put("/etc/f", "old");
+            host.fix("/etc/f", Some(by));
+            let mut parameters = what;
+            parameters["path"] = json!("/etc/f");
+            let message = refusal(&host, &parameters);
+            assert_eq!(message, format!("/etc/f cannot be replaced: {said} a task that names another path"));
+            assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
+            host.fix("/etc/f", None);
+            apply(&host, &parameters).unwrap();
+        }
+        let host = MemoryHost::new();
+        host.put("/etc/f", "old");
+        host.fix("/etc/f", Some(by));
+        let as_it_is = check(&host, &json!({"path": "/etc/f", "content": "old"}));
+        assert_eq!(as_it_is, Ok(Check::AsItShould), "nothing is to be replaced");
+    }
 }
 
 #[test]

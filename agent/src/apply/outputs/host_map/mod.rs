@@ -205,7 +205,10 @@ fn put(host: &dyn Host, path: &HostPath, text: &str) -> Result<(), HostError> {
         Some(parent) => ensure_dir(host, &parent, 0o755)?,
         None => host.root()?,
     };
-    let attributes = dir.stat(path.name())?.as_ref().map_or(Attributes::mode(0o644), Attributes::of);
+    let attributes = match (dir.stat(path.name())?, dir.extras(path.name())?) {
+        (Some(stat), Some(extras)) => Attributes::of(&stat, extras),
+        (_, None) | (None, _) => Attributes::mode(0o644),
+    };
     replace(host, &*dir, path.name(), text.as_bytes(), attributes)
 }
 
