@@ -46,7 +46,12 @@ impl Attributes {
     /// The same as a file has now, for what is put in its place.
     #[must_use]
     pub fn of(stat: &Stat, extras: Extras) -> Self {
-        Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode, extras: Some(Rc::new(extras.of_other_bytes())) }
+        Self {
+            user: Some(stat.user),
+            group: Some(stat.group),
+            mode: stat.mode,
+            extras: Some(Rc::new(extras.of_other_bytes())),
+        }
     }
 
     /// Whether a file has this owner, group and mode already.

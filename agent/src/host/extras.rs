@@ -77,7 +77,8 @@ impl Extras {
     /// The names of the attributes that another file has not, for a sentence; `None` where it has all of them.
     pub fn lost(&self, kept: &Self) -> Option<String> {
         let lost: Vec<_> = self.attributes.keys().filter(|name| !kept.attributes.contains_key(*name)).collect();
-        let named: Vec<_> = lost.iter().take(MOST_NAMED).map(|name| name.to_string_lossy().escape_debug().to_string()).collect();
+        let named: Vec<_> =
+            lost.iter().take(MOST_NAMED).map(|name| name.to_string_lossy().escape_debug().to_string()).collect();
         let more = lost.len() - named.len();
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
         (!lost.is_empty()).then(|| format!("{}{more}", named.join(", ")))
@@ -140,7 +141,11 @@ mod tests {
                 0o640,
                 acl(&[(1, 6, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 4, NONE), (0x20, 0, NONE)]),
             ),
-            (acl(&[(1, 7, NONE), (4, 7, NONE), (0x20, 7, NONE)]), 0o4751, acl(&[(1, 7, NONE), (4, 5, NONE), (0x20, 1, NONE)])),
+            (
+                acl(&[(1, 7, NONE), (4, 7, NONE), (0x20, 7, NONE)]),
+                0o4751,
+                acl(&[(1, 7, NONE), (4, 5, NONE), (0x20, 1, NONE)]),
+            ),
             // What is no access control list is left as it is.
             (vec![2, 0, 0], 0o640, vec![2, 0, 0]),
         ] {
@@ -161,11 +166,18 @@ mod tests {
 
     #[test]
     fn x05_what_is_of_the_bytes_goes_with_them_and_is_named() {
-        let all = extras([(c"security.capability".into(), vec![1]), (c"security.selinux".into(), vec![2]), (c"user.a\nb".into(), vec![3])]);
+        let all = extras([
+            (c"security.capability".into(), vec![1]),
+            (c"security.selinux".into(), vec![2]),
+            (c"user.a\nb".into(), vec![3]),
+        ]);
         let kept = all.clone().of_other_bytes();
         assert_eq!(kept, extras([(c"security.selinux".into(), vec![2]), (c"user.a\nb".into(), vec![3])]));
         assert_eq!(all.lost(&kept).as_deref(), Some("security.capability"));
-        assert_eq!(all.lost(&all.of_another_owner()).as_deref(), Some("security.capability, security.selinux, user.a\\nb"));
+        assert_eq!(
+            all.lost(&all.of_another_owner()).as_deref(),
+            Some("security.capability, security.selinux, user.a\\nb")
+        );
         assert_eq!(kept.lost(&all), None);
         let many = extras((0..12).map(|n| (CString::new(format!("user.{n:02}")).unwrap(), vec![])));
         assert!(many.lost(&Extras::default()).unwrap().ends_with("user.09 and 2 more"));

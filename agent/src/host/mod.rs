@@ -342,7 +342,9 @@ pub enum HostError {
         by: Fixed,
     },
     /// More extended attributes than are kept.
-    #[error("{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was")]
+    #[error(
+        "{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was"
+    )]
     ManyExtras {
         /// Where.
         path: String,
@@ -428,7 +430,9 @@ fn fixed(path: &str, by: Fixed) -> String {
         Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {path}`")),
         Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {path}`")),
         Fixed::ImmutableDirectory => (format!("the directory {parent} is immutable"), format!("`chattr -i {parent}`")),
-        Fixed::AppendOnlyDirectory => (format!("the directory {parent} is append-only"), format!("`chattr -a {parent}`")),
+        Fixed::AppendOnlyDirectory => {
+            (format!("the directory {parent} is append-only"), format!("`chattr -a {parent}`"))
+        }
     };
     format!("{path} cannot be replaced: {what}; it is left as it was, until {cure} or a task that names another path")
 }

@@ -250,7 +250,8 @@ impl MemoryHost {
     }
 
     fn add(&self, dir: usize, name: &str, content: Content, mode: u32) -> usize {
-        let node = self.node(Node { content, mode, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None });
+        let node =
+            self.node(Node { content, mode, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None });
         self.both(dir, |names| {
             names.insert(name.to_owned(), node);
         });

@@ -110,7 +110,15 @@ impl Dir for MemoryDir {
             return Err(failed("make", &self.at(name), io::ErrorKind::AlreadyExists));
         }
         let content = Content::File { now: Vec::new(), durable: Vec::new() };
-        let node = self.host.node(Node { content, mode: 0o600, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None });
+        let node = self.host.node(Node {
+            content,
+            mode: 0o600,
+            user: 0,
+            group: 0,
+            links: 1,
+            extras: Extras::default(),
+            fixed: None,
+        });
         if let Content::Dir { now, .. } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
             now.insert(name.into(), node);
         }

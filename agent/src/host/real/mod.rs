@@ -232,7 +232,8 @@ impl Dir for RealDir {
     fn extras(&self, name: &str) -> Result<Option<Extras>, HostError> {
         let Some(fd) = self.open_file(name)? else { return Ok(None) };
         let attributes = self.tried("read the attributes of", name, attributes(&fd))?;
-        let attributes = attributes.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: MOST_OF_ATTRIBUTES })?;
+        let attributes =
+            attributes.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: MOST_OF_ATTRIBUTES })?;
         let flags = self.tried("read the flags of", name, flags(&fd))?.unwrap_or(IFlags::empty()) & KEPT_FLAGS;
         Ok(Some(Extras { attributes, flags }))
     }
@@ -398,7 +399,9 @@ fn attributes(fd: &OwnedFd) -> Result<Option<BTreeMap<CString, Vec<u8>>>, Errno>
     };
     let (mut value, mut total) = (vec![0; MOST_OF_ATTRIBUTE], length);
     let mut attributes = BTreeMap::new();
-    for name in names[..length].split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok()) {
+    for name in
+        names[..length].split_inclusive(|byte| *byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+    {
         match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
             // It is gone meanwhile.
             Err(Errno::NODATA) => continue,

@@ -104,7 +104,11 @@ fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_grou
     host.chmod("/spool/f", 0o660);
     host.set_extras("/spool/f", extras());
     let applied = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
-    assert!(applied.diff.contains("(mode 0600, owner 0:0, without system.posix_acl_access, user.note)\n"), "{}", applied.diff);
+    assert!(
+        applied.diff.contains("(mode 0600, owner 0:0, without system.posix_acl_access, user.note)\n"),
+        "{}",
+        applied.diff
+    );
     let dir = host.dir(&HostPath::own("/spool")).unwrap().unwrap();
     assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o600);
     assert_eq!(dir.extras("f").unwrap(), Some(extras().of_another_owner()));
@@ -117,7 +121,10 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
         (Fixed::AppendOnly, "it is append-only; it is left as it was, until `chattr -a /etc/f` or"),
         (Fixed::Mounted, "a file is mounted over it; it is left as it was, until `umount /etc/f` or"),
         (Fixed::ImmutableDirectory, "the directory /etc is immutable; it is left as it was, until `chattr -i /etc` or"),
-        (Fixed::AppendOnlyDirectory, "the directory /etc is append-only; it is left as it was, until `chattr -a /etc` or"),
+        (
+            Fixed::AppendOnlyDirectory,
+            "the directory /etc is append-only; it is left as it was, until `chattr -a /etc` or",
+        ),
     ] {
         for what in [json!({"content": "new"}), json!({"absent": true})] {
             let host = MemoryHost::new();
