@@ -65,6 +65,6 @@ impl Identity {
             dir.rename(NAME, &format!("{NAME}.set-aside"))?;
         }
         let bytes = serde_json::to_vec(self).expect("an identity has no map whose keys are not text");
-        replace(host, &*dir, NAME, &bytes, Attributes::mode(0o644))
+        replace(host, &*dir, NAME, &bytes, &Attributes::mode(0o644))
     }
 }

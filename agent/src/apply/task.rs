@@ -131,11 +131,20 @@ pub enum Check {
         /// One sentence, or empty.
         message: String,
     },
+    /// It is not, and nothing that the agent may do makes it so.
+    Blocked {
+        /// A unified diff, or empty.
+        diff: String,
+        /// What stops it, and what to do.
+        message: String,
+    },
 }
 
 /// What applying did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
+    /// One sentence, or empty.
+    pub message: String,
     /// The tail of its output.
     pub output: String,
     /// A unified diff.

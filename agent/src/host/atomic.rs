@@ -4,7 +4,6 @@
 //! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
 
 use std::io::ErrorKind;
-use std::rc::Rc;
 
 use super::{Dir, Extras, Host, HostError, HostPath, Kind, NewFile, Stat};
 
@@ -21,7 +20,7 @@ pub struct Attributes {
     /// Permission bits.
     pub mode: u32,
     /// What the file that is replaced has beside them; `None`: as a new file has it in that directory.
-    pub extras: Option<Rc<Extras>>,
+    pub extras: Option<Extras>,
 }
 
 /// A file that is being written, under a name that nobody waits for.
@@ -45,13 +44,9 @@ impl Attributes {
 
     /// The same as a file has now, for what is put in its place.
     #[must_use]
-    pub fn of(stat: &Stat, extras: Extras) -> Self {
-        Self {
-            user: Some(stat.user),
-            group: Some(stat.group),
-            mode: stat.mode,
-            extras: Some(Rc::new(extras.of_other_bytes())),
-        }
+    pub fn of(stat: &Stat, extras: Option<Extras>) -> Self {
+        let extras = extras.map(Extras::of_other_bytes);
+        Self { user: Some(stat.user), group: Some(stat.group), mode: stat.mode, extras }
     }
 
     /// Whether a file has this owner, group and mode already.
@@ -68,10 +63,10 @@ impl Staging {
     ///
     /// # Errors
     /// What the machine said; the unfinished file is taken away.
-    pub fn begin(host: &dyn Host, dir: &dyn Dir, attributes: Attributes) -> Result<Self, HostError> {
+    pub fn begin(host: &dyn Host, dir: &dyn Dir, attributes: &Attributes) -> Result<Self, HostError> {
         let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
-        let mut staging = Self { file: dir.create(&name)?, name, attributes };
-        match staging.attributes.extras.as_deref().map_or(Ok(()), |extras| staging.file.set_flags(extras)) {
+        let mut staging = Self { file: dir.create(&name)?, name, attributes: attributes.clone() };
+        match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.begin_extras(extras)) {
             Ok(()) => Ok(staging),
             Err(error) => {
                 staging.discard(dir);
@@ -99,7 +94,7 @@ impl Staging {
                 file.set_owner(attributes.user, attributes.group)?;
             }
             if let Some(extras) = &attributes.extras {
-                file.set_attributes(&(**extras).clone().with_mode(attributes.mode))?;
+                file.set_extras(extras)?;
             }
             file.set_mode(attributes.mode)?;
             file.sync()
@@ -122,7 +117,7 @@ impl Staged {
     ///
     /// # Errors
     /// What the machine said; the unfinished file is taken away.
-    pub fn write(host: &dyn Host, dir: &dyn Dir, bytes: &[u8], attributes: Attributes) -> Result<Self, HostError> {
+    pub fn write(host: &dyn Host, dir: &dyn Dir, bytes: &[u8], attributes: &Attributes) -> Result<Self, HostError> {
         let mut staging = Staging::begin(host, dir, attributes)?;
         if let Err(error) = staging.write(bytes) {
             staging.discard(dir);
@@ -171,11 +166,11 @@ pub fn replace(
     dir: &dyn Dir,
     name: &str,
     bytes: &[u8],
-    attributes: Attributes,
+    attributes: &Attributes,
 ) -> Result<(), HostError> {
     let mut swept = 0;
     loop {
-        match Staged::write(host, dir, bytes, attributes.clone())?.commit(dir, name) {
+        match Staged::write(host, dir, bytes, attributes)?.commit(dir, name) {
             Err(error) if error.is(ErrorKind::NotFound) && swept < MOST_SWEPT => swept += 1,
             done => return done,
         }

@@ -1,4 +1,4 @@
-//! What a file has beside its bytes, owner and mode: extended attributes, among them its access control list and its SELinux context, and
+//! What a file has beside its bytes, owner and mode: extended attributes, among them its access control list and its `SELinux` context, and
 //! the flags of its inode. A file that is put in the place of another one keeps them.
 
 use std::collections::BTreeMap;
@@ -9,27 +9,45 @@ use rustix::fs::IFlags;
 /// The extended attribute in which the kernel gives and takes an access control list.
 pub(crate) const ACL: &CStr = c"system.posix_acl_access";
 
+/// Other names under which a file system lists the same access control list.
+pub(crate) const ACL_AGAIN: &[u8] = b"trusted.SGI_ACL_";
+
+/// The namespace of access control lists of other kinds, which take the mode as a word about themselves: those of NFS.
+const OF_THE_SYSTEM: &[u8] = b"system.";
+
 /// Attributes of the bytes that a file has, and not of its name: capabilities of a program, and measures of integrity. They go with the bytes.
 const OF_THE_BYTES: [&CStr; 3] = [c"security.capability", c"security.ima", c"security.evm"];
 
+/// The flags that can be set on an empty file alone.
+pub(crate) const FLAGS_OF_EMPTY: IFlags =
+    IFlags::NOCOW.union(IFlags::COMPRESSED).union(IFlags::from_bits_retain(FS_NOCOMP_FL));
+
 /// The flags that are kept, of those that may be set (`chattr`); what stops a file from being replaced is none of them.
-pub(crate) const KEPT_FLAGS: IFlags = IFlags::SYNC
+pub(crate) const KEPT_FLAGS: IFlags = FLAGS_OF_EMPTY
+    .union(IFlags::SYNC)
     .union(IFlags::NODUMP)
     .union(IFlags::NOATIME)
-    .union(IFlags::NOCOW)
-    .union(IFlags::COMPRESSED)
-    .union(IFlags::JOURNALING);
+    .union(IFlags::JOURNALING)
+    .union(IFlags::NOTAIL)
+    .union(IFlags::SECURE_REMOVAL)
+    .union(IFlags::UNRM)
+    .union(IFlags::from_bits_retain(FS_DAX_FL));
+
+/// `linux/fs.h`: do not compress.
+const FS_NOCOMP_FL: u32 = 0x0400;
+/// `linux/fs.h`: read and written without the page cache.
+const FS_DAX_FL: u32 = 0x0200_0000;
 
 /// How many attributes that get lost are named.
 const MOST_NAMED: usize = 10;
 
 /// The extended attributes and flags of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// Extended attributes, by name.
     pub attributes: BTreeMap<CString, Vec<u8>>,
-    /// Flags of the inode, of those that are kept.
-    pub flags: IFlags,
+    /// Flags of the inode, of those that are kept; `None`: as the file system gives them to a new file.
+    pub flags: Option<IFlags>,
 }
 
 /// A right of an access control list, as the kernel stores it: who (two bytes), what (two bytes), and of which user or group (four bytes).
@@ -45,12 +63,6 @@ mod tag {
     pub(super) const OTHER: u16 = 0x20;
 }
 
-impl Default for Extras {
-    fn default() -> Self {
-        Self { attributes: BTreeMap::new(), flags: IFlags::empty() }
-    }
-}
-
 impl Extras {
     /// What is left of them when the bytes are replaced.
     #[must_use]
@@ -59,29 +71,29 @@ impl Extras {
         self
     }
 
-    /// What is left of them when the file is replaced by one of another owner, who gave none of them.
+    /// The same, for a file that had a mode and gets another one: an access control list gives the rights of the new mode. A list of another
+    /// kind would give the old ones, so it goes when the mode changes.
     #[must_use]
-    pub const fn of_another_owner(&self) -> Self {
-        Self { attributes: BTreeMap::new(), flags: self.flags }
-    }
-
-    /// The same, with an access control list that gives the rights of a mode.
-    #[must_use]
-    pub fn with_mode(mut self, mode: u32) -> Self {
+    pub fn with_mode(mut self, before: u32, mode: u32) -> Self {
         if let Some(acl) = self.attributes.get_mut(ACL) {
             set_mode(acl, mode);
         }
+        let is_kept = |name: &CStr| name == ACL || before == mode || !name.to_bytes().starts_with(OF_THE_SYSTEM);
+        self.attributes.retain(|name, _| is_kept(name));
         self
     }
 
-    /// The names of the attributes that another file has not, for a sentence; `None` where it has all of them.
+    /// The names of the attributes that another file has not, and the flags where it has not all, for a sentence; `None` where it has all.
     pub fn lost(&self, kept: &Self) -> Option<String> {
-        let lost: Vec<_> = self.attributes.keys().filter(|name| !kept.attributes.contains_key(*name)).collect();
-        let named: Vec<_> =
-            lost.iter().take(MOST_NAMED).map(|name| name.to_string_lossy().escape_debug().to_string()).collect();
-        let more = lost.len() - named.len();
+        let names = self.attributes.keys().filter(|name| !kept.attributes.contains_key(*name));
+        let mut lost: Vec<_> = names.map(|name| name.to_string_lossy().escape_debug().to_string()).collect();
+        if !kept.flags.unwrap_or(IFlags::empty()).contains(self.flags.unwrap_or(IFlags::empty())) {
+            lost.push("its flags".to_owned());
+        }
+        let more = lost.len().saturating_sub(MOST_NAMED);
+        lost.truncate(MOST_NAMED);
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        (!lost.is_empty()).then(|| format!("{}{more}", named.join(", ")))
+        (!lost.is_empty()).then(|| format!("{}{more}", lost.join(", ")))
     }
 
     /// The permission bits without those that the owning group has by the mask of an access control list alone: its mode shows the mask.
@@ -149,9 +161,16 @@ mod tests {
             // What is no access control list is left as it is.
             (vec![2, 0, 0], 0o640, vec![2, 0, 0]),
         ] {
-            let kept = extras([(ACL.to_owned(), before)]).with_mode(mode);
+            let kept = extras([(ACL.to_owned(), before)]).with_mode(0, mode);
             assert_eq!(kept, extras([(ACL.to_owned(), after)]), "{mode:o}");
         }
+    }
+
+    #[test]
+    fn x05_a_list_that_a_mode_says_nothing_about_is_kept_with_the_same_mode_alone() {
+        let of_nfs = || extras([(c"system.nfs4_acl".into(), vec![1]), (c"user.note".into(), vec![2])]);
+        assert_eq!(of_nfs().with_mode(0o640, 0o640), of_nfs());
+        assert_eq!(of_nfs().with_mode(0o644, 0o640), extras([(c"user.note".into(), vec![2])]));
     }
 
     #[test]
@@ -174,11 +193,11 @@ mod tests {
         let kept = all.clone().of_other_bytes();
         assert_eq!(kept, extras([(c"security.selinux".into(), vec![2]), (c"user.a\nb".into(), vec![3])]));
         assert_eq!(all.lost(&kept).as_deref(), Some("security.capability"));
-        assert_eq!(
-            all.lost(&all.of_another_owner()).as_deref(),
-            Some("security.capability, security.selinux, user.a\\nb")
-        );
+        assert_eq!(all.lost(&Extras::default()).as_deref(), Some("security.capability, security.selinux, user.a\\nb"));
         assert_eq!(kept.lost(&all), None);
+        let flagged = Extras { flags: Some(IFlags::NODUMP), ..kept };
+        assert_eq!(flagged.lost(&all).as_deref(), Some("its flags"));
+        assert_eq!(flagged.lost(&Extras { flags: Some(KEPT_FLAGS), ..all }), None);
         let many = extras((0..12).map(|n| (CString::new(format!("user.{n:02}")).unwrap(), vec![])));
         assert!(many.lost(&Extras::default()).unwrap().ends_with("user.09 and 2 more"));
     }

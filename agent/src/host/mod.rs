@@ -151,11 +151,12 @@ pub trait Dir {
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HostError>,
     ) -> Result<bool, HostError>;
 
-    /// What a regular file has beside its bytes, owner and mode; `None` when nothing stands there.
+    /// What a regular file is, and what it has beside its bytes, owner and mode: both of one file, whoever moves names about meanwhile.
+    /// `None` when nothing stands there.
     ///
     /// # Errors
-    /// As [`Self::read`], and [`HostError::ManyExtras`].
-    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError>;
+    /// As [`Self::read`]. What it has beside may be unreadable where the rest is not, also as [`HostError::ManyExtras`].
+    fn look(&self, name: &str) -> Result<Option<Look>, HostError>;
 
     /// Whether another file may be put in the place of what stands under a name, or of nothing there, as far as can be seen before.
     ///
@@ -232,17 +233,18 @@ pub trait NewFile {
     /// [`HostError::Io`].
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError>;
 
-    /// Sets flags of its inode, while it is empty: some can be set then alone.
+    /// Sets those of its flags that can be set while it is empty alone.
     ///
     /// # Errors
     /// [`HostError::Extra`].
-    fn set_flags(&mut self, extras: &Extras) -> Result<(), HostError>;
+    fn begin_extras(&mut self, extras: &Extras) -> Result<(), HostError>;
 
-    /// Gives it these extended attributes and takes others away. After the owner: a change of owner takes some away.
+    /// Gives it these extended attributes and flags, and takes away an access control list that it has of its directory and is not to
+    /// have. After the owner, whose change takes some away; before the mode.
     ///
     /// # Errors
     /// [`HostError::Extra`].
-    fn set_attributes(&mut self, extras: &Extras) -> Result<(), HostError>;
+    fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError>;
 
     /// Makes its bytes durable.
     ///
@@ -279,6 +281,15 @@ pub struct Stat {
     pub size: u64,
     /// How many names it has.
     pub links: u64,
+}
+
+/// A regular file, as it was looked at once.
+#[derive(Debug)]
+pub struct Look {
+    /// Kind, owner, mode, size.
+    pub stat: Stat,
+    /// What it has beside them, or why that is not known.
+    pub extras: Result<Extras, HostError>,
 }
 
 /// What stops a file from being replaced, for root too.
@@ -352,12 +363,10 @@ pub enum HostError {
         limit: usize,
     },
     /// The system would not keep something that a file has beside its bytes, owner and mode.
-    #[error("cannot keep {what} of the file that is to be replaced, on {path}")]
+    #[error("cannot give the new file {what} of the old one, which is left as it was")]
     Extra {
         /// Which attribute, or the flags.
         what: String,
-        /// The new file.
-        path: String,
         /// The system's answer.
         #[source]
         source: io::Error,

@@ -70,7 +70,7 @@ impl Connection {
 
     fn store(&self, host: &dyn Host) -> Result<(), HostError> {
         let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
-        replace(host, &*dir, NAME, &serde_json::to_vec(self).expect("plain data"), Attributes::mode(0o600))
+        replace(host, &*dir, NAME, &serde_json::to_vec(self).expect("plain data"), &Attributes::mode(0o600))
     }
 }
 

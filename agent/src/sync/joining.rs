@@ -49,7 +49,7 @@ pub(super) fn take_up(host: &dyn Host, token: &str) -> Result<KeyPair, KeyError>
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let kept = Kept { token_sha256, key: key.serialize_der() };
     let bytes = serde_json::to_vec(&kept).expect("it has no map whose keys are not text");
-    replace(host, &*dir, NAME, &bytes, Attributes::mode(0o600)).map_err(KeyError::Unkept)?;
+    replace(host, &*dir, NAME, &bytes, &Attributes::mode(0o600)).map_err(KeyError::Unkept)?;
     Ok(key)
 }
 
@@ -82,7 +82,7 @@ mod tests {
         drop_key(&host).unwrap();
         assert!(take_up("c.d") != other, "what has come is asked with no more");
         let dir = host.dir(&HostPath::own(DIR)).unwrap().unwrap();
-        replace(&host, &*dir, NAME, b"no key", Attributes::mode(0o600)).unwrap();
+        replace(&host, &*dir, NAME, b"no key", &Attributes::mode(0o600)).unwrap();
         assert!(!take_up("c.d").is_empty(), "a damaged one costs nothing");
     }
 

@@ -123,7 +123,7 @@ impl Credentials {
     pub fn store(&self, host: &dyn Host) -> Result<(), HostError> {
         let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
         let bytes = serde_json::to_vec(self).expect("credentials have no map whose keys are not text");
-        replace(host, &*dir, NAME, &bytes, Attributes::mode(0o600))
+        replace(host, &*dir, NAME, &bytes, &Attributes::mode(0o600))
     }
 
     /// The addresses that parse; one that does not was refused when the host joined.
@@ -185,7 +185,7 @@ pub(super) fn refused_renewal(host: &dyn Host) -> Option<String> {
 pub(super) fn keep_refused_renewal(host: &dyn Host, why: Option<&str>) -> Result<(), HostError> {
     let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
     match why {
-        Some(why) => replace(host, &*dir, REFUSED, why.as_bytes(), Attributes::mode(0o600)),
+        Some(why) => replace(host, &*dir, REFUSED, why.as_bytes(), &Attributes::mode(0o600)),
         None if dir.stat(REFUSED)?.is_some() => dir.remove(REFUSED),
         None => Ok(()),
     }
@@ -206,7 +206,7 @@ pub(super) fn pending_key(host: &dyn Host) -> Result<Option<Vec<u8>>, HostError>
 /// [`HostError`].
 pub(super) fn keep_pending_key(host: &dyn Host, key: &[u8]) -> Result<(), HostError> {
     let dir = ensure_dir(host, &HostPath::own(DIR), 0o700)?;
-    replace(host, &*dir, PENDING, key, Attributes::mode(0o600))
+    replace(host, &*dir, PENDING, key, &Attributes::mode(0o600))
 }
 
 /// Takes it away: its certificate has come, and holds it.
@@ -239,7 +239,7 @@ mod tests {
         assert!(Credentials::load(&host).unwrap() == credentials);
         let dir = host.dir(&HostPath::own(DIR)).unwrap().unwrap();
         for mode in [0o640, 0o604, 0o620] {
-            replace(&host, &*dir, NAME, &serde_json::to_vec(&credentials).unwrap(), Attributes::mode(mode)).unwrap();
+            replace(&host, &*dir, NAME, &serde_json::to_vec(&credentials).unwrap(), &Attributes::mode(mode)).unwrap();
             let refused = Credentials::load(&host).map(|_| ()).unwrap_err().to_string();
             assert!(refused.contains("run `chmod 600 ") && refused.contains(&format!("{mode:04o}")), "{refused}");
         }

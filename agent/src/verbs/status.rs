@@ -298,7 +298,7 @@ mod tests {
             ),
         ] {
             let noted = serde_json::json!({"standing": standing, "url": "https://c:1", "cause": "x", "since": 1000});
-            replace(&*host, &*dir, "connection.json", noted.to_string().as_bytes(), Attributes::mode(0o600)).unwrap();
+            replace(&*host, &*dir, "connection.json", noted.to_string().as_bytes(), &Attributes::mode(0o600)).unwrap();
             assert_eq!(status(root.path(), Output::Human).unwrap(), exit, "{standing}");
             let found = collect(&Local::open(root.path()).unwrap()).unwrap();
             let text = human(&found, 1150);

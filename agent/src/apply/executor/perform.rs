@@ -76,6 +76,15 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     let mut ended = match checked {
         Err(error) => failed(error),
         Ok(Check::AsItShould) => Execution::plain(Outcome::Unchanged),
+        Ok(Check::Blocked { diff, message }) => {
+            let is_looked_at = match call.permitted {
+                Permitted::Mend => task.task.on_drift == OnDrift::Report,
+                Permitted::Contended => true,
+                Permitted::Check | Permitted::Apply => false,
+            };
+            let outcome = if is_looked_at { Outcome::Drifted } else { Outcome::Failed };
+            Execution { diff, ..Execution::because(outcome, message) }
+        }
         Ok(Check::Differs { diff, message }) => match (call.permitted, task.task.on_drift) {
             (Permitted::Check, _) => Execution { diff, ..Execution::because(Outcome::WouldChange, message) },
             (Permitted::Contended, _) => Execution { diff, ..Execution::because(Outcome::Drifted, CONTENDED) },
@@ -114,9 +123,8 @@ async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, refreshes: &
     loop {
         match applier.apply(site, task).await {
             Ok(applied) => {
-                let ended =
-                    Execution { output: applied.output, diff: applied.diff, ..Execution::plain(Outcome::Changed) };
-                return (ended, Asked::ForChange);
+                let ended = Execution::because(Outcome::Changed, applied.message);
+                return (Execution { output: applied.output, diff: applied.diff, ..ended }, Asked::ForChange);
             }
             Err(error) if error.left == Left::Unknown || attempt == retries => {
                 is_as_it_was &= error.left == Left::AsItWas;

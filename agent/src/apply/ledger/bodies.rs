@@ -113,7 +113,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn arriving(&self, hash: Hash) -> Result<Arriving, HostError> {
-        let staging = Staging::begin(&*self.host, &*self.bodies, Attributes::mode(MODE))?;
+        let staging = Staging::begin(&*self.host, &*self.bodies, &Attributes::mode(MODE))?;
         Ok(Arriving { hash, digest: Sha256::new(), length: 0, staging })
     }
 

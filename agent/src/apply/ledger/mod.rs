@@ -287,7 +287,7 @@ impl Ledger {
         if matches!(dir.read(name, LARGEST), Ok(Some(present)) if present == bytes) {
             return Ok(());
         }
-        replace(&*self.host, dir, name, &bytes, Attributes::mode(0o600))
+        replace(&*self.host, dir, name, &bytes, &Attributes::mode(0o600))
     }
 }
 

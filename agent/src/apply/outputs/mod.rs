@@ -92,7 +92,7 @@ fn write_changed(host: &dyn Host, dir: &dyn Dir, name: &str, bytes: &[u8]) -> Re
     if plain && dir.read(name, LARGEST).is_ok_and(|present| present.as_deref() == Some(bytes)) {
         return Ok(());
     }
-    replace(host, dir, name, bytes, Attributes::mode(MODE))
+    replace(host, dir, name, bytes, &Attributes::mode(MODE))
 }
 
 #[cfg(test)]

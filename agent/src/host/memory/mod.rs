@@ -34,7 +34,8 @@ struct Node {
     user: u32,
     group: u32,
     links: u64,
-    extras: Extras,
+    /// `None`: they cannot be read.
+    extras: Option<Extras>,
     fixed: Option<Fixed>,
 }
 
@@ -48,6 +49,9 @@ struct Machine {
     dies_before: Cell<Option<usize>>,
     dead: Cell<bool>,
     full: Cell<bool>,
+    keeps_nothing: Cell<bool>,
+    /// What a new file has, as by a default list of its directory.
+    given: RefCell<Extras>,
     /// A file that cannot be read, and how many times more.
     spoilt: RefCell<(String, usize)>,
     random: Cell<u64>,
@@ -71,6 +75,8 @@ impl MemoryHost {
             dies_before: Cell::new(None),
             dead: Cell::new(false),
             full: Cell::new(false),
+            keeps_nothing: Cell::new(false),
+            given: RefCell::default(),
             spoilt: RefCell::default(),
             random: Cell::new(1),
             ran: RefCell::default(),
@@ -113,6 +119,16 @@ impl MemoryHost {
     /// From now on the disk takes no new file and no more bytes, or takes them again.
     pub fn fill(&self, full: bool) {
         self.0.full.set(full);
+    }
+
+    /// From now on a new file has this beside its bytes.
+    pub fn give_new_files(&self, extras: Extras) {
+        *self.0.given.borrow_mut() = extras;
+    }
+
+    /// From now on the file system gives a new file no attribute of the old one.
+    pub fn keep_no_extras(&self) {
+        self.0.keeps_nothing.set(true);
     }
 
     /// The next so many times that this file is read, the disk says no.
@@ -194,8 +210,8 @@ impl MemoryHost {
         self.0.nodes.borrow_mut()[node].user = user;
     }
 
-    /// Gives the file there attributes and flags.
-    pub fn set_extras(&self, path: &str, extras: Extras) {
+    /// Gives the file there attributes and flags; `None`: they cannot be read.
+    pub fn set_extras(&self, path: &str, extras: Option<Extras>) {
         let node = self.find(path).expect("the file is there");
         self.0.nodes.borrow_mut()[node].extras = extras;
     }
@@ -250,8 +266,15 @@ impl MemoryHost {
     }
 
     fn add(&self, dir: usize, name: &str, content: Content, mode: u32) -> usize {
-        let node =
-            self.node(Node { content, mode, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None });
+        let node = self.node(Node {
+            content,
+            mode,
+            user: 0,
+            group: 0,
+            links: 1,
+            extras: Some(Extras::default()),
+            fixed: None,
+        });
         self.both(dir, |names| {
             names.insert(name.to_owned(), node);
         });
@@ -372,7 +395,7 @@ impl Host for MemoryHost {
 
 fn directory() -> Node {
     let content = Content::Dir { now: Names::new(), durable: Names::new() };
-    Node { content, mode: 0o755, user: 0, group: 0, links: 1, extras: Extras::default(), fixed: None }
+    Node { content, mode: 0o755, user: 0, group: 0, links: 1, extras: Some(Extras::default()), fixed: None }
 }
 
 fn kind_of(content: &Content) -> Kind {

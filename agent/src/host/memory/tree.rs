@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{Content, MemoryHost, Names, Node, directory, failed, kind_of};
-use crate::host::{Dir, Extras, HostError, Kind, NewFile, Stat};
+use crate::host::{Dir, Extras, HostError, Kind, Look, NewFile, Stat};
 
 pub(super) struct MemoryDir {
     pub(super) host: MemoryHost,
@@ -80,8 +80,11 @@ impl Dir for MemoryDir {
         Ok(true)
     }
 
-    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError> {
-        Ok(self.file(name)?.map(|node| self.host.0.nodes.borrow()[node].extras.clone()))
+    fn look(&self, name: &str) -> Result<Option<Look>, HostError> {
+        let Some(node) = self.file(name)? else { return Ok(None) };
+        let extras = self.host.0.nodes.borrow()[node].extras.clone();
+        let extras = extras.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: 0 });
+        Ok(self.stat(name)?.map(|stat| Look { stat, extras }))
     }
 
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
@@ -116,7 +119,7 @@ impl Dir for MemoryDir {
             user: 0,
             group: 0,
             links: 1,
-            extras: Extras::default(),
+            extras: Some(self.host.0.given.borrow().clone()),
             fixed: None,
         });
         if let Content::Dir { now, .. } = &mut self.host.0.nodes.borrow_mut()[self.node].content {
@@ -183,12 +186,15 @@ impl NewFile for MemoryFile {
         self.change(|node| node.mode = mode)
     }
 
-    fn set_flags(&mut self, extras: &Extras) -> Result<(), HostError> {
-        self.change(|node| node.extras.flags = extras.flags)
+    fn begin_extras(&mut self, _: &Extras) -> Result<(), HostError> {
+        self.change(|_| ())
     }
 
-    fn set_attributes(&mut self, extras: &Extras) -> Result<(), HostError> {
-        self.change(|node| node.extras.attributes.clone_from(&extras.attributes))
+    fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError> {
+        if self.host.0.keeps_nothing.get() {
+            return Err(HostError::Extra { what: "user.note".into(), source: io::ErrorKind::Unsupported.into() });
+        }
+        self.change(|node| node.extras = Some(extras.clone()))
     }
 
     fn sync(&mut self) -> Result<(), HostError> {

@@ -10,8 +10,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{AtFlags, Gid, IFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::extras::KEPT_FLAGS;
-use super::{Command, Dir, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, NewFile, Pending, Stat};
+use super::extras::{ACL, ACL_AGAIN, FLAGS_OF_EMPTY, KEPT_FLAGS};
+use super::{Command, Dir, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, Look, NewFile, Pending, Stat};
 
 mod accounts;
 mod spawn;
@@ -166,6 +166,14 @@ impl RealDir {
         result.map_err(|errno| HostError::io(operation, self.at(name))(errno.into()))
     }
 
+    /// The same, of a name that may be a mount point: of older kernels, nothing tells that before.
+    fn unless_mounted(&self, operation: &'static str, name: &str, result: Result<(), Errno>) -> Result<(), HostError> {
+        if result == Err(Errno::BUSY) {
+            return Err(HostError::Fixed { path: self.at(name), by: Fixed::Mounted });
+        }
+        self.tried(operation, name, result)
+    }
+
     /// A regular file with one name, opened without following a link and without waiting for a FIFO's other end.
     fn open_file(&self, name: &str) -> Result<Option<OwnedFd>, HostError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -192,14 +200,7 @@ impl RealDir {
 impl Dir for RealDir {
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError> {
         match rustix::fs::statat(&self.fd, plain(name), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Stat {
-                kind: kind(stat.st_mode),
-                mode: stat.st_mode & 0o7777,
-                user: stat.st_uid,
-                group: stat.st_gid,
-                size: u64::try_from(stat.st_size).unwrap_or(0),
-                links: links(&stat),
-            })),
+            Ok(found) => Ok(Some(stat(&found))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => self.tried("look at", name, Err(errno)),
         }
@@ -229,13 +230,17 @@ impl Dir for RealDir {
         }
     }
 
-    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError> {
+    fn look(&self, name: &str) -> Result<Option<Look>, HostError> {
         let Some(fd) = self.open_file(name)? else { return Ok(None) };
-        let attributes = self.tried("read the attributes of", name, attributes(&fd))?;
-        let attributes =
-            attributes.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: MOST_OF_ATTRIBUTES })?;
-        let flags = self.tried("read the flags of", name, flags(&fd))?.unwrap_or(IFlags::empty()) & KEPT_FLAGS;
-        Ok(Some(Extras { attributes, flags }))
+        let stat = stat(&self.tried("look at", name, rustix::fs::fstat(&fd))?);
+        let extras = || {
+            let attributes = self.tried("read the attributes of", name, attributes(&fd))?;
+            let attributes =
+                attributes.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: MOST_OF_ATTRIBUTES })?;
+            let flags = self.tried("read the flags of", name, flags(&fd))?.map(|flags| flags & KEPT_FLAGS);
+            Ok(Extras { attributes, flags })
+        };
+        Ok(Some(Look { stat, extras: extras() }))
     }
 
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
@@ -314,11 +319,11 @@ impl Dir for RealDir {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
-        self.tried("replace", to, rustix::fs::renameat(&self.fd, plain(from), &self.fd, plain(to)))
+        self.unless_mounted("replace", to, rustix::fs::renameat(&self.fd, plain(from), &self.fd, plain(to)))
     }
 
     fn remove(&self, name: &str) -> Result<(), HostError> {
-        self.tried("remove", name, rustix::fs::unlinkat(&self.fd, plain(name), AtFlags::empty()))
+        self.unless_mounted("remove", name, rustix::fs::unlinkat(&self.fd, plain(name), AtFlags::empty()))
     }
 
     fn sync(&self) -> Result<(), HostError> {
@@ -327,8 +332,17 @@ impl Dir for RealDir {
 }
 
 impl RealFile {
-    fn kept<T>(&self, what: &str, result: Result<T, Errno>) -> Result<T, HostError> {
-        result.map_err(|errno| HostError::Extra { what: what.into(), path: self.path.clone(), source: errno.into() })
+    /// Sets its flags to those of others, as far as they are among some.
+    fn set_flags(&self, extras: &Extras, among: IFlags) -> Result<(), HostError> {
+        let Some(wanted) = extras.flags.map(|flags| flags & among) else { return Ok(()) };
+        match kept("the flags", flags(&self.fd))? {
+            None if wanted.is_empty() => Ok(()),
+            None => kept("the flags", Err(Errno::NOTSUP)),
+            Some(present) if present & among == wanted => Ok(()),
+            Some(present) => {
+                kept("the flags", rustix::fs::ioctl_setflags(&self.fd, present.difference(among) | wanted))
+            }
+        }
     }
 
     fn tried<T>(&self, operation: &'static str, result: Result<T, Errno>) -> Result<T, HostError> {
@@ -353,41 +367,41 @@ impl NewFile for RealFile {
     }
 
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
+        // Some servers of NFS drop a list when the mode is set, also to what it is.
+        if self.tried("look at", rustix::fs::fstat(&self.fd))?.st_mode & 0o7777 == mode {
+            return Ok(());
+        }
         self.tried("set the mode of", rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode)))
     }
 
-    fn set_flags(&mut self, extras: &Extras) -> Result<(), HostError> {
-        let Some(present) = self.kept("the flags", flags(&self.fd))? else { return Ok(()) };
-        let wanted = present - KEPT_FLAGS | extras.flags;
-        if wanted == present {
-            return Ok(());
-        }
-        self.kept("the flags", rustix::fs::ioctl_setflags(&self.fd, wanted))
+    fn begin_extras(&mut self, extras: &Extras) -> Result<(), HostError> {
+        self.set_flags(extras, FLAGS_OF_EMPTY)
     }
 
-    fn set_attributes(&mut self, extras: &Extras) -> Result<(), HostError> {
-        let present = self.kept("the attributes", attributes(&self.fd))?.unwrap_or_default();
-        // What a security module gave the new file is its own to take away.
-        let is_surplus =
-            |name: &&CString| !extras.attributes.contains_key(*name) && !name.as_bytes().starts_with(b"security.");
-        for name in present.keys().filter(is_surplus) {
-            match rustix::fs::fremovexattr(&self.fd, name.as_c_str()) {
-                Err(Errno::NODATA) => {}
-                removed => self.kept(&name.to_string_lossy(), removed)?,
-            }
-        }
-        for (name, value) in &extras.attributes {
+    fn set_extras(&mut self, extras: &Extras) -> Result<(), HostError> {
+        let present = kept("the attributes", attributes(&self.fd))?.unwrap_or_default();
+        // The list last: with it, a user who is not root may no longer write the others.
+        let (lists, others): (Vec<_>, Vec<_>) = extras.attributes.iter().partition(|(name, _)| name.as_c_str() == ACL);
+        for (name, value) in others.into_iter().chain(lists) {
             if present.get(name) != Some(value) {
                 let set = rustix::fs::fsetxattr(&self.fd, name.as_c_str(), value, XattrFlags::empty());
-                self.kept(&name.to_string_lossy(), set)?;
+                kept(&name.to_string_lossy().escape_debug().to_string(), set)?;
             }
         }
-        Ok(())
+        if present.contains_key(ACL) && !extras.attributes.contains_key(ACL) {
+            kept("no access control list", rustix::fs::fremovexattr(&self.fd, ACL))?;
+        }
+        self.set_flags(extras, KEPT_FLAGS)
     }
 
     fn sync(&mut self) -> Result<(), HostError> {
         self.tried("sync", rustix::fs::fsync(&self.fd))
     }
+}
+
+/// What could not be given to a new file of what the old one has.
+fn kept<T>(what: &str, result: Result<T, Errno>) -> Result<T, HostError> {
+    result.map_err(|errno| HostError::Extra { what: what.into(), source: errno.into() })
 }
 
 /// The extended attributes of a file; `None` for more bytes than are kept. A file system without any has none.
@@ -405,6 +419,8 @@ fn attributes(fd: &OwnedFd) -> Result<Option<BTreeMap<CString, Vec<u8>>>, Errno>
         match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
             // It is gone meanwhile.
             Err(Errno::NODATA) => continue,
+            // A file system's second name for the list.
+            Ok(_) if name.to_bytes().starts_with(ACL_AGAIN) => continue,
             length => {
                 let length = length?;
                 total += length;
@@ -441,6 +457,17 @@ fn open_dir(at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
 /// A name for the kernel. One with a slash in it never gets here from [`HostPath`]; it would be refused by `openat2`.
 fn plain(name: &str) -> CString {
     CString::new(name.replace('/', "\u{fffd}")).expect("names hold no NUL: HostPath and Dir::names see to it")
+}
+
+fn stat(found: &rustix::fs::Stat) -> Stat {
+    Stat {
+        kind: kind(found.st_mode),
+        mode: found.st_mode & 0o7777,
+        user: found.st_uid,
+        group: found.st_gid,
+        size: u64::try_from(found.st_size).unwrap_or(0),
+        links: links(found),
+    }
 }
 
 #[allow(clippy::unnecessary_cast, reason = "its width differs between architectures")]

@@ -103,7 +103,7 @@ fn s64_whoever_swaps_a_directory_for_a_link_gets_nothing_written_outside() {
         tries += 1;
         match host.dir(&path("/dir")) {
             Ok(Some(dir)) => {
-                written += usize::from(replace(&host, &*dir, "file", b"secret", Attributes::mode(0o600)).is_ok());
+                written += usize::from(replace(&host, &*dir, "file", b"secret", &Attributes::mode(0o600)).is_ok());
             }
             Ok(None) | Err(_) => std::thread::yield_now(),
         }
@@ -120,7 +120,7 @@ fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
     let dir = host.root().unwrap();
     let names: std::collections::BTreeSet<_> = (0..100)
         .map(|_| {
-            let staged = Staged::write(&host, &*dir, b"x", Attributes::mode(0o644)).unwrap();
+            let staged = Staged::write(&host, &*dir, b"x", &Attributes::mode(0o644)).unwrap();
             let name = staged.name().to_owned();
             staged.discard(&*dir).unwrap();
             name
@@ -162,8 +162,8 @@ impl Dir for Swept<'_> {
         self.dir.pieces(name, limit, sink)
     }
 
-    fn extras(&self, name: &str) -> Result<Option<Extras>, HostError> {
-        self.dir.extras(name)
+    fn look(&self, name: &str) -> Result<Option<Look>, HostError> {
+        self.dir.look(name)
     }
 
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
@@ -206,13 +206,13 @@ fn a_file_is_replaced_also_where_another_process_sweeps_what_is_unfinished() {
     let other = RealHost::new(root.path()).unwrap();
     let dir = Swept { dir: host.root().unwrap(), other: &other, left: Cell::new(3) };
     fs::write(root.path().join("file"), "old").unwrap();
-    replace(&host, &dir, "file", b"new", Attributes::mode(0o600)).unwrap();
+    replace(&host, &dir, "file", b"new", &Attributes::mode(0o600)).unwrap();
     assert_eq!(dir.left.get(), 0, "it was swept each time");
     assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "new");
     assert_eq!(dir.names().unwrap(), ["file"]);
     // What is swept for ever is an error, and the old file stands.
     dir.left.set(u32::MAX);
-    assert!(replace(&host, &dir, "file", b"newer", Attributes::mode(0o600)).unwrap_err().is(io::ErrorKind::NotFound));
+    assert!(replace(&host, &dir, "file", b"newer", &Attributes::mode(0o600)).unwrap_err().is(io::ErrorKind::NotFound));
     assert_eq!(fs::read_to_string(root.path().join("file")).unwrap(), "new");
 }
 
@@ -263,17 +263,19 @@ fn x05_a_file_in_the_place_of_another_has_its_attributes_list_and_flags_and_no_o
         flags.and_then(|flags| rustix::fs::ioctl_setflags(&file, flags | IFlags::NODUMP | IFlags::NOATIME)),
     );
 
+    let look = |name: &str| dir.look(name).unwrap().map(|found| (found.stat, found.extras.unwrap()));
     for name in ["listed", "plain", "new"] {
-        let before = dir.extras(name).unwrap().zip(dir.stat(name).unwrap());
+        let before = look(name);
         let attributes = match &before {
-            Some((extras, stat)) => Attributes::of(stat, extras.clone()),
+            Some((stat, extras)) => Attributes::of(stat, Some(extras.clone())),
             None => Attributes::mode(0o640),
         };
-        replace(&host, &*dir, name, b"other", attributes).unwrap();
-        let after = dir.extras(name).unwrap().zip(dir.stat(name).unwrap());
-        let (extras, stat) = after.clone().unwrap();
+        replace(&host, &*dir, name, b"other", &attributes).unwrap();
+        let (stat, extras) = look(name).expect("it is there");
         match before {
-            Some((old, stat)) => assert_eq!(after, Some((old, Stat { size: 5, ..stat })), "{name}"),
+            Some((old, before)) => {
+                assert_eq!((stat, &extras), (Stat { size: 5, ..old }, &before), "{name}");
+            }
             None => assert_eq!(
                 extras.attributes.get(c"system.posix_acl_access"),
                 Some(&acl(&[(1, 6, NONE), (2, 7, 1), (4, 5, NONE), (0x10, 4, NONE), (0x20, 0, NONE)])),
@@ -283,10 +285,15 @@ fn x05_a_file_in_the_place_of_another_has_its_attributes_list_and_flags_and_no_o
         let (lists, owns) = (name != "plain", name == "listed");
         assert_eq!(extras.attributes.contains_key(c"system.posix_acl_access"), lists, "{name}");
         assert_eq!(extras.attributes.contains_key(c"user.note"), owns && has_own, "{name}");
-        assert_eq!(extras.flags.contains(IFlags::NODUMP | IFlags::NOATIME), owns && has_flags, "{name}");
+        let set = IFlags::NODUMP | IFlags::NOATIME;
+        assert_eq!(extras.flags.is_some_and(|flags| flags.contains(set)), owns && has_flags, "{name}");
         assert_eq!(stat.mode, if owns { 0o660 } else { 0o640 }, "{name}");
     }
-    assert_eq!(dir.names().unwrap(), ["listed", "new", "plain"]);
+    // Who is to have nothing of the directory has nothing of it.
+    let bare = Attributes { extras: Some(Extras::default()), ..Attributes::mode(0o640) };
+    replace(&host, &*dir, "bare", b"", &bare).unwrap();
+    assert!(!look("bare").unwrap().1.attributes.contains_key(c"system.posix_acl_access"));
+    assert_eq!(dir.names().unwrap(), ["bare", "listed", "new", "plain"]);
 }
 
 #[test]

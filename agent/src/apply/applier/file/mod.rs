@@ -6,7 +6,6 @@
 mod difference;
 
 use std::path::Path;
-use std::rc::Rc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -19,7 +18,7 @@ use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, sweep};
-use crate::host::{Command, Dir, Extras, HostError, HostPath, Kind, Pending, Stat};
+use crate::host::{Command, Dir, Extras, HostError, HostPath, Kind, Look, Pending, Stat};
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -47,7 +46,8 @@ struct FileState {
 
 struct Present {
     stat: Stat,
-    extras: Extras,
+    /// Why they are not known matters where they are to be kept alone.
+    extras: Result<Extras, HostError>,
     content: Content,
 }
 
@@ -79,8 +79,11 @@ impl Applier for File {
             if state.is_so() {
                 return Ok(Check::AsItShould);
             }
-            state.check_replaceable()?;
-            Ok(Check::Differs { diff: state.diff(), message: String::new() })
+            let (diff, blocked) = (state.diff(), state.check_replaceable());
+            Ok(match blocked {
+                Ok(()) => Check::Differs { diff, message: state.loses() },
+                Err(error) => Check::Blocked { diff, message: error.message },
+            })
         })
     }
 
@@ -93,7 +96,7 @@ impl Applier for File {
                 Some(wanted) => replace(site, task, &state, wanted).await?,
                 None => remove(site, task, &state)?,
             };
-            Ok(Applied { output, diff })
+            Ok(Applied { message: state.loses(), output, diff })
         })
     }
 }
@@ -109,10 +112,29 @@ impl FileState {
         }
     }
 
-    /// Before anything is written: each try would leave an unfinished file in an append-only directory.
+    /// Whether the file can be replaced with all that is to be kept of it. Before anything is written: each try would leave an unfinished file in an append-only directory.
     fn check_replaceable(&self) -> Result<(), TaskError> {
+        let refused = |error: String| TaskError::new(error).before_the_change();
+        if let Some(Present { extras: Err(unknown), .. }) = &self.present
+            && self.wanted.as_ref().is_some_and(|wanted| wanted.attributes.extras.is_none())
+        {
+            return Err(refused(unknown.sentence()));
+        }
         let there = self.parent.as_deref().map(|dir| dir.check_replaceable(self.path.name()));
-        there.unwrap_or(Ok(())).map_err(|error| TaskError::from(error).before_the_change())
+        there.unwrap_or(Ok(())).map_err(|error| refused(error.sentence()))
+    }
+
+    /// What the file has beside its bytes and rights and the new one has not: known beforehand, and a sentence, since a sensitive task
+    /// reports no diff.
+    fn loses(&self) -> String {
+        let lost = self.lost().map(|lost| format!("the new file is without {lost}"));
+        lost.unwrap_or_default()
+    }
+
+    fn lost(&self) -> Option<String> {
+        let (present, wanted) = self.present.as_ref().zip(self.wanted.as_ref())?;
+        let kept = wanted.attributes.extras.as_ref()?;
+        present.extras.as_ref().ok()?.lost(kept)
     }
 
     fn diff(&self) -> String {
@@ -127,9 +149,8 @@ impl FileState {
                 wanted.or(was).map_or_else(|| "the agent's".to_owned(), |number| number.to_string())
             };
             let (user, group) = (was.map(|stat| stat.user), was.map(|stat| stat.group));
-            let Attributes { user: to_user, group: to_group, mode, ref extras } = wanted.attributes;
-            let lost = self.present.as_ref().zip(extras.as_ref()).and_then(|(present, kept)| present.extras.lost(kept));
-            let lost = lost.map_or_else(String::new, |lost| format!(", without {lost}"));
+            let Attributes { user: to_user, group: to_group, mode, .. } = wanted.attributes;
+            let lost = self.lost().map_or_else(String::new, |lost| format!(", without {lost}"));
             let rights = format!("mode {mode:04o}, owner {}:{}{lost}", shown(to_user, user), shown(to_group, group));
             difference::Side { content: &wanted.content, rights }
         });
@@ -160,7 +181,9 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     check_put(path.as_str()).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     let parent = site.host.parent_of(&path)?;
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
-    let attributes = attributes(site, task, (&path, &parameters), present.as_ref())?;
+    // Of a file that is to go, nothing is kept.
+    let kept = present.as_ref().filter(|_| !parameters.absent);
+    let attributes = attributes(site, task, (&path, &parameters), kept)?;
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
@@ -182,8 +205,8 @@ fn mode(field: &str, text: &str) -> Result<u32, TaskError> {
 fn present(dir: &dyn Dir, path: &HostPath, is_to_go: bool) -> Result<Option<Present>, TaskError> {
     let read = if is_to_go { IN_MEMORY } else { LARGEST };
     // Reading refuses what is no plain file of one name (S65); only then is anything replaced.
-    let Some(extras) = dir.extras(path.name())? else { return Ok(None) };
-    if let Some(stat) = dir.stat(path.name())?.filter(|stat| stat.kind == Kind::File && stat.size > read) {
+    let Some(Look { stat, extras }) = dir.look(path.name())? else { return Ok(None) };
+    if stat.size > read {
         return Ok(Some(Present { stat, extras, content: Content::Unread(stat.size) }));
     }
     let (mut bytes, mut digest, mut size) = (Vec::new(), Sha256::new(), 0);
@@ -196,7 +219,9 @@ fn present(dir: &dyn Dir, path: &HostPath, is_to_go: bool) -> Result<Option<Pres
         }
         Ok(())
     })?;
-    let Some(stat) = dir.stat(path.name())?.filter(|stat| there && stat.kind == Kind::File) else { return Ok(None) };
+    if !there {
+        return Ok(None);
+    }
     let is_large = size > IN_MEMORY;
     let content = if is_large { Content::Large(Hash(digest.finalize().into()), size) } else { Content::Bytes(bytes) };
     Ok(Some(Present { stat, extras, content }))
@@ -227,18 +252,23 @@ fn attributes(
     let owner = parameters.owner.as_ref().map(|owner| user(site, owner)).transpose()?;
     let new = if task.reads_secrets() { 0o600 } else { 0o644 };
     let mut attributes = match present {
+        // A list that the directory gives may be somebody else's: none reads a secret by it, and none what stands in a directory of theirs.
+        None if task.reads_secrets() || !is_closed(site, path)? => {
+            Attributes { extras: Some(Extras::default()), ..Attributes::mode(new) }
+        }
         None => Attributes::mode(new),
         Some(Present { stat, extras, .. }) if stat.user == own_user || stat.user == 0 => {
-            Attributes::of(stat, extras.clone())
+            Attributes::of(stat, extras.as_ref().ok().cloned())
         }
         // Upper bits are given by a task or by root.
         Some(Present { stat, extras, .. }) if Some(stat.user) == owner || is_closed(site, path)? => {
-            Attributes { mode: stat.mode & 0o777, ..Attributes::of(stat, extras.clone()) }
+            Attributes { mode: stat.mode & 0o777, ..Attributes::of(stat, extras.as_ref().ok().cloned()) }
         }
         Some(Present { stat, extras, .. }) => {
-            let mode = extras.without_acl(stat.mode) & new;
-            let extras = Some(Rc::new(extras.of_another_owner()));
-            Attributes { user: Some(own_user), group: Some(own_group), mode, extras }
+            // What a list would say of the group is not known where it cannot be read.
+            let mode = extras.as_ref().map_or(stat.mode & !0o070, |extras| extras.without_acl(stat.mode));
+            let extras = Some(Extras::default());
+            Attributes { user: Some(own_user), group: Some(own_group), mode: mode & new, extras }
         }
     };
     if task.reads_secrets() {
@@ -246,6 +276,9 @@ fn attributes(
     }
     if let Some(text) = &parameters.mode {
         attributes.mode = mode("mode", text)?;
+    }
+    if let Some(present) = present {
+        attributes.extras = attributes.extras.map(|extras| extras.with_mode(present.stat.mode, attributes.mode));
     }
     attributes.user = owner.or(attributes.user);
     if let Some(group) = &parameters.group {
@@ -320,11 +353,11 @@ async fn accepted(
 fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskError> {
     let host = &*site.host;
     let hash = match &wanted.content {
-        Content::Bytes(bytes) => return Ok(Staged::write(host, dir, bytes, wanted.attributes.clone())?),
+        Content::Bytes(bytes) => return Ok(Staged::write(host, dir, bytes, &wanted.attributes)?),
         Content::Large(hash, _) => *hash,
         Content::Unread(_) => unreachable!("what a task wants is known"),
     };
-    let mut staging = Staging::begin(host, dir, wanted.attributes.clone())?;
+    let mut staging = Staging::begin(host, dir, &wanted.attributes)?;
     let lost = match site.ledger.copy_body(hash, &mut staging) {
         Ok(true) => return Ok(staging.finish(dir)?),
         Ok(false) => TaskError::new("parameters.source: the blob on this host has changed; it is fetched again"),
@@ -375,7 +408,11 @@ fn keep(site: &Site, task: &HostTask, state: &FileState) -> Result<(), TaskError
         task: task.task.id.clone(),
         path: state.path.to_string(),
         bytes,
-        attributes: present.map(|present| (present.stat.user, present.stat.group, present.stat.mode)),
+        attributes: present.map(|Present { stat, extras, .. }| {
+            // The list is not kept, and without it the group has less than the mode shows.
+            let mode = extras.as_ref().map_or(stat.mode, |extras| extras.without_acl(stat.mode));
+            (stat.user, stat.group, mode)
+        }),
     })?;
     Ok(())
 }

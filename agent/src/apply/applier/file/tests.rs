@@ -9,7 +9,7 @@ use super::*;
 use crate::apply::ledger::Ledger;
 use crate::host::Host;
 use crate::host::memory::MemoryHost;
-use crate::host::{End, Finished, Fixed};
+use crate::host::{End, Extras, Finished, Fixed};
 
 fn site(host: &MemoryHost) -> Site {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
@@ -70,7 +70,13 @@ fn extras() -> Extras {
     let acl = [2_u32, 6 << 16 | 1, u32::MAX, 6 << 16 | 2, 1, 4, u32::MAX, 6 << 16 | 0x10, u32::MAX, 0x20, u32::MAX];
     let acl = acl.iter().flat_map(|word| word.to_le_bytes()).collect();
     let attributes = [(c"system.posix_acl_access".into(), acl), (c"user.note".into(), b"keep".to_vec())];
-    Extras { attributes: attributes.into(), flags: IFlags::NODUMP }
+    Extras { attributes: attributes.into(), flags: Some(IFlags::NODUMP) }
+}
+
+/// Owner, mode and what else a file has.
+fn look(host: &MemoryHost, dir: &'static str, name: &str) -> (u32, u32, Extras) {
+    let found = host.dir(&HostPath::own(dir)).unwrap().unwrap().look(name).unwrap().unwrap();
+    (found.stat.user, found.stat.mode, found.extras.unwrap())
 }
 
 #[test]
@@ -80,38 +86,59 @@ fn x05_a_replaced_file_keeps_its_attributes_and_flags_and_what_it_loses_is_named
     host.chmod("/etc/f", 0o660);
     let mut before = extras();
     before.attributes.insert(c"security.capability".into(), vec![1]);
-    host.set_extras("/etc/f", before);
+    host.set_extras("/etc/f", Some(before));
     let parameters = json!({"path": "/etc/f", "content": "new"});
-    let Ok(Check::Differs { diff, .. }) = check(&host, &parameters) else { panic!("it differs") };
+    let Ok(Check::Differs { diff, message }) = check(&host, &parameters) else { panic!("it differs") };
     assert!(diff.contains("+++ /etc/f (mode 0660, owner 0:0, without security.capability)\n"), "{diff}");
+    assert_eq!(message, "the new file is without security.capability", "a sensitive task has no diff");
     let applied = apply(&host, &parameters).unwrap();
-    assert_eq!(applied.diff, diff);
-    let dir = host.dir(&HostPath::own("/etc")).unwrap().unwrap();
-    assert_eq!((host.text("/etc/f").as_deref(), dir.extras("f").unwrap()), (Some("new"), Some(extras())));
+    assert_eq!((applied.diff, applied.message), (diff, message));
+    assert_eq!(host.text("/etc/f").as_deref(), Some("new"));
+    assert_eq!(look(&host, "/etc", "f"), (0, 0o660, extras()));
     assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
     // A mode that a task gives is the list's too.
     apply(&host, &json!({"path": "/etc/f", "content": "new", "mode": "0640"})).unwrap();
-    assert_eq!(dir.extras("f").unwrap(), Some(extras().with_mode(0o640)));
-    assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o640);
+    assert_eq!(look(&host, "/etc", "f"), (0, 0o640, extras().with_mode(0o660, 0o640)));
+}
+
+#[test]
+fn x05_what_can_not_be_kept_is_an_error_and_the_file_is_left_as_it_was() {
+    let host = MemoryHost::new();
+    let parameters = json!({"path": "/etc/f", "content": "new"});
+    host.put("/etc/f", "old");
+    host.set_extras("/etc/f", None);
+    assert!(matches!(check(&host, &json!({"path": "/etc/f", "content": "old"})), Ok(Check::AsItShould)));
+    let Ok(Check::Blocked { message, .. }) = check(&host, &parameters) else { panic!("what to keep is not known") };
+    assert!(message.contains("extended attributes"), "{message}");
+    assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
+    host.set_extras("/etc/f", Some(extras()));
+    host.keep_no_extras();
+    let refused = apply(&host, &parameters).unwrap_err().message;
+    assert_eq!(refused, "cannot give the new file user.note of the old one, which is left as it was: unsupported");
+    assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
+    // Of a file that is to go, nothing is kept.
+    host.set_extras("/etc/f", None);
+    apply(&host, &json!({"path": "/etc/f", "absent": true})).unwrap();
+    assert_eq!(host.text("/etc/f"), None);
 }
 
 #[test]
 fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_group_no_rights_of_the_mask() {
-    let host = MemoryHost::new();
-    host.put("/spool/f", "x");
-    host.chown("/spool", 65_534);
-    host.chown("/spool/f", 65_534);
-    host.chmod("/spool/f", 0o660);
-    host.set_extras("/spool/f", extras());
-    let applied = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
-    assert!(
-        applied.diff.contains("(mode 0600, owner 0:0, without system.posix_acl_access, user.note)\n"),
-        "{}",
-        applied.diff
-    );
-    let dir = host.dir(&HostPath::own("/spool")).unwrap().unwrap();
-    assert_eq!(dir.stat("f").unwrap().unwrap().mode, 0o600);
-    assert_eq!(dir.extras("f").unwrap(), Some(extras().of_another_owner()));
+    for (known, mode, lost) in [
+        (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, its flags"),
+        // What a list would say of the group is not known.
+        (None, 0o604, ""),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/spool/f", "x");
+        host.chown("/spool", 65_534);
+        host.chown("/spool/f", 65_534);
+        host.chmod("/spool/f", if lost.is_empty() { 0o664 } else { 0o660 });
+        host.set_extras("/spool/f", known);
+        let applied = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
+        assert!(applied.diff.contains(&format!("(mode {mode:04o}, owner 0:0{lost})\n")), "{}", applied.diff);
+        assert_eq!(look(&host, "/spool", "f"), (0, mode, Extras::default()));
+    }
 }
 
 #[test]
@@ -132,8 +159,10 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
             host.fix("/etc/f", Some(by));
             let mut parameters = what;
             parameters["path"] = json!("/etc/f");
-            let message = refusal(&host, &parameters);
+            let Ok(Check::Blocked { diff, message }) = check(&host, &parameters) else { panic!("{by:?}") };
             assert_eq!(message, format!("/etc/f cannot be replaced: {said} a task that names another path"));
+            assert!(diff.contains("-old"), "{diff}");
+            assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
             assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
             host.fix("/etc/f", None);
             apply(&host, &parameters).unwrap();
@@ -143,6 +172,23 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
         host.fix("/etc/f", Some(by));
         let as_it_is = check(&host, &json!({"path": "/etc/f", "content": "old"}));
         assert_eq!(as_it_is, Ok(Check::AsItShould), "nothing is to be replaced");
+    }
+}
+
+#[test]
+fn x05_a_secret_and_what_stands_in_somebodys_directory_have_no_list_of_the_directory() {
+    for (dir_of, secret, is_bare) in [(0, false, false), (0, true, true), (65_534, false, true)] {
+        let host = MemoryHost::new();
+        host.put("/run/credentials/stemma-agent.service/db", "x");
+        host.put("/srv/other", "");
+        host.chown("/srv", dir_of);
+        host.give_new_files(extras());
+        let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
+        let parameters = json!({"path": "/srv/f", key: text});
+        let task = if secret { secret_task(&parameters) } else { task(&parameters) };
+        ready(File.apply(&site(&host), &task)).unwrap();
+        let expected = if is_bare { Extras::default() } else { extras() };
+        assert_eq!(look(&host, "/srv", "f").2, expected, "directory of {dir_of}, secret: {secret}");
     }
 }
 

@@ -174,7 +174,7 @@ fn unnoted(finished: Result<Finished, HostError>, error: &HostError) -> TaskErro
 
 fn ended(finished: Finished) -> Result<Applied, TaskError> {
     if finished.end.is_success() {
-        return Ok(Applied { output: finished.output, diff: String::new() });
+        return Ok(Applied { output: finished.output, ..Applied::default() });
     }
     let message = format!("the command {}", finished.end.sentence());
     Err(TaskError { output: finished.output, ..TaskError::new(message) })

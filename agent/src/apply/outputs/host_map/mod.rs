@@ -15,7 +15,7 @@ use stemma_wire::message::observed::ReportedLabel;
 use crate::apply::ledger::{HOST_MAP, HostMapRecord, Ledger};
 use crate::config::{Format, HostLabelMap};
 use crate::host::atomic::{Attributes, ensure_dir, replace};
-use crate::host::{Host, HostError, HostPath};
+use crate::host::{Host, HostError, HostPath, Look};
 
 use file::MapFile;
 
@@ -205,11 +205,12 @@ fn put(host: &dyn Host, path: &HostPath, text: &str) -> Result<(), HostError> {
         Some(parent) => ensure_dir(host, &parent, 0o755)?,
         None => host.root()?,
     };
-    let attributes = match (dir.stat(path.name())?, dir.extras(path.name())?) {
-        (Some(stat), Some(extras)) => Attributes::of(&stat, extras),
-        (_, None) | (None, _) => Attributes::mode(0o644),
+    dir.check_replaceable(path.name())?;
+    let attributes = match dir.look(path.name())? {
+        Some(Look { stat, extras }) => Attributes::of(&stat, Some(extras?)),
+        None => Attributes::mode(0o644),
     };
-    replace(host, &*dir, path.name(), text.as_bytes(), attributes)
+    replace(host, &*dir, path.name(), text.as_bytes(), &attributes)
 }
 
 /// What other authors have in the map, as this host reports it: what is no label is theirs and no concern of ours. One that
