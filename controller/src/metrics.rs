@@ -198,10 +198,27 @@ impl Collector for Objects {
             None => self.model.fleet.node(NodeId(*node)).is_some(),
             Some(nodes) => nodes.contains(node),
         };
-        let refused = status.refused_reports().nodes().into_iter().filter(is_seen).count();
-        let (name, help) = ("stemma_nodes_report_refused", "Nodes of whose host's last report a part was refused");
-        let gauge = ConstGauge::new(i64::try_from(refused).unwrap_or(i64::MAX));
-        gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        for (name, help, concerned) in [
+            (
+                "stemma_nodes_report_refused",
+                "Nodes of whose host's last report a part was refused",
+                status.refused_reports().nodes(),
+            ),
+            (
+                "stemma_nodes_report_left_out",
+                "Nodes of whose host's last report less was kept than it said",
+                self.model.nodes_with_left_out().collect(),
+            ),
+            (
+                "stemma_nodes_release_refused",
+                "Nodes of which the store refuses what is released to them",
+                status.nodes_with_refused_release(),
+            ),
+        ] {
+            let count = concerned.into_iter().filter(is_seen).count();
+            let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+            gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
         let states = nodes.map_or_else(|| status.count_all(), |nodes| status.count(nodes));
         let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;
         for state in State::ALL {

@@ -61,6 +61,8 @@ pub struct Missed(pub Position);
 pub struct StatusTable {
     inner: Mutex<Inner>,
     refused: RefusedReports,
+    /// Why the store refuses what is released to a node, by node.
+    refused_releases: Mutex<HashMap<Uuid, String>>,
     last: watch::Sender<Position>,
 }
 
@@ -75,7 +77,8 @@ struct Inner {
 impl Default for StatusTable {
     fn default() -> Self {
         let start = Position { epoch: Uuid::new_v4(), sequence: 0 };
-        Self { inner: Mutex::default(), refused: RefusedReports::default(), last: watch::Sender::new(start) }
+        let (inner, refused_releases) = (Mutex::default(), Mutex::default());
+        Self { inner, refused: RefusedReports::default(), refused_releases, last: watch::Sender::new(start) }
     }
 }
 
@@ -86,7 +89,9 @@ impl StatusTable {
         let mut inner = self.lock();
         let is_doubled = inner.facts.get(&node).is_some_and(|before| before.is_doubled);
         let is_report_refused = self.refused.has(node);
-        self.set(&mut inner, node, Facts { liveness: liveness(), is_doubled, is_report_refused, ..facts });
+        let is_release_refused = self.refused_releases().contains_key(&node);
+        let facts = Facts { liveness: liveness(), is_doubled, is_report_refused, is_release_refused, ..facts };
+        self.set(&mut inner, node, facts);
     }
 
     /// Takes in what became of a node's tasks.
@@ -116,9 +121,34 @@ impl StatusTable {
         &self.refused
     }
 
+    /// Takes in whether the store refuses what is released to a node, and why. Returns whether that changed.
+    pub(crate) fn note_release(&self, node: Uuid, refusal: Option<&str>) -> bool {
+        let mut refused = self.refused_releases();
+        let before = match refusal {
+            Some(refusal) => refused.insert(node, refusal.to_owned()),
+            None => refused.remove(&node),
+        };
+        drop(refused);
+        if before.is_some() != refusal.is_some() {
+            self.change(node, |before| Facts { is_release_refused: refusal.is_some(), ..before });
+        }
+        before.as_deref() != refusal
+    }
+
+    /// Why the store refuses what is released to a node; `None`: it does not.
+    pub(crate) fn refused_release(&self, node: Uuid) -> Option<String> {
+        self.refused_releases().get(&node).cloned()
+    }
+
+    /// The nodes whose release the store refuses.
+    pub(crate) fn nodes_with_refused_release(&self) -> Vec<Uuid> {
+        self.refused_releases().keys().copied().collect()
+    }
+
     /// Forgets a node that is gone.
     pub fn remove(&self, node: Uuid) {
         self.refused.forget(node);
+        self.refused_releases().remove(&node);
         let mut inner = self.lock();
         if inner.facts.remove(&node).is_some() {
             self.note(&mut inner, node, None);
@@ -177,6 +207,10 @@ impl StatusTable {
         }
         let known = usize::try_from(from.sequence + 1 - first).unwrap_or(usize::MAX).min(inner.changes.len());
         Ok(inner.changes.range(known..).copied().collect())
+    }
+
+    fn refused_releases(&self) -> MutexGuard<'_, HashMap<Uuid, String>> {
+        self.refused_releases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, node: Uuid, change: impl FnOnce(Facts) -> Facts) {

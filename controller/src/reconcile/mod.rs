@@ -16,7 +16,7 @@ mod primary;
 pub(crate) mod released;
 pub(crate) mod waves;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::desired::size::TooLarge;
 use crate::desired::{Batch, Change, DesiredTable};
 use crate::metrics::Counters;
 use crate::registry::Registry;
-use crate::store::StoreError;
+use crate::store::{Refusal, StoreError};
 use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
@@ -170,8 +170,12 @@ impl Reconciler {
         // Nodes touched since that pass are expected, and not counted. `now` was read before the pass, so a hold that ended since is not
         // counted either.
         let (model, reach) = self.cache.take_changes();
-        let expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
+        let mut expected: BTreeSet<Uuid> = touched(&model, &reach).chain(self.memory().left.iter().copied()).collect();
         let mut in_motion = self.touched_clusters(&model, &reach);
+        // What the store refused is tried again here.
+        let refused = self.table.status().nodes_with_refused_release();
+        in_motion.extend(self.waves().clusters_of(&model.fleet, refused.iter().copied()));
+        expected.extend(refused);
         let nodes = model.nodes.iter().map(|node| node.meta.uuid).chain(reach.gone.iter().copied()).collect();
         let changed = self.publish(&model, nodes, reach.moved, now).await;
         // The next pass works on what came meanwhile, but this one may have read results of it.
@@ -234,16 +238,20 @@ impl Reconciler {
         let (answers, gone) = self.resolve(model, &nodes);
         let decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
-        if let Err(failure) = self.store_released(&decided, &gone).await {
-            error!(error:err = failure; "what is released could not be stored; nothing is sent");
-            let mut memory = self.memory();
-            memory.left.extend(nodes);
-            for (node, tasks) in moved {
-                memory.left_moved.entry(node).or_default().extend(tasks);
+        let refused = match self.store_released(&decided, &gone).await {
+            Ok(refused) => refused,
+            Err(failure) => {
+                error!(error:err = failure; "what is released could not be stored; nothing is sent");
+                let mut memory = self.memory();
+                memory.left.extend(nodes);
+                for (node, tasks) in moved {
+                    memory.left_moved.entry(node).or_default().extend(tasks);
+                }
+                drop(memory);
+                return Changed::default();
             }
-            drop(memory);
-            return Changed::default();
-        }
+        };
+        let decided = self.without_refused(decided, refused);
         let dropped = decided.iter().filter(|(uuid, decision)| self.waves().set_dropped(*uuid, &decision.dropped));
         let dropped = dropped.map(|(uuid, _)| *uuid).collect();
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
@@ -342,18 +350,57 @@ impl Reconciler {
         }
     }
 
-    /// What was newly released is durable before anybody is told.
-    async fn store_released(&self, decided: &[(Uuid, released::Decision)], gone: &[Uuid]) -> Result<(), StoreError> {
+    /// Stores what was newly released, before anybody is told. Returns the nodes whose release the store can never take, with the reason.
+    ///
+    /// # Errors
+    /// What the store says of a write that it may take later.
+    async fn store_released(
+        &self,
+        decided: &[(Uuid, released::Decision)],
+        gone: &[Uuid],
+    ) -> Result<BTreeMap<Uuid, Refusal>, StoreError> {
         let store = self.registry.store();
-        for some in released::new_records(decided) {
+        let mut refused = BTreeMap::new();
+        let mut parts = VecDeque::from(released::new_records(decided));
+        while let Some(mut part) = parts.pop_front() {
             // Of the model as the commit before left it.
-            let transaction = released::put(&self.cache.model(), &some);
-            self.cache.reached(store.commit(transaction).await?).await;
+            let transaction = released::put(&self.cache.model(), &part);
+            match store.commit(transaction).await {
+                Ok(revision) => self.cache.reached(revision).await,
+                // One node's release must not hold back those of the others.
+                Err(StoreError::Refused(_)) if part.len() > 1 => {
+                    parts.push_front(part.split_off(part.len() / 2));
+                    parts.push_front(part);
+                }
+                Err(StoreError::Refused(refusal)) => refused.extend(part.first().map(|(node, _)| (*node, refusal))),
+                Err(failure) => return Err(failure),
+            }
         }
         for transaction in released::forget(&**store, gone).await? {
             self.cache.reached(store.commit(transaction).await?).await;
         }
-        Ok(())
+        Ok(refused)
+    }
+
+    /// The decisions whose release is stored. Each node whose release was refused stays as it is and gets a finding; it is tried again when
+    /// it changes, and in each full resolve.
+    fn without_refused(
+        &self,
+        mut decided: Vec<(Uuid, released::Decision)>,
+        mut refused: BTreeMap<Uuid, Refusal>,
+    ) -> Vec<(Uuid, released::Decision)> {
+        decided.retain(|(node, _)| {
+            let refusal = refused.remove(node).map(|refusal| refusal.to_string());
+            let is_stored = refusal.is_none();
+            if self.table.status().note_release(*node, refusal.as_deref()) {
+                match refusal {
+                    Some(refusal) => error!(node:%, refusal; "the store refuses what is released to a node; it stays as it is"),
+                    None => info!(node:%; "the store takes again what is released to a node"),
+                }
+            }
+            is_stored
+        });
+        decided
     }
 
     async fn choose_primaries(&self, fleet: &Fleet) {
@@ -520,8 +567,8 @@ mod tests {
                 diff: String::new(),
                 duration_ms: 1,
             };
-            let tasks = BTreeMap::from([("a".to_owned(), StoredResult { at: Timestamp(0), result })]);
-            let record = ResultsRecord { acknowledged: 1, tasks };
+            let tasks = BTreeMap::from([("a".to_owned(), StoredResult { at: Timestamp(0), result, is_cut: false })]);
+            let record = ResultsRecord { acknowledged: 1, tasks, left_out: 0 };
             let put = Transaction::new().put(key::of_node(key::RESULTS, node), codec::encode(&record));
             self.cache.reached(self.store.commit(put).await.unwrap()).await;
         }
@@ -623,6 +670,27 @@ mod tests {
         reconciler.pass().await;
         assert_eq!((reconciler.full().await, missed()), (1, 1));
         assert_eq!((reconciler.full().await, missed()), (0, 1), "it is mended");
+    }
+
+    #[tokio::test]
+    async fn x01_a_release_that_the_store_refuses_holds_back_no_other_node() {
+        let small = Small::new().await;
+        let (reconciler, table) = (&small.reconciler, &small.reconciler.table);
+        let refusal = |node| table.status().refused_release(node);
+        small.put_waiting().await;
+        small.store.set_refused(Some(key::of_node(key::RELEASED, NODE)));
+        reconciler.start().await;
+        let why = refusal(NODE).expect("its record is refused");
+        assert!(why.ends_with(" bytes in one transaction, the limit max_bytes is 7"), "{why}");
+        assert_eq!(table.status().nodes_with_refused_release(), [NODE]);
+        let told = |node| table.digests(node).is_some();
+        assert_eq!([NODE, STAYS, WAITS].map(told), [false, true, true]);
+        assert!(reconciler.memory().left.is_empty(), "nothing is tried again each second");
+        // It is tried again in a full resolve, and when the node changes.
+        assert_eq!((reconciler.full().await, refusal(NODE)), (0, Some(why)));
+        small.store.set_refused(None);
+        assert_eq!((reconciler.full().await, small.counters.missed.get()), (0, 0), "it was not missed");
+        assert_eq!((refusal(NODE), told(NODE)), (None, true));
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
-use stemma_core::object::{Observation, Timestamp};
+use stemma_core::object::{ReportLeftOut, Observation, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
@@ -35,12 +35,21 @@ pub struct ResultsRecord {
     pub acknowledged: u64,
     /// The last result of each task, by id.
     pub tasks: BTreeMap<String, StoredResult>,
+    /// How many results of the newest task set were not kept.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u32,
 }
 
 impl ResultsRecord {
     /// The last result of a task, where it is of the task set of these names: one of an earlier set says nothing of what runs now.
     pub fn of(&self, task_set: &[PartDigest], task: &str) -> Option<&StoredResult> {
         self.tasks.get(task).filter(|outcome| task_set.contains(&outcome.result.task_set))
+    }
+
+    /// How much of what was reported of tasks was not kept.
+    pub fn left_out(&self) -> ReportLeftOut {
+        let texts = self.tasks.values().filter(|one| one.is_cut).count();
+        ReportLeftOut { results: self.left_out, texts: u32::try_from(texts).unwrap_or(u32::MAX), ..ReportLeftOut::default() }
     }
 
     /// Whether any task of the task set of these names has a result: then its host held that set.
@@ -56,6 +65,9 @@ pub struct StoredResult {
     pub at: Timestamp,
     /// What the host said.
     pub result: TaskResult,
+    /// Whether some of the texts that it said were not kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
 }
 
 /// A node's last Report.
@@ -65,6 +77,9 @@ pub struct ReportRecord {
     pub at: Timestamp,
     /// What it said.
     pub report: Report,
+    /// How much of it was not kept.
+    #[serde(default, skip_serializing_if = "ReportLeftOut::is_nothing")]
+    pub left_out: ReportLeftOut,
 }
 
 /// When a node's silence began or ended.
@@ -152,6 +167,11 @@ impl<T> PartialEq for Once<T> {
 }
 
 impl<T> Eq for Once<T> {}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
 
 const fn first() -> WireVersion {
     WireVersion::FIRST

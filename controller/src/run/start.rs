@@ -57,6 +57,8 @@ pub struct Options {
     pub publishing: Publishing,
     /// The newest wire version that is spoken with agents.
     pub wire: WireVersion,
+    /// The bounds of the store.
+    pub store: RedbOptions,
 }
 
 /// Who decides what nodes are told.
@@ -87,6 +89,7 @@ impl Default for Options {
             guesses: GuessLimits::default(),
             publishing: Publishing::default(),
             wire: WireVersion::CURRENT,
+            store: RedbOptions::default(),
         }
     }
 }
@@ -114,7 +117,7 @@ pub async fn start_on(config: Config, options: Options, handed: Handed) -> Resul
     if !layout.store().exists() && layout.authority()?.is_some() {
         return Err(StartError::StoreGone { path: layout.store(), directory: config.data_dir });
     }
-    let store = open_store(&layout).await?;
+    let store = open_store(&layout, &options.store).await?;
     let record = FleetRecord::decode(&store.identity().fleet);
     let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;
     let fleet = record.fleet.parse().map_err(|_| StartError::NoFleet { path: layout.store() })?;
@@ -134,10 +137,10 @@ pub async fn start_on(config: Config, options: Options, handed: Handed) -> Resul
 }
 
 /// Opens the store. One that was just killed, or is about to end, still holds it for a moment.
-async fn open_store(layout: &Layout) -> Result<RedbStore, StartError> {
+async fn open_store(layout: &Layout, options: &RedbOptions) -> Result<RedbStore, StartError> {
     let until = Instant::now() + STORE_HELD;
     loop {
-        match RedbStore::open(&layout.store(), RedbOptions::default()) {
+        match RedbStore::open(&layout.store(), options.clone()) {
             Err(OpenError::Locked { .. }) if Instant::now() < until => sleep(LOOK_AGAIN).await,
             opened => return Ok(opened?),
         }

@@ -8,7 +8,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{BoxFuture, Cause, Health, Identity, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch};
+use super::{
+    BoxFuture, Cause, Health, Identity, Op, Refusal, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch,
+};
 
 /// What becomes of one commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +29,13 @@ pub(crate) struct FaultyStore {
     commits: Mutex<VecDeque<Option<Fault>>>,
     read_only: AtomicBool,
     unreadable: AtomicBool,
+    refused: Mutex<Option<Vec<u8>>>,
 }
 
 impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
-        Self { inner, commits: Mutex::default(), read_only: AtomicBool::new(false), unreadable: AtomicBool::new(false) }
+        let (read_only, unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { inner, commits: Mutex::default(), read_only, unreadable, refused: Mutex::default() }
     }
 
     /// What becomes of the next commits, in turn; `None` is none of this store's doing. Those after them succeed.
@@ -44,9 +48,23 @@ impl FaultyStore {
         self.unreadable.store(unreadable, Ordering::SeqCst);
     }
 
+    /// Which key no commit may write from here on: whichever does is refused as too large. `None`: all may be written.
+    pub(crate) fn set_refused(&self, key: Option<String>) {
+        *self.refused.lock().unwrap() = key.map(String::into_bytes);
+    }
+
+    fn is_refused(&self, transaction: &Transaction) -> bool {
+        let refused = self.refused.lock().unwrap();
+        let writes = |op: &Op| matches!(op, Op::Put { key, .. } if Some(&key[..]) == refused.as_deref());
+        transaction.ops.iter().any(writes)
+    }
+
     async fn commit_with(&self, fault: Option<Fault>, transaction: Transaction) -> Result<Revision, StoreError> {
         match fault {
             _ if self.read_only.load(Ordering::SeqCst) => Err(StoreError::ReadOnly { cause: planned() }),
+            None if self.is_refused(&transaction) => {
+                Err(Refusal::TooLarge { bytes: transaction.size_bytes(), max: 7, raised_by: None }.into())
+            }
             None => self.inner.commit(transaction).await,
             Some(Fault::CommitLost) => Err(StoreError::OutcomeUnknown { cause: planned() }),
             Some(Fault::AnswerLost) => {

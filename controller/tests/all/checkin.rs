@@ -12,12 +12,11 @@ use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
 use stemma_controller::run::{Options, Parts, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
-use stemma_core::labels::MAX_KEYS;
 use stemma_core::object::Kind;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
-use stemma_wire::message::observed::{Observation, Outcome, ReportedLabel, TaskResult};
+use stemma_wire::message::observed::{Observation, Outcome, Report, ReportedLabel, TaskResult};
 use stemma_wire::message::signed::SignedDesired;
 use stemma_wire::message::{Hash, PartDigest, WireVersion, hash_content};
 use stemma_wire::sign::Verifier;
@@ -302,16 +301,18 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
     fleet.controller.stop().await;
 }
 
+/// So many labels of 4,000 bytes each.
+fn large_labels(count: usize) -> Observation {
+    let label = |at: usize| ReportedLabel { value: format!("{at:04000}"), source: "labels.d/x:1".into() };
+    Observation { labels: (0..count).map(|at| (format!("l{at}"), label(at))).collect(), ..Observation::default() }
+}
+
 #[tokio::test]
 async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_reports_something_else() {
-    let fleet = Fleet::start().await;
+    let limits = |own: &mut Options| own.store.limits.max_bytes = 100_000;
+    let fleet = Fleet::start_with(limits).await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut host = fleet.join_group("c/g", "web-1").await;
-    let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
-    let with = |count: usize| {
-        let labels = (0..count).map(|at| (format!("l{at}"), label.clone())).collect();
-        Observation { labels, ..Observation::default() }
-    };
     let metric = async |count: usize| {
         let metrics = fleet.parts().metrics.text_within(None);
         let line = format!("\nstemma_nodes_report_refused {count}\n");
@@ -319,17 +320,17 @@ async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_r
     };
     metric(0).await;
     // Kept before the host's first check-in, so that its next Observation need not wait for its turn.
-    let kept = with(1);
+    let kept = large_labels(1);
     fleet.parts().intake.observed(host.node, fleet::digest_of(&kept), kept.clone()).await.unwrap();
-    let too_many = MAX_KEYS + 1;
-    assert!(!observe(&mut host, &with(too_many)).await);
+    // Stored twice, as what is known now and as an image.
+    assert!(!observe(&mut host, &large_labels(15)).await);
     let node = fleet.read("/v1/nodes/web-1").await;
-    let message = format!(
-        "the controller refused what its host reported last (observation): an observation has {too_many} labels, and may have {MAX_KEYS}; \
-         the node stands as reported before, until the host reports something else"
-    );
-    let finding = json!({"severity": "error", "code": "report.refused", "object": "node/web-1", "message": message});
-    assert!(node["findings"].as_array().unwrap().contains(&finding), "{}", node["findings"]);
+    let findings = node["findings"].as_array().unwrap();
+    let finding = findings.iter().find(|one| one["code"] == "report.refused").unwrap();
+    assert_eq!((&finding["severity"], &finding["object"]), (&json!("error"), &json!("node/web-1")));
+    let message = finding["message"].as_str().unwrap();
+    assert!(message.starts_with("the controller refused what its host reported last (observation): "), "{message}");
+    assert!(message.contains(" bytes in one transaction, the limit max_bytes is 100000; the node stands as"), "{message}");
     assert_eq!(
         (&node["state"], &node["state_reason"]),
         (&json!("failed"), &json!("there is an error among its findings"))
@@ -341,6 +342,52 @@ async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_r
     assert!(!node["findings"].to_string().contains("report.refused"), "{}", node["findings"]);
     assert_ne!(node["state"], "failed");
     metric(0).await;
+}
+
+#[tokio::test]
+async fn x01_what_is_not_kept_of_a_report_is_a_finding_and_a_metric_and_the_rest_is_kept() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let label = ReportedLabel { value: "v".into(), source: "labels.d/x:1".into() };
+    let labels = (0..260).map(|at| (format!("l{at:03}"), label.clone())).collect();
+    assert!(observe(&mut host, &Observation { labels, ..Observation::default() }).await);
+    let metric = |count: usize| {
+        let metrics = fleet.parts().metrics.text_within(None);
+        let line = format!("\nstemma_nodes_report_left_out {count}\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    };
+    let left_out = async || {
+        let node = fleet.read("/v1/nodes/web-1").await;
+        let findings = node["findings"].as_array().unwrap().clone();
+        let of_rule = findings.into_iter().filter(|one| one["code"] == "report.left_out");
+        let messages: Vec<String> = of_rule.map(|one| one["message"].as_str().unwrap().to_owned()).collect();
+        messages
+    };
+    let of_labels = "its host reports more than is taken; left out: 4 labels (at most 256 are taken; a value has at most 4096 bytes, \
+                     all together 65536)";
+    assert_eq!(left_out().await, [of_labels]);
+    metric(1);
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert_eq!(node["report"]["observation"]["labels"].as_object().map(serde_json::Map::len), Some(256));
+
+    let intake = &fleet.parts().intake;
+    let said = Report { findings: vec!["f".repeat(1025)], ..Report::default() };
+    intake.report(host.node, said).await.unwrap();
+    let result = TaskResult {
+        sequence: 1,
+        task_set: PartDigest([1; 32]),
+        task: "x".repeat(1025),
+        outcome: Outcome::Changed,
+        message: String::new(),
+        output: String::new(),
+        diff: String::new(),
+        duration_ms: 0,
+    };
+    assert_eq!(intake.results(host.node, vec![result]).await.unwrap(), 1);
+    let of_report = "its host reports more than is kept; left out: 1 results of tasks (at most 4096 are kept; a task's id has at most 1024 \
+                     bytes); a part of 1 texts (a sentence has at most 1024 bytes, all that its tasks say together 1048576)";
+    assert_eq!(left_out().await, [of_labels, of_report]);
+    metric(1);
 }
 
 #[tokio::test]

@@ -92,6 +92,7 @@ pub mod rule {
         Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named that cannot hold its tag.";
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";
+        Error RELEASE_REFUSED "release.refused": "The store refuses what is released to a node.";
         Warning REPORT_LEFT_OUT "report.left_out": "A host reports more than is taken.";
         Error REPORT_REFUSED "report.refused": "What a host reported last was refused.";
         Warning REQUIREMENT_TEXT "requirement.text" in "requirements": "A requirement is an exact text that begins as an operator does.";

@@ -17,7 +17,7 @@ use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
     AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
     NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec, PrincipalRole, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
-    SaidOnHost, Timestamp,
+    ReportLeftOut, SaidOnHost, Timestamp,
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
@@ -169,6 +169,22 @@ impl Model {
         for row in &KINDS {
             (row.show_all)(self);
         }
+    }
+
+    /// How much of its host's last report, and of what became of its tasks, was not kept.
+    pub fn left_out(&self, node: Uuid) -> ReportLeftOut {
+        let of_report = self.reports.get(&node).map(|record| record.left_out).unwrap_or_default();
+        let of_results = self.results.get(&node).map(|record| record.left_out()).unwrap_or_default();
+        of_report.and(of_results)
+    }
+
+    /// The nodes whose hosts last said more than was kept.
+    pub fn nodes_with_left_out(&self) -> impl Iterator<Item = Uuid> {
+        let is_whole = |node: &Uuid| {
+            let observed = self.observations.get(node);
+            observed.is_none_or(|record| record.observation.not_taken.is_none()) && self.left_out(*node).is_nothing()
+        };
+        self.nodes.iter().map(|node| node.meta.uuid).filter(move |node| !is_whole(node))
     }
 
     /// Whether what stands there is seen.

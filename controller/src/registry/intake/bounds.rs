@@ -6,8 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stemma_core::key::{MAX_KEY_NAME, MAX_KEY_PREFIX, MAX_VALUE};
-use stemma_core::labels::MAX_EFFECTIVE;
-use stemma_core::object::{FactMap, NotTaken, Observation, RefusedTraits, ReportedLabel, Timestamp, TraitSet};
+use stemma_core::labels::{MAX_EFFECTIVE, MAX_KEYS};
+use stemma_core::object::{
+    FactMap, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, NotTaken, Observation, RefusedTraits, ReportLeftOut,
+    ReportedLabel, Timestamp, TraitSet,
+};
 use stemma_core::traits::{MAX_TRAITS, Trait, TraitNames};
 use stemma_wire::error::quote;
 use stemma_wire::message::PartDigest;
@@ -17,19 +20,6 @@ use crate::records::reported::{ObservationRecord, ReportRecord, ResultsRecord, S
 
 /// How many of the traits that were not taken are named.
 const MOST_NAMED: usize = 10;
-
-/// How many tasks' results are kept of a node: as many as a release may have, whatever ids its agent names.
-const MOST_RESULTS: usize = 4096;
-
-/// The bytes of messages, outputs and diffs that are kept of a node: those of the newest results. What became of each task
-/// is kept of all.
-const MOST_RESULT_TEXTS: usize = 1024 * 1024;
-
-/// The longest task id; no release has a longer one.
-const MOST_TASK_ID: usize = 1024;
-
-/// The longest sentence that a host says: a task's message, a finding, a reason. In bytes.
-const MOST_SENTENCE: usize = 1024;
 
 /// The longest key of a label, in bytes.
 const MAX_KEY: usize = MAX_KEY_PREFIX + 1 + MAX_KEY_NAME;
@@ -56,36 +46,50 @@ pub(super) fn observation(
     ObservationRecord { at, digest, observation, label_sources }
 }
 
-/// The stored form of a Report: sentences are cut, and facts are bounded as an Observation's are.
+/// The stored form of a Report: sentences are cut, and facts are bounded as an Observation's are. How much that leaves out is recorded.
 pub(super) fn report(at: Timestamp, said: Report) -> ReportRecord {
-    let sentence = |text| cut_to(text, MOST_SENTENCE);
-    let LocalState { paused, hold, parked } = said.local;
-    let local = LocalState {
-        paused,
-        hold: hold.map(|(until, reason)| (until, sentence(reason))),
-        parked: parked.map(sentence),
+    let mut texts = 0;
+    let mut sentence = |text: String| {
+        texts += u32::from(text.len() > MAX_SENTENCE);
+        cut_to(text, MAX_SENTENCE)
     };
-    let facts = FactMap::from_texts(said.facts);
-    let facts = facts.iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect();
+    let LocalState { paused, hold, parked } = said.local;
+    let hold = hold.map(|(until, reason)| (until, sentence(reason)));
+    let local = LocalState { paused, hold, parked: parked.map(&mut sentence) };
     let findings = said.findings.into_iter().map(sentence).collect();
-    ReportRecord { at, report: Report { local, facts, findings, ..said } }
+    let (taken, left_out) = FactMap::take_texts(said.facts);
+    let facts = taken.iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect();
+    let left_out = ReportLeftOut { facts: left_out, texts, ..ReportLeftOut::default() };
+    ReportRecord { at, report: Report { local, facts, findings, ..said }, left_out }
 }
 
-/// Adds results in their order; those that are stored already are dropped, as are those of tasks that no release can have.
+/// Adds results in their order. Those that are stored already are dropped. Those of tasks that no release can have are left out, and
+/// counted until there are results of another task set.
 pub(super) fn add_results(record: &mut ResultsRecord, at: Timestamp, results: Vec<TaskResult>) {
+    let mut task_set = newest(record);
     for result in results {
         if result.sequence <= record.acknowledged {
             continue;
         }
+        if task_set.replace(result.task_set).is_some_and(|before| before != result.task_set) {
+            record.left_out = 0;
+        }
         record.acknowledged = result.sequence;
-        if result.task.len() > MOST_TASK_ID {
+        if result.task.len() > MAX_TASK_ID {
+            record.left_out = record.left_out.saturating_add(1);
             continue;
         }
-        let result = TaskResult { message: cut_to(result.message, MOST_SENTENCE), ..result };
-        record.tasks.insert(result.task.clone(), StoredResult { at, result });
+        let is_cut = result.message.len() > MAX_SENTENCE;
+        let result = TaskResult { message: cut_to(result.message, MAX_SENTENCE), ..result };
+        record.tasks.insert(result.task.clone(), StoredResult { at, result, is_cut });
     }
     drop_surplus(record);
     drop_texts(record);
+}
+
+/// The task set of the newest result.
+fn newest(record: &ResultsRecord) -> Option<PartDigest> {
+    record.tasks.values().max_by_key(|one| one.result.sequence).map(|one| one.result.task_set)
 }
 
 /// The bytes of what a result says.
@@ -96,45 +100,50 @@ pub(super) fn texts(result: &TaskResult) -> usize {
 /// Drops what the oldest results say, until the rest is as much as is kept.
 fn drop_texts(record: &mut ResultsRecord) {
     let mut total: usize = record.tasks.values().map(|one| texts(&one.result)).sum();
-    if total <= MOST_RESULT_TEXTS {
+    if total <= MAX_RESULT_TEXTS {
         return;
     }
-    let mut oldest: Vec<_> = record.tasks.values_mut().map(|one| &mut one.result).collect();
-    oldest.sort_unstable_by_key(|result| result.sequence);
-    for result in oldest {
-        if total <= MOST_RESULT_TEXTS {
+    let mut oldest: Vec<_> = record.tasks.values_mut().filter(|one| texts(&one.result) > 0).collect();
+    oldest.sort_unstable_by_key(|one| one.result.sequence);
+    for StoredResult { result, is_cut, .. } in oldest {
+        if total <= MAX_RESULT_TEXTS {
             return;
         }
         total -= texts(result);
         (result.message, result.output, result.diff) = Default::default();
+        *is_cut = true;
     }
 }
 
-/// Drops what is more than is kept: first results of other task sets than the newest, and of these the oldest.
+/// Drops what is more than is kept: first results of other task sets than the newest, and of these the oldest. Only those of the newest are
+/// counted as left out: the others say nothing of what runs now.
 fn drop_surplus(record: &mut ResultsRecord) {
-    let surplus = record.tasks.len().saturating_sub(MOST_RESULTS);
+    let surplus = record.tasks.len().saturating_sub(MAX_RESULTS);
     if surplus == 0 {
         return;
     }
-    let newest = record.tasks.values().max_by_key(|one| one.result.sequence).map(|one| one.result.task_set);
+    let newest = newest(record);
     let mut all: Vec<_> = record
         .tasks
         .values()
         .map(|StoredResult { result, .. }| (Some(result.task_set) == newest, result.sequence, result.task.clone()))
         .collect();
     all.sort_unstable();
-    for (_, _, task) in all.into_iter().take(surplus) {
+    for (is_of_newest, _, task) in all.into_iter().take(surplus) {
+        record.left_out = record.left_out.saturating_add(u32::from(is_of_newest));
         record.tasks.remove(&task);
     }
 }
 
-/// The labels that are taken, and how many are not. A key may be any text, and none is longer than the longest label's.
+/// The labels that are taken, by their keys' order, and how many are not. A key may be any text, and none is longer than the longest
+/// label's.
 fn taken_labels(said: BTreeMap<String, observed::ReportedLabel>) -> (Vec<ReportedLabel>, u32) {
     let (mut total, mut refused) = (0, 0);
     let mut taken = Vec::new();
     for (key, observed::ReportedLabel { value, source }) in said {
         let bytes = key.len() + value.len();
-        if key.len() > MAX_KEY || value.len() > MAX_VALUE || total + bytes > MAX_EFFECTIVE {
+        let is_too_long = key.len() > MAX_KEY || value.len() > MAX_VALUE;
+        if is_too_long || taken.len() == MAX_KEYS || total + bytes > MAX_EFFECTIVE {
             refused += 1;
             continue;
         }
@@ -199,10 +208,27 @@ mod tests {
         add_results(&mut record, Timestamp(0), (4098..=4100).map(|n| result(n, 3, format!("new{n}"))).collect());
         assert_eq!(record.tasks.len(), 4096);
         assert_eq!(record.acknowledged, 4100);
+        assert_eq!(record.left_out, 0, "all of the newest task set are kept");
         let gone: Vec<_> = (2..=6).filter(|n| !record.tasks.contains_key(&format!("old{n}"))).collect();
         assert_eq!(gone, [2, 3, 4]);
         assert!((4098..=4100).all(|n| record.tasks.contains_key(&format!("new{n}"))));
     }
+
+    #[test]
+    fn x01_what_is_not_kept_of_results_is_counted_until_there_is_another_task_set() {
+        let mut record = ResultsRecord::default();
+        add_results(&mut record, Timestamp(0), (1..=4099).map(|n| result(n, 1, format!("t{n}"))).collect());
+        add_results(&mut record, Timestamp(0), vec![result(4100, 1, "x".repeat(1025))]);
+        let long = TaskResult { message: "m".repeat(1025), ..result(4101, 1, "t9".into()) };
+        add_results(&mut record, Timestamp(0), vec![long]);
+        let left_out = |results, texts| ReportLeftOut { results, texts, ..ReportLeftOut::default() };
+        assert_eq!(record.left_out(), left_out(4, 1), "three beyond 4096, and one of a task that no release has");
+        add_results(&mut record, Timestamp(0), vec![result(4102, 1, "t9".into())]);
+        assert_eq!(record.left_out(), left_out(4, 0), "the task said something else since");
+        add_results(&mut record, Timestamp(0), vec![result(4103, 2, "t9".into())]);
+        assert_eq!(record.left_out(), left_out(0, 0));
+    }
+
     #[test]
     fn s39_what_results_say_is_bounded_and_what_became_of_a_task_is_kept_of_all() {
         let mut record = ResultsRecord::default();
@@ -211,6 +237,7 @@ mod tests {
         let kept: Vec<u64> =
             record.tasks.values().filter(|one| !one.result.diff.is_empty()).map(|one| one.result.sequence).collect();
         assert_eq!((record.tasks.len(), kept.len(), kept.iter().min()), (70, 64, Some(&7)), "a mebibyte, the newest");
+        assert_eq!(record.left_out().texts, 6);
         let long = TaskResult { message: "é".repeat(600), ..result(71, 1, "t71".into()) };
         add_results(&mut record, Timestamp(0), vec![long, result(72, 1, "x".repeat(1025))]);
         assert_eq!((record.acknowledged, record.tasks.len()), (72, 71), "no release has such a task");
@@ -225,6 +252,11 @@ mod tests {
         let said = observed::Observation { labels, ..observed::Observation::default() };
         let record = observation(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default());
         assert_eq!(record.observation.labels.len(), 15, "64 KiB together");
+        let many = (0..MAX_KEYS + 9).map(|n| (format!("l{n:03}"), label(1))).collect();
+        let said = observed::Observation { labels: many, ..observed::Observation::default() };
+        let surplus = observation(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default()).observation;
+        assert_eq!(surplus.labels.iter().map(|label| &*label.key).next_back(), Some("l255"));
+        assert_eq!((surplus.labels.len(), surplus.not_taken), (256, NotTaken { labels: 9, ..NotTaken::default() }.boxed()));
         let seven = NotTaken { labels: 7, ..NotTaken::default() };
         assert_eq!(record.observation.not_taken, seven.boxed());
         assert!(record.label_sources.values().all(|source| source.len() == 512));
@@ -233,8 +265,10 @@ mod tests {
         let local = LocalState { paused: true, hold: Some((7, long.clone())), parked: Some(long.clone()) };
         let facts = [("up".to_owned(), "1".to_owned()), ("a.".repeat(99_999), "1".to_owned())].into();
         let said = Report { findings: vec![long.clone()], facts, local, ..Report::default() };
-        let Report { findings, facts, local, .. } = report(Timestamp(0), said).report;
+        let ReportRecord { report, left_out, .. } = report(Timestamp(0), said);
+        let Report { findings, facts, local, .. } = report;
         assert_eq!(facts.len(), 1);
+        assert_eq!(left_out, ReportLeftOut { facts: 1, texts: 3, ..ReportLeftOut::default() });
         let sizes = [findings[0].len(), local.hold.unwrap().1.len(), local.parked.unwrap().len()];
         assert_eq!(sizes, [1024; 3]);
     }

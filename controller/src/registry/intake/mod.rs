@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stemma_core::labels::MAX_KEYS;
-use stemma_core::object::{self, Kind, RefusedTraits, SaidOnHost, Timestamp};
+use stemma_core::object::{self, Kind, RefusedTraits, ReportLeftOut, SaidOnHost, Timestamp};
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
@@ -73,7 +72,6 @@ impl HostIntake {
     }
 
     async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
-        check_bounds(&said)?;
         let record = bounds::observation(self.registry.now(), digest, said, &self.traits);
         let taken = self.tell_refused(node, &record.observation);
         self.tell_left_out(node, &record.observation);
@@ -147,6 +145,7 @@ impl Intake for HostIntake {
             let now = self.registry.now();
             let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
             let said: usize = results.iter().map(bounds::texts).sum();
+            let before = self.registry.cache().model().left_out(node);
             let written = self
                 .records
                 .change(key::RESULTS, node, |present: Option<ResultsRecord>| {
@@ -157,6 +156,7 @@ impl Intake for HostIntake {
                 })
                 .await;
             let written = self.records.noted(node, Part::Results, written)?;
+            self.records.tell_left_out(node, before);
             self.results_pace.spend(node, said as u64 + written / SHARE_OF_RECORD, Instant::now());
             Ok(last.max(self.stored(node).acknowledged))
         })
@@ -276,10 +276,25 @@ impl Records {
     /// Keeps a node's last Report, unless it says the same.
     async fn report(&self, node: Uuid, record: ReportRecord) -> Result<(), IntakeError> {
         let change = |present: Option<ReportRecord>| {
-            let same = present.is_some_and(|present| is_same_but_facts(&present.report, &record.report));
+            let same = present.is_some_and(|present| {
+                present.left_out == record.left_out && is_same_but_facts(&present.report, &record.report)
+            });
             (!same).then(|| record.clone())
         };
-        self.noted(node, Part::Report, self.change(key::REPORTS, node, change).await.map(drop))
+        let before = self.registry.cache().model().left_out(node);
+        let written = self.change(key::REPORTS, node, change).await.map(drop);
+        self.noted(node, Part::Report, written)?;
+        self.tell_left_out(node, before);
+        Ok(())
+    }
+
+    /// Says once a change how much was not kept of what a host reports beside its Observation.
+    fn tell_left_out(&self, node: Uuid, before: ReportLeftOut) {
+        let now = self.registry.cache().model().left_out(node);
+        if now != before && !now.is_nothing() {
+            let ReportLeftOut { facts, results, texts } = now;
+            log::warn!(node:% = node, facts, results, texts; "a host reports more than is kept");
+        }
     }
 }
 
@@ -305,15 +320,6 @@ fn said_on_host(local: LocalState) -> Option<SaidOnHost> {
     let cut = |text: String| text.chars().take(MOST_REASON).collect::<String>().into();
     let said = SaidOnHost { paused, hold: hold.map(|(until, reason)| (until, cut(reason))), parked: parked.map(cut) };
     (said != SaidOnHost::default()).then_some(said)
-}
-
-/// What is more than a node may have is refused whole; traits that are none, or too many, are left out one by one.
-fn check_bounds(said: &Observation) -> Result<(), IntakeError> {
-    let count = said.labels.len();
-    if count > MAX_KEYS {
-        return Err(IntakeError::Refused(format!("an observation has {count} labels, and may have {MAX_KEYS}")));
-    }
-    Ok(())
 }
 
 fn refused(error: &StoreError) -> IntakeError {

@@ -167,7 +167,14 @@ async fn metrics_of_who_is_bound_hold_no_figure_of_the_whole_controller() {
     let (of_bound, of_all) = (text(&mut bound).await, text(&mut fleet.operator()).await);
     assert_eq!(
         names(&of_bound),
-        ["stemma_nodes_doubled", "stemma_nodes_report_refused", "stemma_nodes", "stemma_credential_end_seconds"]
+        [
+            "stemma_nodes_doubled",
+            "stemma_nodes_report_refused",
+            "stemma_nodes_report_left_out",
+            "stemma_nodes_release_refused",
+            "stemma_nodes",
+            "stemma_credential_end_seconds"
+        ]
     );
     assert!(of_bound.ends_with("# EOF\n"));
     assert!(names(&of_all).iter().any(|name| name == "stemma_store_commits"), "{of_all}");

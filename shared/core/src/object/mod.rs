@@ -38,8 +38,9 @@ pub use namespace::{
     PropertyType, Visibility,
 };
 pub use node::{
-    DecidedTags, FactMap, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, NodeSpec, NodeTags, NotTaken, Observation,
-    ProvisionState, RefusedTraits, ReportedLabel, ReportedLabels,
+    DecidedTags, FactMap, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID,
+    NodeSpec, NodeTags, NotTaken, Observation, ProvisionState, RefusedTraits, ReportLeftOut, ReportedLabel,
+    ReportedLabels,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, TooMany};

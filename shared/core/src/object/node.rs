@@ -26,6 +26,18 @@ pub const MAX_FACT: usize = 16 * 1024;
 /// The facts of one host together, paths and values, in bytes.
 pub const MAX_FACTS: usize = 256 * 1024;
 
+/// How many results of tasks are kept of a node: as many as a release may have tasks, whatever ids its agent names.
+pub const MAX_RESULTS: usize = 4096;
+
+/// The bytes of messages, outputs and diffs that are kept of a node: those of the newest results. The outcome is kept of all.
+pub const MAX_RESULT_TEXTS: usize = 1024 * 1024;
+
+/// The longest task id in a result, in bytes; no release has a longer one.
+pub const MAX_TASK_ID: usize = 1024;
+
+/// The longest sentence that a host says, in bytes: a task's message, a finding, a reason.
+pub const MAX_SENTENCE: usize = 1024;
+
 /// What operators say of one host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -182,6 +194,35 @@ impl NotTaken {
     }
 }
 
+/// How much of a host's Report, or of what it reported of tasks, was not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReportLeftOut {
+    /// How many facts.
+    pub facts: u32,
+    /// How many results of tasks.
+    pub results: u32,
+    /// Of how many sentences, outputs and diffs a part.
+    pub texts: u32,
+}
+
+impl ReportLeftOut {
+    /// Whether all was kept.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Both together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            facts: self.facts.saturating_add(other.facts),
+            results: self.results.saturating_add(other.results),
+            texts: self.texts.saturating_add(other.texts),
+        }
+    }
+}
+
 /// Traits that a host gave and that were not taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -271,10 +312,16 @@ impl FactMap {
         Self::take_texts(facts).0
     }
 
-    /// The same, with how many were left out as past a bound.
+    /// The same, with how many were left out: past a bound, or no JSON text.
     pub fn take_texts<K: AsRef<str>, V: AsRef<str>>(facts: impl IntoIterator<Item = (K, V)>) -> (Self, u32) {
-        let read = |(path, text): (K, V)| Some((path.as_ref().to_owned(), serde_json::from_str(text.as_ref()).ok()?));
-        Self::bounded(facts.into_iter().filter_map(read))
+        let mut unreadable: u32 = 0;
+        let read = |(path, text): (K, V)| {
+            let value = serde_json::from_str(text.as_ref()).ok();
+            unreadable += u32::from(value.is_none());
+            Some((path.as_ref().to_owned(), value?))
+        };
+        let (taken, left_out) = Self::bounded(facts.into_iter().filter_map(read));
+        (taken, left_out.saturating_add(unreadable))
     }
 
     fn bounded(facts: impl IntoIterator<Item = (String, Value)>) -> (Self, u32) {

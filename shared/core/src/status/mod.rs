@@ -140,6 +140,8 @@ pub struct Facts {
     pub is_doubled: bool,
     /// Whether a part of its host's last report was refused.
     pub is_report_refused: bool,
+    /// Whether the store refuses what is released to it.
+    pub is_release_refused: bool,
     /// Whether an error is among its other findings.
     pub has_error: bool,
     /// Its agent.
@@ -158,9 +160,9 @@ impl Facts {
             Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
             Self { is_doubled: true, .. } => (State::Failed, "two hosts check in with its identity"),
             Self { tasks: Tasks::Failed, .. } => (State::Failed, "a task failed"),
-            Self { has_error: true, .. } | Self { is_report_refused: true, .. } => {
-                (State::Failed, "there is an error among its findings")
-            }
+            Self { has_error: true, .. }
+            | Self { is_report_refused: true, .. }
+            | Self { is_release_refused: true, .. } => (State::Failed, "there is an error among its findings"),
             Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
             Self { paused: Some(Side::Host), .. } => (State::Paused, "it is paused on its host"),
             Self { tasks, liveness, .. } => return tasks.status(*liveness),

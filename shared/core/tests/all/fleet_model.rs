@@ -268,7 +268,8 @@ fn s39_what_a_host_reports_beyond_the_bounds_is_a_finding_of_its_node() {
         made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
             "warning report.left_out node/web-1: its host reports more than is taken; left out: 2 facts (a path has at most 16 names \
-          and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (a value has at most 4096 bytes, all together 65536)"
+          and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (at most 256 are taken; a value has at most 4096 \
+          bytes, all together 65536)"
         ]
     );
 }

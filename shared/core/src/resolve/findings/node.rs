@@ -8,9 +8,12 @@ use crate::idle;
 use crate::input::MAX_DEPTH;
 use crate::inspection::{Note, NoteKind};
 use crate::key::MAX_VALUE;
-use crate::labels::MAX_EFFECTIVE;
+use crate::labels::{MAX_EFFECTIVE, MAX_KEYS};
 use crate::name::ReleaseRef;
-use crate::object::{MAX_FACT, MAX_FACT_PATH, MAX_FACTS, Node, NodeId, NotTaken, RefusedTraits, Timestamp};
+use crate::object::{
+    ReportLeftOut, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, Node, NodeId,
+    NotTaken, RefusedTraits, Timestamp,
+};
 use crate::requirement::Unmet;
 use crate::resolve::{Answer, Resolution, ResolveCache, resolve_node};
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
@@ -42,6 +45,34 @@ pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
          something else"
     );
     of_node(rule::REPORT_REFUSED, node, message)
+}
+
+/// Some of what a node's host last said of itself and of its tasks was not kept; nothing where all was.
+pub fn report_left_out(node: &Node, left_out: ReportLeftOut) -> Option<Finding> {
+    let ReportLeftOut { facts, results, texts } = left_out;
+    let parts = [
+        (facts, facts_left_out(facts)),
+        (results, format!("{results} results of tasks (at most {MAX_RESULTS} are kept; a task's id has at most {MAX_TASK_ID} bytes)")),
+        (
+            texts,
+            format!(
+                "a part of {texts} texts (a sentence has at most {MAX_SENTENCE} bytes, all that its tasks say together \
+                 {MAX_RESULT_TEXTS})"
+            ),
+        ),
+    ];
+    let parts: Vec<_> = parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
+    let message = format!("its host reports more than is kept; left out: {}", parts.join("; "));
+    (!parts.is_empty()).then(|| of_node(rule::REPORT_LEFT_OUT, node, message))
+}
+
+/// The store can never take the record of what is released to a node.
+pub fn release_refused(node: &Node, reason: &str) -> Finding {
+    let message = format!(
+        "the store refuses the record of its next task set: {reason}; its host keeps what it has; make the task set or what its tasks read \
+         smaller, or raise the limit"
+    );
+    of_node(rule::RELEASE_REFUSED, node, message)
 }
 
 /// A release that is stored does not compile.
@@ -199,14 +230,10 @@ fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {
     }
     let mut parts = Vec::new();
     if left_out.facts > 0 {
-        parts.push(format!(
-            "{} facts (a path has at most {MAX_DEPTH} names and {MAX_FACT_PATH} bytes, a value {MAX_FACT} bytes, all together \
-             {MAX_FACTS})",
-            left_out.facts
-        ));
+        parts.push(facts_left_out(left_out.facts));
     }
     if left_out.labels > 0 {
-        let most = format!("a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE}");
+        let most = format!("at most {MAX_KEYS} are taken; a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE}");
         parts.push(format!("{} labels ({most})", left_out.labels));
     }
     if !parts.is_empty() {
@@ -214,6 +241,13 @@ fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {
         findings.push(Finding::of(rule::REPORT_LEFT_OUT, object, message));
     }
     findings
+}
+
+fn facts_left_out(count: u32) -> String {
+    format!(
+        "{count} facts (a path has at most {MAX_DEPTH} names and {MAX_FACT_PATH} bytes, a value {MAX_FACT} bytes, all together \
+         {MAX_FACTS})"
+    )
 }
 
 fn refused_traits(object: &str, refused: &RefusedTraits) -> Finding {
