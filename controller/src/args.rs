@@ -20,6 +20,8 @@ pub enum Command {
     Init(Init),
     /// Serve agents and operators until a signal ends it.
     Run(Run),
+    /// Lead hosts that hold a later revision than a restored store into another epoch, so that they follow it again.
+    ResumeFleet(ResumeFleet),
 }
 
 /// `stemma-controller init`.
@@ -48,4 +50,21 @@ pub struct Run {
     /// Where agents are served; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT")]
     pub agent_listen: Option<String>,
+}
+
+/// `stemma-controller resume-fleet`. The controller of this machine must be running, and root asks it.
+#[derive(Debug, Default, clap::Args)]
+pub struct ResumeFleet {
+    /// The TOML file of `run`, which says where the data is.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What `init` made.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Why, for the audit and for each host's journal.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
 }

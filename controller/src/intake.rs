@@ -183,6 +183,8 @@ pub trait Intake: Send + Sync + 'static {
     fn said(&self, node: Uuid, said: Said) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// A node's silence begins or ends.
     fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>>;
+    /// The last revision of the store. From memory.
+    fn head(&self) -> u64;
     /// The body of a blob, open for reading at its start; `None` when it is not kept. May block for an open.
     ///
     /// # Errors

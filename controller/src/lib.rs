@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod reconcile;
 pub mod records;
 pub mod registry;
+pub mod resume;
 pub mod run;
 pub mod status;
 pub mod store;

@@ -200,6 +200,11 @@ impl Collector for Objects {
         };
         for (name, help, concerned) in [
             (
+                "stemma_nodes_ahead",
+                "Nodes whose host holds a later revision than the store, and is told nothing",
+                status.all_ahead().into_keys().collect(),
+            ),
+            (
                 "stemma_nodes_report_refused",
                 "Nodes of whose host's last report a part was refused",
                 status.refused_reports().nodes(),

@@ -11,8 +11,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use stemma_core::epoch::HeldRevision;
 use stemma_core::status::{Facts, Liveness, State, Status, Tasks};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::intake::{IntakeError, Part, RefusedReports};
@@ -63,6 +64,10 @@ pub struct StatusTable {
     refused: RefusedReports,
     /// Why the store refuses what is released to a node, by node.
     refused_releases: Mutex<HashMap<Uuid, String>>,
+    /// What hosts hold that are ahead of the store, by node.
+    ahead: Mutex<HashMap<Uuid, HeldRevision>>,
+    /// Notified when other hosts are ahead, or by other revisions.
+    ahead_changed: Notify,
     last: watch::Sender<Position>,
 }
 
@@ -77,8 +82,14 @@ struct Inner {
 impl Default for StatusTable {
     fn default() -> Self {
         let start = Position { epoch: Uuid::new_v4(), sequence: 0 };
-        let (inner, refused_releases) = (Mutex::default(), Mutex::default());
-        Self { inner, refused: RefusedReports::default(), refused_releases, last: watch::Sender::new(start) }
+        Self {
+            inner: Mutex::default(),
+            refused: RefusedReports::default(),
+            refused_releases: Mutex::default(),
+            ahead: Mutex::default(),
+            ahead_changed: Notify::new(),
+            last: watch::Sender::new(start),
+        }
     }
 }
 
@@ -90,7 +101,9 @@ impl StatusTable {
         let is_doubled = inner.facts.get(&node).is_some_and(|before| before.is_doubled);
         let is_report_refused = self.refused.has(node);
         let is_release_refused = self.refused_releases().contains_key(&node);
-        let facts = Facts { liveness: liveness(), is_doubled, is_report_refused, is_release_refused, ..facts };
+        let is_ahead = self.hosts_ahead().contains_key(&node);
+        let liveness = liveness();
+        let facts = Facts { liveness, is_doubled, is_ahead, is_report_refused, is_release_refused, ..facts };
         self.set(&mut inner, node, facts);
     }
 
@@ -135,6 +148,31 @@ impl StatusTable {
         before.as_deref() != refusal
     }
 
+    /// Takes in whether a node's host is ahead of the store, and what it holds.
+    pub(crate) fn note_ahead(&self, node: Uuid, held: Option<HeldRevision>) {
+        match held {
+            Some(held) => drop(self.hosts_ahead().insert(node, held)),
+            None => drop(self.hosts_ahead().remove(&node)),
+        }
+        self.ahead_changed.notify_one();
+        self.change(node, |before| Facts { is_ahead: held.is_some(), ..before });
+    }
+
+    /// What a node's host holds that is ahead of the store.
+    pub(crate) fn ahead(&self, node: Uuid) -> Option<HeldRevision> {
+        self.hosts_ahead().get(&node).copied()
+    }
+
+    /// What hosts hold that are ahead of the store, by node.
+    pub(crate) fn all_ahead(&self) -> HashMap<Uuid, HeldRevision> {
+        self.hosts_ahead().clone()
+    }
+
+    /// Waits until other hosts are ahead than when it was waited for last, or by other revisions. One alone may wait.
+    pub(crate) async fn ahead_changed(&self) {
+        self.ahead_changed.notified().await;
+    }
+
     /// Why the store refuses what is released to a node; `None`: it does not.
     pub(crate) fn refused_release(&self, node: Uuid) -> Option<String> {
         self.refused_releases().get(&node).cloned()
@@ -149,6 +187,9 @@ impl StatusTable {
     pub fn remove(&self, node: Uuid) {
         self.refused.forget(node);
         self.refused_releases().remove(&node);
+        if self.hosts_ahead().remove(&node).is_some() {
+            self.ahead_changed.notify_one();
+        }
         let mut inner = self.lock();
         if inner.facts.remove(&node).is_some() {
             self.note(&mut inner, node, None);
@@ -207,6 +248,10 @@ impl StatusTable {
         }
         let known = usize::try_from(from.sequence + 1 - first).unwrap_or(usize::MAX).min(inner.changes.len());
         Ok(inner.changes.range(known..).copied().collect())
+    }
+
+    fn hosts_ahead(&self) -> MutexGuard<'_, HashMap<Uuid, HeldRevision>> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused_releases(&self) -> MutexGuard<'_, HashMap<Uuid, String>> {

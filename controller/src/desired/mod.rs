@@ -18,10 +18,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
+use stemma_core::epoch::{EpochLine, HeldRevision, Standing};
 use stemma_core::status::{Facts, Liveness};
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::desired::{Barrier, Known, Profile, TaskSet};
-use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
+use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
 use stemma_wire::message::{
     Epoch, Hash, Message, PartDigest, Revision, WireVersion, decode_part, digest_part, encode_part, hash_content,
 };
@@ -171,35 +172,43 @@ pub struct Batch {
 #[derive(Debug)]
 pub(crate) struct Signed {
     pub(crate) released: Released,
+    /// The epoch in which it is signed.
+    pub(crate) epoch: Epoch,
     batch: Arc<SignedBatch>,
     first: usize,
 }
 
 impl Signed {
-    /// The message for an agent that speaks this version and holds `held`: parts that it has are left out, their digests never.
-    pub(crate) fn message(&self, version: WireVersion, epoch: Epoch, held: Option<&Held>) -> SignedDesired {
+    /// The message for an agent that speaks this version and holds `held`: parts that it has are left out, their digests never. `change` is
+    /// what leads it here from the epoch of what it holds.
+    pub(crate) fn message(
+        &self,
+        version: WireVersion,
+        held: Option<&Held>,
+        change: Option<EpochChange>,
+    ) -> SignedDesired {
         let DesiredParts { known, task_set } = self.released.parts(version);
-        let held = held.filter(|held| held.epoch == epoch);
+        let held = held.filter(|held| held.epoch == self.epoch);
         let unless_held = |part: &Encoded<PartDigest>, digest: Option<PartDigest>| {
             (digest != Some(part.name)).then(|| part.bytes.to_vec())
         };
         let place = self.first + version.index();
         SignedDesired {
-            epoch,
+            epoch: self.epoch,
             revision: self.released.revision,
             known_digest: known.name,
             task_set_digest: task_set.name,
             known: unless_held(known, held.map(|held| held.known)),
             task_set: unless_held(task_set, held.map(|held| held.task_set)),
             proof: self.batch.proof(place).expect("the place is that of a leaf of this batch"),
-            epoch_change: None,
+            epoch_change: change,
         }
     }
 
     /// Whether an agent that speaks this version and holds `held` has all of it.
-    pub(crate) fn is_held(&self, version: WireVersion, epoch: Epoch, held: &Held) -> bool {
+    pub(crate) fn is_held(&self, version: WireVersion, held: &Held) -> bool {
         let DesiredParts { known, task_set } = self.released.parts(version);
-        held.epoch == epoch && held.known == known.name && held.task_set == task_set.name
+        held.epoch == self.epoch && held.known == known.name && held.task_set == task_set.name
     }
 }
 
@@ -221,7 +230,8 @@ impl GivenGrant {
 
 /// What every node is to be told, and who waits to hear it.
 pub struct DesiredTable {
-    epoch: Epoch,
+    /// The epochs of the store. Replaced under the lock of `publishing`.
+    line: ArcSwap<EpochLine>,
     signer: ArcSwap<Signer>,
     status: StatusTable,
     slots: RwLock<HashMap<Uuid, Arc<Slot>>>,
@@ -240,9 +250,9 @@ pub struct DesiredTable {
 
 impl DesiredTable {
     /// An empty table: nobody is told anything until the first batch.
-    pub fn new(epoch: Epoch, signer: Signer) -> Self {
+    pub fn new(line: EpochLine, signer: Signer) -> Self {
         Self {
-            epoch,
+            line: ArcSwap::from_pointee(line),
             signer: ArcSwap::from_pointee(signer),
             status: StatusTable::default(),
             slots: RwLock::default(),
@@ -296,6 +306,42 @@ impl DesiredTable {
         self.sign(slots.iter().filter_map(state).collect());
     }
 
+    /// Goes on in another epoch: signs what is published again, as of the revision up to which all nodes are resolved, and wakes all, since
+    /// each agent has to be led there. Returns whether it is another one.
+    pub(crate) fn change_epoch(&self, line: &EpochLine) -> bool {
+        let _one_at_a_time = lock(&self.publishing);
+        if **self.line.load() == *line {
+            return false;
+        }
+        self.line.store(Arc::new(line.clone()));
+        let revision = self.resolved();
+        let slots: Vec<_> = read(&self.slots).values().cloned().collect();
+        let state = |slot: &Arc<Slot>| {
+            slot.desired().map(|signed| (Arc::clone(slot), Released { revision, ..signed.released.clone() }))
+        };
+        self.sign_and_tell(slots.iter().filter_map(state).collect());
+        true
+    }
+
+    /// How what an agent holds stands to a store that has come to this revision.
+    pub(crate) fn standing(&self, held: Option<&Held>, head: u64) -> Standing {
+        self.line.load().standing(held.map(held_revision), head)
+    }
+
+    /// What leads an agent from the epoch of what it holds to that of a state; `None`: it is there, or cannot be led there.
+    pub(crate) fn epoch_change(&self, held: Option<&Held>, to: Epoch) -> Option<EpochChange> {
+        let from = held.map(|held| held.epoch).filter(|from| *from != to)?;
+        let line = self.line.load();
+        let is_present = *line.now.as_bytes() == to.0;
+        let at = Revision(line.at);
+        is_present.then(|| self.signer.load().sign_epoch_change((from, to), at, &line.reason))
+    }
+
+    /// The epochs of the store.
+    pub(crate) fn epoch_line(&self) -> Arc<EpochLine> {
+        self.line.load_full()
+    }
+
     /// Opens barriers for nodes: all that are open now for the task set of a node's published state. An empty list shuts them.
     /// Returns the nodes whose open barriers changed.
     pub fn open_barriers(&self, opened: Vec<(Uuid, PartDigest, Vec<Barrier>)>, revision: Revision) -> Vec<Uuid> {
@@ -321,15 +367,16 @@ impl DesiredTable {
         if grants.is_empty() {
             return Vec::new();
         }
+        let epoch = self.epoch();
         let leaves = grants.iter().flat_map(|UnsignedGrant { slot, revision, forms }| {
-            forms.iter().map(|form| Leaf::grant(slot.node(), self.epoch, *revision, form))
+            forms.iter().map(move |form| Leaf::grant(slot.node(), epoch, *revision, form))
         });
         let batch = self.signer.load().sign(&leaves.collect());
         let mut places = 0..;
         let mut signed = |UnsignedGrant { slot, revision, forms }| {
             let forms = Vec::into_iter(forms).zip(&mut places).map(|(grant, place)| {
                 let proof = batch.proof(place).expect("the place is that of a leaf of this batch");
-                SignedGrant { epoch: self.epoch, revision, grant, proof }
+                SignedGrant { epoch, revision, grant, proof }
             });
             (slot, GivenGrant(forms.collect()))
         };
@@ -407,8 +454,9 @@ impl DesiredTable {
         self.stopping.load(Ordering::Acquire)
     }
 
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.epoch
+    /// The epoch in which is signed.
+    fn epoch(&self) -> Epoch {
+        Epoch(*self.line.load().now.as_bytes())
     }
 
     /// The node's place, made when there is none: an agent may be here before its first desired state.
@@ -482,9 +530,10 @@ impl DesiredTable {
         if new.is_empty() {
             return;
         }
+        let epoch = self.epoch();
         let leaves = new.iter().flat_map(|(slot, released)| {
             released.parts.iter().map(move |DesiredParts { known, task_set }| {
-                Leaf::desired(slot.node(), self.epoch, released.revision, known.name, task_set.name)
+                Leaf::desired(slot.node(), epoch, released.revision, known.name, task_set.name)
             })
         });
         let batch = Arc::new(self.signer.load().sign(&leaves.collect()));
@@ -496,10 +545,15 @@ impl DesiredTable {
         for ((slot, released), count) in new.into_iter().zip(counts) {
             let next = first + released.parts.len();
             let staying = grants.by_ref().take(count).collect();
-            slot.set_desired(Arc::new(Signed { released, batch: Arc::clone(&batch), first }), staying);
+            slot.set_desired(Arc::new(Signed { released, epoch, batch: Arc::clone(&batch), first }), staying);
             first = next;
         }
     }
+}
+
+/// What an agent holds, as core compares it.
+pub(crate) fn held_revision(held: &Held) -> HeldRevision {
+    HeldRevision { epoch: Uuid::from_bytes(held.epoch.0), revision: held.revision.0 }
 }
 
 /// A grant before it is signed.

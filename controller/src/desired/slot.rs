@@ -59,6 +59,8 @@ struct State {
     said: Option<Box<Said>>,
     /// What its agent holds, as it said last.
     held: Option<Held>,
+    /// The same, where it is ahead of the store.
+    ahead: Option<Held>,
     hosts: Hosts,
 }
 
@@ -122,6 +124,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) said: &'a Said,
     /// What the agent holds.
     pub(crate) held: Option<Held>,
+    /// The same, where it is ahead of the store.
+    pub(crate) ahead: Option<Held>,
     /// The digest of the host's present Observation.
     pub(crate) observation: PartDigest,
     /// It has results, an Observation or a Report.
@@ -136,6 +140,8 @@ pub(crate) struct Begun {
     pub(crate) turn: Turn,
     /// What it says beside results differs from what was said last.
     pub(crate) says_news: bool,
+    /// Whether the host is ahead of the store, or by what, is other than before.
+    pub(crate) ahead_changed: bool,
     /// The node was silent until now, or nobody knows.
     pub(crate) silence_ended: bool,
     /// An Observation was refused, and the host says again what is stored.
@@ -190,6 +196,7 @@ impl Slot {
             observed: None,
             said: None,
             held: None,
+            ahead: None,
             hosts: Hosts::default(),
         };
         Self { node, wake: Notify::new(), writing: tokio::sync::Mutex::default(), state: Mutex::new(state) }
@@ -219,13 +226,15 @@ impl Slot {
         let refusal_ended = state.has_stored(opening.observation) && state.refused.take().is_some();
         let says_news = state.said.as_deref() != Some(opening.said);
         let silence_ended = state.silence != Written::Silent(false);
+        let ahead_changed = std::mem::replace(&mut state.ahead, opening.ahead) != opening.ahead;
         let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held;
         let asks_as_before = state.said.as_deref().is_some_and(|last| last.asks_as(opening.said));
         let says_more = opening.says_more || holds_other || !asks_as_before;
         let took_place = std::mem::take(&mut state.parked);
         let speaker = Speaker::new(opening.said, opening.from, says_more);
         let two_hosts = state.hosts.hear(speaker, took_place, now);
-        let begun = Begun { turn: Turn(state.turn), says_news, silence_ended, refusal_ended, before, two_hosts };
+        let turn = Turn(state.turn);
+        let begun = Begun { turn, says_news, ahead_changed, silence_ended, refusal_ended, before, two_hosts };
         if took_place {
             drop(state);
             self.wake.notify_waiters();

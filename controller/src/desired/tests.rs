@@ -21,7 +21,7 @@ fn grants_hold_after_the_old_signer_has_ended() {
     let fleet: Fleet = "example.com".parse().unwrap();
     let authority = Authority::create(directory.path(), fleet.clone(), NOW_S - 40 * DAY_S).unwrap();
     let verifier = Verifier::new(fleet, std::slice::from_ref(authority.root())).unwrap();
-    let table = DesiredTable::new(Epoch([7; 16]), signer(&authority, NOW_S - 40 * DAY_S));
+    let table = DesiredTable::new(EpochLine::first(Uuid::from_bytes([7; 16])), signer(&authority, NOW_S - 40 * DAY_S));
     let nodes = [1, 2, 3].map(Uuid::from_u128);
     for node in nodes {
         let state = released(5);
@@ -46,7 +46,7 @@ fn grants_hold_after_the_old_signer_has_ended() {
 pub(crate) fn table() -> Arc<DesiredTable> {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::create(directory.path(), "example.com".parse().unwrap(), NOW_S).unwrap();
-    Arc::new(DesiredTable::new(Epoch([7; 16]), signer(&authority, NOW_S)))
+    Arc::new(DesiredTable::new(EpochLine::first(Uuid::from_bytes([7; 16])), signer(&authority, NOW_S)))
 }
 
 fn released(revision: u64) -> Released {

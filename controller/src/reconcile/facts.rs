@@ -13,7 +13,7 @@ use crate::cache::Model;
 use crate::desired::size::{self, TooLarge};
 use crate::records::reported::StoredResult;
 
-/// What the model says of the state of a node. The table of statuses adds whether its agent is there, whether two hosts have its identity,
+/// What the model says of the state of a node. The table of statuses adds whether its agent is there, whether two hosts have its identity, whether its host is ahead of the store,
 /// whether its host's last report was refused, and whether the store refuses what is released to it.
 pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
     let said = model.said.get(&node.meta.uuid);
@@ -24,6 +24,7 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         parked: model.fleet.parked(node),
         paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
         is_doubled: false,
+        is_ahead: false,
         is_report_refused: false,
         is_release_refused: false,
         has_error: resolution.has_error() || is_too_large,

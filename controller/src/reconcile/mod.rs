@@ -257,6 +257,9 @@ impl Reconciler {
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
         let changes = changes.chain(gone.into_iter().map(|uuid| (uuid, Change::Gone))).collect();
         let desired = self.table.publish(Batch { revision: message::Revision(revision.get()), changes });
+        if let Some(line) = model.epoch_line.as_ref().filter(|line| self.table.change_epoch(&line.record)) {
+            info!(epoch:% = line.record.now, revision = line.record.at; "another epoch of the store began; hosts are led there");
+        }
         // Also a node that is not told anything new may have come to a wave, or left one.
         let touched = Touched { nodes: &nodes, results: &moved, dropped: &dropped };
         // With what was just stored.

@@ -44,6 +44,9 @@ pub const TOKENS: &str = "token/";
 /// When each resource type was first named by a namespace of the catalogue, by its name. It stays when none names it any more.
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
+/// The epochs of the store, since the first one ended.
+pub const EPOCH_LINE: &str = "epoch/line";
+
 /// Marks: entries without a value, of which only counts which revision wrote them.
 pub const MARKS: [&str; 9] =
     ["referred/", "order/", "placed/", "fixed/", "allocated/", "instance/", "makers/", ADMINS, RULES];

@@ -5,13 +5,15 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stemma_core::epoch::EpochLine;
 use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
-use stemma_wire::message::{Epoch, WireVersion};
+use stemma_wire::message::WireVersion;
 use stemma_wire::net::TcpListen;
 use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server, TlsSource};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use super::keys::{Keys, Sides};
 use super::tasks::Tasks;
@@ -208,7 +210,9 @@ async fn build(
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
     let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock));
     let registry = Arc::new(registry.asking(Arc::new(Extensions::new(config.extensions.clone()))));
-    let desired = Arc::new(DesiredTable::new(Epoch(*store.identity().epoch.as_bytes()), keys.signer()?));
+    let first = EpochLine::first(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
+    let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());
+    let desired = Arc::new(DesiredTable::new(line, keys.signer()?));
     let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
     let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);

@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod change;
 pub mod condition;
 pub mod digest;
+pub mod epoch;
 pub mod explain;
 pub mod extension;
 pub mod field;

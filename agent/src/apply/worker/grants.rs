@@ -52,6 +52,11 @@ impl Grants {
         Some(self.barriers.insert(given))
     }
 
+    /// Ends all leases: those of an epoch that ended count no more.
+    pub(super) fn end_leases(&mut self) {
+        self.leases.clear();
+    }
+
     /// Keeps a lease, unless a later one of its kind is held.
     pub(super) fn keep_lease(&mut self, kind: LeaseKind, given: Lease) {
         if self.leases.get(&kind).is_none_or(|held| held.revision <= given.revision) {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use log::{info, warn};
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::FromApply;
-use stemma_wire::message::observed::Progress;
+use stemma_wire::message::observed::{Progress, TaskResult};
 use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 
 use super::grants::Lease;
 use super::{ApplyError, ApplyWorker};
-use crate::apply::ledger::{ACCEPTED, OPEN_BARRIERS, OpenBarriers};
+use crate::apply::ledger::{ACCEPTED, Desired, OPEN_BARRIERS, OpenBarriers, PROGRESS, REASONS, Reason};
 use crate::apply::verify::{Refused, verify_desired, verify_grant};
 
 impl ApplyWorker {
@@ -25,9 +25,10 @@ impl ApplyWorker {
             Err(refused) => return self.refuse(&refused).await,
         };
         let now = accepted.desired();
-        if held.is_none_or(|held| held.held().task_set != now.digest) {
-            // A barrier is opened for one wave of a task set. When the same task set comes back, that is another wave: no
-            // barrier is open, and no earlier grant opens one. This is written first, so that a crash leaves none open.
+        let is_of_another_epoch = held.as_ref().is_some_and(|held| held.epoch != accepted.epoch);
+        if is_of_another_epoch || held.is_none_or(|held| held.held().task_set != now.digest) {
+            // A barrier is opened for one wave of a task set. When the same task set comes back, or in another epoch, that is another
+            // wave: no barrier is open, and no earlier grant opens one. This is written first, so that a crash leaves none open.
             let (task_set, revision) = (now.digest, accepted.revision);
             self.site.ledger.put(&OPEN_BARRIERS, &OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
         }
@@ -48,8 +49,38 @@ impl ApplyWorker {
             self.want_bodies(&now).await?;
             self.plan(&now)?;
         }
+        if is_of_another_epoch && same_tasks {
+            // Grants of the epoch that ended count no more.
+            self.restore_barriers(&now)?;
+            self.grants.end_leases();
+            self.report_results_again(&now).await?;
+        }
         self.tell_hooks(&now)?;
         Ok(())
+    }
+
+    /// Gives the results of a task set new numbers and reports them again: a store that came back from an older copy lacks those that came
+    /// after it, and waits for them. Nothing runs for that.
+    async fn report_results_again(&mut self, desired: &Desired) -> Result<(), ApplyError> {
+        let progress = self.site.ledger.get(&PROGRESS)?.unwrap_or_default();
+        let mut reasons = self.site.ledger.get(&REASONS)?.unwrap_or_default();
+        let of_set = progress.tasks.into_iter().filter(|(_, performed)| performed.task_set == desired.digest);
+        let results = of_set.map(|(task, performed)| {
+            let Reason { message, output } = reasons.remove(&task).unwrap_or_default();
+            TaskResult {
+                sequence: 0,
+                task_set: desired.digest,
+                task,
+                outcome: performed.outcome,
+                message,
+                output,
+                diff: String::new(),
+                duration_ms: 0,
+            }
+        });
+        let results = self.site.ledger.add_results(results.collect())?;
+        info!(count = results.len(); "the store came back from an older copy; results are reported again");
+        Ok(self.tell_results(&results).await?)
     }
 
     pub(super) async fn refuse(&mut self, refused: &Refused) -> Result<(), ApplyError> {

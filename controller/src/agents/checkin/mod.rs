@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stemma_core::epoch::Standing;
 use stemma_core::status::Liveness;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -26,7 +27,7 @@ use tokio::time::{Instant, timeout_at};
 use super::liveness::write_silence;
 use crate::desired::hosts::Addresses;
 use crate::desired::slot::{Here, Look, Opening, Slot, Turn};
-use crate::desired::{DesiredTable, Signed};
+use crate::desired::{DesiredTable, Signed, held_revision};
 use crate::intake::{Intake, IntakeError, Part, Said, Taken};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
@@ -124,10 +125,12 @@ impl CheckIns {
             wants: std::mem::take(&mut said.wants),
             gives_back: std::mem::take(&mut said.gives_back),
         };
+        let ahead = said.held.filter(|_| !self.standing(said.held.as_ref()).can_be_told());
         let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
         let opening = Opening {
             said: &words,
             held: said.held,
+            ahead,
             observation: said.observation_digest,
             says_more: is_more,
             from: peer.address,
@@ -135,6 +138,9 @@ impl CheckIns {
         let begun = slot.begin(now, &opening, || self.intake.stored(slot.node()));
         if let Some(addresses) = begun.two_hosts {
             self.alarm(&slot, peer, addresses);
+        }
+        if begun.ahead_changed {
+            self.desired.status().note_ahead(slot.node(), ahead.as_ref().map(held_revision));
         }
         if begun.refusal_ended {
             self.desired.status().note_report(slot.node(), Part::Observation, &Ok(()));
@@ -239,7 +245,10 @@ impl CheckIns {
                 Look::Ended => return Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
                 Look::Here(here) => here,
             };
-        let desired = desired.and_then(|signed| self.to_send(talk, signed));
+        // A host that is ahead would refuse whatever is signed here.
+        let can_be_told = self.standing(talk.held.as_ref()).can_be_told();
+        let desired = desired.filter(|_| can_be_told).and_then(|signed| self.to_send(talk, signed));
+        let grants_are_new = grants_are_new && can_be_told;
         let stopping = self.desired.is_stopping();
         // An Observation that is neither stored nor here is asked for by answering.
         let asks = talk.may_ask && talk.observation.is_none() && lacks_observation;
@@ -249,6 +258,7 @@ impl CheckIns {
         }
         // A state that was signed again has its grants signed with it.
         let grants = if desired.is_some() { talk.slot.grants() } else { grants };
+        let given = grants.iter().filter(|_| can_be_told);
         if grants_are_new {
             talk.slot.told(peer);
         }
@@ -258,22 +268,29 @@ impl CheckIns {
         let news = News {
             acknowledged: stored.acknowledged,
             observation: stored.observation,
-            desired: desired.map(|signed| signed.message(talk.version, self.desired.epoch(), talk.held.as_ref())),
-            grants: grants.iter().map(|given| given.form(talk.version).clone()).collect(),
+            desired: desired.map(|signed| {
+                let held = talk.held.as_ref();
+                signed.message(talk.version, held, self.desired.epoch_change(held, signed.epoch))
+            }),
+            grants: given.map(|given| given.form(talk.version).clone()).collect(),
             next_ms: talk.next_ms,
         };
         Ok(Some(Answered { answer: CheckInAnswer::Current(Box::new(news)), close: stopping }))
     }
 
+    /// How what an agent holds stands to the store.
+    fn standing(&self, held: Option<&Held>) -> Standing {
+        self.desired.standing(held, self.intake.head())
+    }
+
     /// What of a desired state is to be sent now, if anything.
     fn to_send(&self, talk: &Conversation, signed: Arc<Signed>) -> Option<Arc<Signed>> {
         let Some(held) = &talk.held else { return Some(signed) };
-        if signed.is_held(talk.version, self.desired.epoch(), held) {
+        if signed.is_held(talk.version, held) {
             return None;
         }
-        if held.epoch != self.desired.epoch() {
-            // Without a signed change of epoch the agent would refuse it, and it is right to.
-            return None;
+        if held.epoch != signed.epoch {
+            return Some(signed);
         }
         if self.desired.is_behind(&talk.slot, held.revision) {
             // This controller knows less than the agent was told by another: it waits until it does not.

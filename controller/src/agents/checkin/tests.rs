@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use stemma_core::epoch::EpochLine;
 use stemma_core::status::Facts;
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::desired::{Barrier, Known, Profile, ProfileTask, TaskSet};
@@ -30,6 +31,8 @@ struct Slow {
     reports: Mutex<Vec<Progress>>,
     said: Mutex<Vec<Option<String>>>,
     seen: Mutex<Vec<Seen>>,
+    /// How far the last revision is below the greatest.
+    below: Mutex<u64>,
 }
 
 impl Intake for Slow {
@@ -78,6 +81,10 @@ impl Intake for Slow {
         })
     }
 
+    fn head(&self) -> u64 {
+        u64::MAX - *lock(&self.below)
+    }
+
     fn blob(&self, _: Hash) -> std::io::Result<Option<std::fs::File>> {
         Ok(None)
     }
@@ -98,7 +105,7 @@ impl Site {
         let signer = Signer::new(issued.key.unwrap().secret_der(), chain).unwrap();
         let slow = Arc::new(Slow::default());
         let check_ins = CheckIns {
-            desired: Arc::new(DesiredTable::new(Epoch([7; 16]), signer)),
+            desired: Arc::new(DesiredTable::new(EpochLine::first(Uuid::from_bytes([7; 16])), signer)),
             intake: Arc::clone(&slow) as _,
             clock: Arc::new(FixedClock(NOW_S)),
             rejected: Arc::default(),

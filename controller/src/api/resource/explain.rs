@@ -47,6 +47,10 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let (released, results) = (model.released.get(&node), model.results.get(&node));
     let set = released.map(|released| released::task_sets(model, released)).unwrap_or_default();
     let holds = || {
+        // What a host runs that is ahead of the store is not what was sent from here.
+        if api.desired.as_ref().is_some_and(|desired| desired.status().ahead(node).is_some()) {
+            return false;
+        }
         let held = api.desired.as_ref().and_then(|desired| desired.held_task_set(node));
         held.is_some_and(|held| set.contains(&held)) || results.is_some_and(|results| results.is_of(&set))
     };

@@ -14,6 +14,7 @@ mod events;
 mod explain;
 mod filter;
 mod findings;
+mod fleet;
 mod groups;
 mod kept;
 mod lists;

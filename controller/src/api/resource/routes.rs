@@ -25,7 +25,7 @@ use super::roles::RoleCall;
 use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
-    actions, apply, audit, blobs, credentials, events, explain, lists, machine, maps, nodes, objects, patching,
+    actions, apply, audit, blobs, credentials, events, explain, fleet, lists, machine, maps, nodes, objects, patching,
     principals, provision, releases, resolved, roles, tags, tokens, traits, writes,
 };
 use crate::api::Api;
@@ -217,6 +217,8 @@ handlers! {
     Apply => write apply::post;
     PutBlob => write blobs::put;
     WatchEvents => ask events::watch;
+    ShowFleet => answer fleet::show;
+    ResumeFleet => write fleet::resume;
     ListAudit => ask audit::list;
     GetRequest => ask machine::request;
     ListTokens => read tokens::list;

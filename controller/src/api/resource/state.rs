@@ -86,7 +86,7 @@ pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resoluti
 }
 
 /// Those that its answer does not give by itself: that it is too large to be sent, what was said on its host and is in force, and, with or
-/// without an answer, that two hosts have its identity, what its host reported last that was refused or not kept, and why the store refuses what is released to it.
+/// without an answer, that two hosts have its identity, that its host is ahead of the store, what its host reported last that was refused or not kept, and why the store refuses what is released to it.
 pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
     let now = api.registry.now();
     let two_hosts = api.desired.as_ref().and_then(|desired| desired.two_hosts(node.meta.uuid));
@@ -99,9 +99,13 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
         refused.into_iter().flatten().map(|(part, reason)| resolve::report_refused(node, part.name(), &reason));
     let release = api.desired.as_ref().and_then(|desired| desired.status().refused_release(node.meta.uuid));
     let release = release.map(|reason| resolve::release_refused(node, &reason));
+    let ahead = api.desired.as_ref().and_then(|desired| {
+        let held = desired.status().ahead(node.meta.uuid)?;
+        Some(resolve::host_ahead(node, held, &desired.epoch_line(), api.registry.store().stats().revision()))
+    });
     let left_out = resolve::report_left_out(node, model.left_out(node.meta.uuid));
     let of_report = refused.chain(left_out);
-    too_large.into_iter().chain(of_host).chain(doubled).chain(of_report).chain(release).collect()
+    too_large.into_iter().chain(of_host).chain(doubled).chain(ahead).chain(of_report).chain(release).collect()
 }
 
 /// The word for where a node stands, with its reason.
@@ -111,8 +115,9 @@ pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution)
     let table = api.desired.as_ref().map(|desired| desired.status());
     let is_report_refused = table.is_some_and(|table| table.refused_reports().has(node.meta.uuid));
     let is_release_refused = table.is_some_and(|table| table.refused_release(node.meta.uuid).is_some());
+    let is_ahead = table.is_some_and(|table| table.ahead(node.meta.uuid).is_some());
     let liveness = liveness(api, node.meta.uuid);
-    Facts { liveness, is_doubled, is_report_refused, is_release_refused, ..facts }.status()
+    Facts { liveness, is_doubled, is_ahead, is_report_refused, is_release_refused, ..facts }.status()
 }
 
 /// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being

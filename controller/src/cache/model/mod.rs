@@ -12,6 +12,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use serde::de::DeserializeOwned;
 use stemma_core::access::{Place, Rights};
+use stemma_core::epoch::EpochLine;
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
@@ -89,6 +90,8 @@ pub struct Model {
     pub reports: ByNode<ReportRecord>,
     /// When their silence began or ended.
     pub seen: ByNode<SeenRecord>,
+    /// The epochs of the store; `None`: it is in its first one.
+    pub epoch_line: Option<Arc<Entry<EpochLine>>>,
     /// Join tokens, by id.
     pub tokens: OrdMap<String, Arc<Entry<TokenRecord>>>,
     /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::MARKS`]).
@@ -338,6 +341,9 @@ impl Model {
                 }
                 None => drop(self.tokens.remove(token)),
             }
+        } else if key == key::EPOCH_LINE.as_bytes() {
+            let line = now.value.map(codec::decode).transpose()?;
+            self.epoch_line = line.map(|record| Arc::new(Entry { record, written: now.written }));
         } else if let Some(name) = key::read_resource_type(key) {
             set(&mut self.resource_types, name.to_owned(), now)?;
         } else if let Some(mark) = key::read_mark(key) {
@@ -381,7 +387,7 @@ const OF_NODES: [(&str, TakeRecord); 6] = [
 /// How the keys of all that the model holds begin.
 pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
-    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES].into_iter().chain(key::MARKS);
+    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::EPOCH_LINE].into_iter().chain(key::MARKS);
     [key::OBJECTS].into_iter().chain(of_nodes).chain(others)
 }
 

@@ -197,6 +197,10 @@ impl Intake for HostIntake {
         })
     }
 
+    fn head(&self) -> u64 {
+        self.registry.store().stats().revision()
+    }
+
     fn blob(&self, hash: Hash) -> std::io::Result<Option<File>> {
         self.blobs.open(hash)
     }

@@ -169,6 +169,7 @@ async fn metrics_of_who_is_bound_hold_no_figure_of_the_whole_controller() {
         names(&of_bound),
         [
             "stemma_nodes_doubled",
+            "stemma_nodes_ahead",
             "stemma_nodes_report_refused",
             "stemma_nodes_report_left_out",
             "stemma_nodes_release_refused",

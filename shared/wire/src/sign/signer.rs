@@ -3,8 +3,9 @@
 use ring::signature::Ed25519KeyPair;
 
 use super::merkle::Tree;
-use super::{Leaf, batch_statement};
-use crate::message::signed::{Proof, Signature};
+use super::{Leaf, batch_statement, epoch_change_statement};
+use crate::message::signed::{EpochChange, Proof, Signature};
+use crate::message::{Epoch, Revision};
 
 /// A controller's signing key, with the certificate that goes with each signature.
 pub struct Signer {
@@ -49,6 +50,14 @@ impl Signer {
         let size = batch.leaves.len() as u64;
         let signature = self.signature(&batch_statement(size, &tree.root()));
         SignedBatch { tree, size, signature }
+    }
+
+    /// Signs the change from an epoch to another one, which begins at this revision.
+    pub fn sign_epoch_change(&self, (from, to): (Epoch, Epoch), at: Revision, reason: &str) -> EpochChange {
+        let unsigned = Signature { bytes: Vec::new(), signer: Vec::new() };
+        let change = EpochChange { from, to, at, reason: reason.to_owned(), signature: unsigned };
+        let signature = self.signature(&epoch_change_statement(&change));
+        EpochChange { signature, ..change }
     }
 
     fn signature(&self, statement: &[u8]) -> Signature {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use crate::epoch::{EpochLine, HeldRevision};
 use crate::finding::{FEW, Finding, Gravest, Rule, first_few, has_error, rule};
 use crate::fleet::Fleet;
 use crate::idle;
@@ -36,6 +37,22 @@ pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
          stop the agent of the copy, remove its state, and let it join as a node of its own"
     );
     of_node(rule::IDENTITY_DOUBLED, node, message)
+}
+
+/// A node's host holds what the store has not come to, or what another store gave it: whatever is signed here it would refuse.
+pub fn host_ahead(node: &Node, held: HeldRevision, line: &EpochLine, head: u64) -> Finding {
+    let revision = held.revision;
+    let why = if held.epoch == line.now {
+        format!("its host holds revision {revision}, and the store has come to {head}: it was restored from an older copy")
+    } else {
+        format!(
+            "its host holds revision {revision} of another epoch ({}), of which the store knows nothing: it was restored from a copy \
+             that is older than that epoch, or the host was told by another store",
+            held.epoch
+        )
+    };
+    let message = format!("{why}; nothing is sent to the host until an admin runs: stemma-controller resume-fleet");
+    of_node(rule::HOST_AHEAD, node, message)
 }
 
 /// A part of what a node's host reported last was refused: what was kept of that part before stands.

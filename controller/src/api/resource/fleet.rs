@@ -1,0 +1,109 @@
+//! The fleet as a whole: the epoch of its store, and the hosts that are ahead of it.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stemma_core::epoch::EpochLine;
+use stemma_core::manifest::read_value;
+use stemma_wire::error::{ApiError, ErrorType};
+use uuid::Uuid;
+
+use crate::api::Api;
+use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::cache::Model;
+use crate::desired::DesiredTable;
+use crate::records::request::Answer;
+use crate::records::{codec, key};
+use crate::registry::admit::bad_field;
+use crate::registry::{Context, Decision, Draft};
+use crate::store::{Op, Precondition};
+
+/// Why an epoch began, where nobody says.
+const RESTORED: &str = "the store was restored from an older copy";
+/// The longest reason, in characters.
+const MOST_REASON: usize = 255;
+
+/// The body of `POST /v1/fleet/resume`.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Resumption {
+    reason: Option<String>,
+}
+
+/// `GET /v1/fleet`.
+pub(super) fn show(api: &Api, _: &Request) -> Reply {
+    let model = api.model();
+    match &api.desired {
+        None => Reply::ok(json!({"epoch": Uuid::nil(), "revision": model.revision.get(), "ahead": ahead(&model, None)})),
+        Some(desired) => Reply::ok(shown(&model, desired, &line(&model, desired))),
+    }
+}
+
+/// `POST /v1/fleet/resume`. It is an answer and no refusal that no host is ahead: whoever asks again has what they want.
+pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
+    let asked: Resumption = read_value(&request.json()?).map_err(|error| bad_field("fleet", &error))?;
+    let reason = reason(asked.reason)?;
+    let desired = api.desired.as_ref().ok_or(ApiError::from(ErrorType::ServerInternal))?;
+    let epoch = Uuid::new_v4();
+    let decide = |context: &Context<'_>| {
+        let (model, mut draft) = (context.whole, Draft::default());
+        let present = line(model, desired);
+        let all_ahead = desired.status().all_ahead();
+        let is_resumed = !all_ahead.is_empty();
+        let next = if is_resumed {
+            let unknown: BTreeSet<Uuid> = all_ahead.values().map(|held| held.epoch).collect();
+            let next = present.next(epoch, model.revision.get(), &reason, unknown);
+            let written = model.epoch_line.as_ref().map(|line| line.written);
+            draft.require(Precondition::as_read(key::EPOCH_LINE, written));
+            draft.entry(Op::Put { key: key::EPOCH_LINE.into(), value: codec::encode(&next) });
+            next
+        } else {
+            present
+        };
+        let mut body = shown(model, desired, &next);
+        body["resumed"] = is_resumed.into();
+        Ok(Decision { draft, answer: Answer::json(200, body) })
+    };
+    let mut caller = request.caller()?;
+    caller.reason.get_or_insert_with(|| reason.clone());
+    let answer = api.registry.write(&caller, decide).await?;
+    Ok(Reply::written(answer, &request.base))
+}
+
+fn reason(said: Option<String>) -> Result<String, ApiError> {
+    let refused = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("reason");
+    let Some(reason) = said else { return Ok(RESTORED.to_owned()) };
+    if reason.trim().is_empty() {
+        return Err(refused("the reason is empty: leave it out, or say why; nothing was changed".to_owned()));
+    }
+    let length = reason.chars().count();
+    if length > MOST_REASON {
+        let message = format!("the reason has {length} characters, and may have {MOST_REASON}; nothing was changed");
+        return Err(refused(message));
+    }
+    Ok(reason)
+}
+
+/// The epochs of the store. In its first one none are stored.
+fn line(model: &Model, desired: &DesiredTable) -> EpochLine {
+    model.epoch_line.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |line| line.record.clone())
+}
+
+fn shown(model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
+    json!({
+        "epoch": line.now, "since": line.at, "reason": line.reason, "revision": model.revision.get(),
+        "ahead": ahead(model, Some((desired, line))),
+    })
+}
+
+/// The hosts that are ahead, of the nodes that whoever asks sees.
+fn ahead(model: &Model, of: Option<(&DesiredTable, &EpochLine)>) -> Value {
+    let Some((desired, line)) = of else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
+    let all = desired.status().all_ahead();
+    let seen = || all.iter().filter(|(node, _)| model.nodes.get(**node).is_some()).map(|(_, held)| held);
+    let unknown: BTreeSet<Uuid> = seen().map(|held| held.epoch).filter(|epoch| *epoch != line.now).collect();
+    json!({
+        "nodes": seen().count(), "highest": seen().map(|held| held.revision).max(), "unknown_epochs": unknown.len(),
+    })
+}
