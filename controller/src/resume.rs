@@ -83,10 +83,12 @@ impl Asked {
             body => (Method::POST, Bytes::from(body.to_string())),
         };
         let request = Request::builder().method(method).uri(endpoint.path(&[]));
-        let request = request.header(CONTENT_TYPE, "application/json").header("idempotency-key", Uuid::new_v4().to_string());
+        let request =
+            request.header(CONTENT_TYPE, "application/json").header("idempotency-key", Uuid::new_v4().to_string());
         let target = self.client.target().to_string();
         let answer = self.runtime.block_on(self.client.send(request.body(bytes)?));
-        let answer = answer.with_context(|| format!("the controller is not reached at {target}: does it run, and are you root?"))?;
+        let answer = answer
+            .with_context(|| format!("the controller is not reached at {target}: does it run, and are you root?"))?;
         let said: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
         if !answer.status().is_success() {
             let message = said["error"]["message"].as_str().unwrap_or("it says no more");

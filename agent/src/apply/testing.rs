@@ -111,11 +111,15 @@ impl Controller {
     }
 
     pub(crate) fn grant(&self, revision: u64, grant: Grant) -> SignedGrant {
-        let leaf = Leaf::grant(NODE, EPOCH, Revision(revision), &grant);
-        SignedGrant { epoch: EPOCH, revision: Revision(revision), grant, proof: self.proof(leaf) }
+        self.grant_of(EPOCH, revision, grant)
     }
 
-    /// Its signed bytes are written here by hand: no program makes one yet.
+    pub(crate) fn grant_of(&self, epoch: Epoch, revision: u64, grant: Grant) -> SignedGrant {
+        let leaf = Leaf::grant(NODE, epoch, Revision(revision), &grant);
+        SignedGrant { epoch, revision: Revision(revision), grant, proof: self.proof(leaf) }
+    }
+
+    /// Its signed bytes are written here by hand, beside those of the controller's signer.
     pub(crate) fn epoch_change(&self, from: Epoch, to: Epoch, at: u64) -> EpochChange {
         let parts: [&[u8]; 5] = [&from.0, &to.0, &at.to_be_bytes(), &[0, 0, 0, 6], b"a test"];
         let statement = [&b"stemma/epoch-change/v1\0"[..], &parts.concat()].concat();

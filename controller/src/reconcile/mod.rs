@@ -397,7 +397,9 @@ impl Reconciler {
             let is_stored = refusal.is_none();
             if self.table.status().note_release(*node, refusal.as_deref()) {
                 match refusal {
-                    Some(refusal) => error!(node:%, refusal; "the store refuses what is released to a node; it stays as it is"),
+                    Some(refusal) => {
+                        error!(node:%, refusal; "the store refuses what is released to a node; it stays as it is")
+                    }
                     None => info!(node:%; "the store takes again what is released to a node"),
                 }
             }

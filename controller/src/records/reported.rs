@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
-use stemma_core::object::{ReportLeftOut, Observation, Timestamp};
+use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
@@ -49,7 +49,11 @@ impl ResultsRecord {
     /// How much of what was reported of tasks was not kept.
     pub fn left_out(&self) -> ReportLeftOut {
         let texts = self.tasks.values().filter(|one| one.is_cut).count();
-        ReportLeftOut { results: self.left_out, texts: u32::try_from(texts).unwrap_or(u32::MAX), ..ReportLeftOut::default() }
+        ReportLeftOut {
+            results: self.left_out,
+            texts: u32::try_from(texts).unwrap_or(u32::MAX),
+            ..ReportLeftOut::default()
+        }
     }
 
     /// Whether any task of the task set of these names has a result: then its host held that set.

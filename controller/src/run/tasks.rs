@@ -29,6 +29,10 @@ const SERVER_AGE_S: u64 = 60 * 24 * 3600;
 const BLOB_KEPT: Duration = Duration::from_hours(24);
 /// How often what is over is forgotten.
 const FORGET: Duration = Duration::from_hours(1);
+/// How long hosts are gathered that are ahead of the store before it is said.
+const GATHER_AHEAD: Duration = Duration::from_secs(5);
+/// How long it is not said again.
+const TELL_AHEAD: Duration = Duration::from_mins(1);
 /// How often it is looked whether the store still takes writes.
 const LOOK_AT_STORE: Duration = Duration::from_secs(1);
 /// How long a controller whose store does not still answers: `/readyz` and every refused write say why meanwhile.
@@ -51,6 +55,7 @@ impl Tasks {
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
         tasks.spawn(forget_old(Arc::clone(parts)));
         tasks.spawn(outlive_store(Arc::clone(parts.registry.store())));
+        tasks.spawn(tell_ahead(Arc::clone(parts)));
         let rejected = Arc::clone(&parts.rejected);
         tasks.spawn(async move { match rejected.say_counts().await {} });
         tasks
@@ -73,6 +78,30 @@ impl Tasks {
     /// Ends them all.
     pub(super) async fn end(mut self) {
         self.0.shutdown().await;
+    }
+}
+
+/// Says how many hosts are ahead of the store: soon after there are any, and at most once a minute while their number changes.
+async fn tell_ahead(parts: Arc<Parts>) -> String {
+    let mut told = 0;
+    loop {
+        parts.desired.status().ahead_changed().await;
+        // Most hosts check in within this time after a start.
+        tokio::time::sleep(GATHER_AHEAD).await;
+        let ahead = parts.desired.status().all_ahead();
+        if ahead.len() != told {
+            told = ahead.len();
+            let store = parts.registry.store().stats().revision();
+            match ahead.values().map(|held| held.revision).max() {
+                None => log::info!(revision = store; "no host is ahead of the store any more"),
+                Some(highest) => log::error!(
+                    nodes = told, highest, revision = store;
+                    "hosts hold later revisions than the store, which was restored from an older copy; nothing is sent to them until an admin \
+                     runs: stemma-controller resume-fleet"
+                ),
+            }
+        }
+        tokio::time::sleep(TELL_AHEAD).await;
     }
 }
 

@@ -330,7 +330,10 @@ async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_r
     assert_eq!((&finding["severity"], &finding["object"]), (&json!("error"), &json!("node/web-1")));
     let message = finding["message"].as_str().unwrap();
     assert!(message.starts_with("the controller refused what its host reported last (observation): "), "{message}");
-    assert!(message.contains(" bytes in one transaction, the limit max_bytes is 100000; the node stands as"), "{message}");
+    assert!(
+        message.contains(" bytes in one transaction, the limit max_bytes is 100000; the node stands as"),
+        "{message}"
+    );
     assert_eq!(
         (&node["state"], &node["state_reason"]),
         (&json!("failed"), &json!("there is an error among its findings"))

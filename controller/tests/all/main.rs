@@ -21,6 +21,7 @@ mod held;
 mod instance;
 mod noticed;
 mod principals;
+mod restored;
 mod said_on_host;
 mod slow_store;
 mod start;

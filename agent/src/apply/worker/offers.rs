@@ -13,6 +13,7 @@ use super::grants::Lease;
 use super::{ApplyError, ApplyWorker};
 use crate::apply::ledger::{ACCEPTED, Desired, OPEN_BARRIERS, OpenBarriers, PROGRESS, REASONS, Reason};
 use crate::apply::verify::{Refused, verify_desired, verify_grant};
+use crate::host::HostError;
 
 impl ApplyWorker {
     /// A desired state: verified, on disk, known to services, in that order.
@@ -32,6 +33,7 @@ impl ApplyWorker {
             let (task_set, revision) = (now.digest, accepted.revision);
             self.site.ledger.put(&OPEN_BARRIERS, &OpenBarriers { task_set, revision, open: BTreeSet::new() })?;
         }
+        let again = if is_of_another_epoch { self.results_again(&now)? } else { Vec::new() };
         self.site.ledger.put(&ACCEPTED, &accepted)?;
         // The offer is accepted from here on. The next look uses it, whatever fails now.
         let before = self.desired.replace(now.clone());
@@ -53,15 +55,16 @@ impl ApplyWorker {
             // Grants of the epoch that ended count no more.
             self.restore_barriers(&now)?;
             self.grants.end_leases();
-            self.report_results_again(&now).await?;
         }
+        self.tell_results(&again).await?;
         self.tell_hooks(&now)?;
         Ok(())
     }
 
-    /// Gives the results of a task set new numbers and reports them again: a store that came back from an older copy lacks those that came
-    /// after it, and waits for them. Nothing runs for that.
-    async fn report_results_again(&mut self, desired: &Desired) -> Result<(), ApplyError> {
+    /// Keeps what became of the tasks of a task set once more, under new numbers, to be reported: a store that came back from an older copy
+    /// lacks what it was told after that, and waits for it. Nothing runs for that. It is kept before the epoch is accepted, so that a crash
+    /// loses none.
+    fn results_again(&self, desired: &Desired) -> Result<Vec<TaskResult>, HostError> {
         let progress = self.site.ledger.get(&PROGRESS)?.unwrap_or_default();
         let mut reasons = self.site.ledger.get(&REASONS)?.unwrap_or_default();
         let of_set = progress.tasks.into_iter().filter(|(_, performed)| performed.task_set == desired.digest);
@@ -80,7 +83,7 @@ impl ApplyWorker {
         });
         let results = self.site.ledger.add_results(results.collect())?;
         info!(count = results.len(); "the store came back from an older copy; results are reported again");
-        Ok(self.tell_results(&results).await?)
+        Ok(results)
     }
 
     pub(super) async fn refuse(&mut self, refused: &Refused) -> Result<(), ApplyError> {

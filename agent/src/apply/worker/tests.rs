@@ -7,11 +7,11 @@ use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::signed::{Grant, LeaseKind};
 
-use stemma_wire::message::Hash;
+use stemma_wire::message::{Epoch, Hash};
 
 use super::*;
-use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger};
-use crate::apply::testing::{Controller, Set};
+use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger, OPEN_BARRIERS};
+use crate::apply::testing::{Controller, EPOCH, NODE, Set};
 use crate::channel::{SyncEnd, pair};
 use crate::host::memory::MemoryHost;
 use crate::host::{End, Finished};
@@ -128,6 +128,49 @@ fn without_a_controller_what_is_held_is_converged_from_disk() {
     host.revive();
     runtime().block_on(offered(&host, &controller, Vec::new()));
     assert_eq!(host.calls(), 0, "a restart with nothing to do writes nothing");
+}
+
+/// The numbers of the results that were said.
+fn sequences(said: &[FromApply]) -> Vec<u64> {
+    let results = said.iter().filter_map(|message| match message {
+        FromApply::Results(results) => Some(results.iter().map(|result| result.sequence)),
+        _ => None,
+    });
+    results.flatten().collect()
+}
+
+#[test]
+fn x02_in_another_epoch_results_are_reported_again_barriers_are_shut_and_nothing_runs() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+    let set = Set::default().command("c", &[], &["deploy"]).file("app", &[], "/app", "x").behind(barrier.clone());
+    let opened = |epoch, revision| {
+        let grant = Grant::Barriers { task_set: set.desired().digest, open: vec![barrier.clone()] };
+        let grants = vec![controller.grant_of(epoch, revision, grant)];
+        vec![FromSync::Offer { desired: None, grants, acknowledged: 0 }]
+    };
+    let first = runtime().block_on(offered(&host, &controller, give(&controller, 106, &set)));
+    let second = runtime().block_on(offered(&host, &controller, opened(EPOCH, 106)));
+    assert_eq!((host.text("/app").as_deref(), host.ran().len()), (Some("x"), 1));
+    let acknowledged = sequences(&first).into_iter().chain(sequences(&second)).max().unwrap();
+
+    // The store came back with revision 9; the same state is signed in another epoch.
+    let other = Epoch([2; 16]);
+    let mut state = controller.desired_of(NODE, other, 9, &set.desired());
+    state.epoch_change = Some(controller.epoch_change(EPOCH, other, 8));
+    let offer = FromSync::Offer { desired: Some(state), grants: Vec::new(), acknowledged };
+    let said = runtime().block_on(offered(&host, &controller, vec![offer]));
+    let again = outcomes(&said);
+    assert_eq!(again.iter().map(|(task, _)| task.as_str()).collect::<Vec<_>>(), ["app", "c"], "{said:?}");
+    assert!(sequences(&said).iter().all(|number| *number > acknowledged), "{said:?}");
+    assert_eq!(host.ran().len(), 1, "nothing runs again");
+    let open = || Ledger::open(Rc::new(host.clone())).unwrap().get(&OPEN_BARRIERS).unwrap().unwrap();
+    assert_eq!((open().revision.0, open().open.len()), (9, 0), "a barrier of the epoch that ended is shut");
+    // A grant of the new epoch opens it, though its revision is smaller than that of the one before.
+    runtime().block_on(offered(&host, &controller, opened(EPOCH, 107)));
+    assert_eq!(open().open.len(), 0, "one of the epoch that ended does not");
+    runtime().block_on(offered(&host, &controller, opened(other, 10)));
+    assert_eq!((open().revision.0, open().open.len()), (10, 1));
 }
 
 #[test]

@@ -369,3 +369,52 @@ async fn an_agent_is_told_its_state_grants_and_profile_in_the_version_that_it_sp
         assert!(again.known.is_some() && again.task_set.is_some(), "{version}: of another version nothing is held");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epoch_begins() {
+    let site = Site::new();
+    let table = &site.check_ins.desired;
+    let state = Released::new(Revision(5), (&Known::default(), &TaskSet::default()), (None, [].into()), MAX_WAIT);
+    let task_set = state.parts(WireVersion::CURRENT).task_set.name;
+    table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
+    let open = vec![Barrier { task: "b".to_owned(), selector: "tags=x".to_owned() }];
+    table.open_barriers(vec![(NODE, task_set, open)], Revision(5));
+    table.status().set_facts(NODE, Facts { is_placed: true, ..Facts::default() }, || Liveness::Connected);
+    *lock(&site.slow.below) = u64::MAX - 9;
+    let (line, unheld) = (table.epoch_line(), PartDigest([3; 32]));
+    let held = |epoch: Uuid, revision| Held {
+        epoch: Epoch(*epoch.as_bytes()),
+        revision: Revision(revision),
+        known: unheld,
+        task_set: unheld,
+    };
+    let news = async |held| match site.check_in(CheckIn { held: Some(held), ..quiet() }).await.answer {
+        CheckInAnswer::Current(news) => *news,
+        CheckInAnswer::Superseded => panic!("superseded by nobody"),
+    };
+    let unknown = Uuid::from_u128(77);
+    for ahead in [held(line.now, 10), held(unknown, 1)] {
+        let news = news(ahead).await;
+        assert_eq!((news.desired, news.grants), (None, vec![]), "{ahead:?}");
+        assert_eq!(table.status().ahead(NODE), Some(held_revision(&ahead)));
+        let status = table.status().get(NODE).unwrap().status;
+        assert_eq!(status.reason, "its host holds a later revision than the store");
+    }
+    let follows = news(held(line.now, 9)).await;
+    assert!(follows.desired.is_some_and(|desired| desired.epoch_change.is_none()));
+    assert_eq!(table.status().ahead(NODE), None);
+
+    let next = line.next(Uuid::from_u128(78), 5, "restored", [unknown]);
+    assert!(table.change_epoch(&next) && !table.change_epoch(&next));
+    for ahead in [held(line.now, 10), held(unknown, 1)] {
+        let news = news(ahead).await;
+        let desired = news.desired.unwrap();
+        let change = desired.epoch_change.unwrap();
+        let of = |epoch: Uuid| Epoch(*epoch.as_bytes());
+        assert_eq!((change.from, change.to, change.at), (ahead.epoch, of(next.now), Revision(5)));
+        assert_eq!((desired.epoch, change.reason.as_str()), (of(next.now), "restored"));
+        assert!(desired.known.is_some() && desired.task_set.is_some(), "what is held of another epoch is sent again");
+        assert!(news.grants.iter().all(|grant| grant.epoch == of(next.now)) && news.grants.len() == 1);
+        assert_eq!(table.status().ahead(NODE), None);
+    }
+}

@@ -35,7 +35,9 @@ struct Resumption {
 pub(super) fn show(api: &Api, _: &Request) -> Reply {
     let model = api.model();
     match &api.desired {
-        None => Reply::ok(json!({"epoch": Uuid::nil(), "revision": model.revision.get(), "ahead": ahead(&model, None)})),
+        None => {
+            Reply::ok(json!({"epoch": Uuid::nil(), "revision": model.revision.get(), "ahead": ahead(&model, None)}))
+        }
         Some(desired) => Reply::ok(shown(&model, desired, &line(&model, desired))),
     }
 }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use stemma_core::key::{MAX_KEY_NAME, MAX_KEY_PREFIX, MAX_VALUE};
 use stemma_core::labels::{MAX_EFFECTIVE, MAX_KEYS};
 use stemma_core::object::{
-    FactMap, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, NotTaken, Observation, RefusedTraits, ReportLeftOut,
-    ReportedLabel, Timestamp, TraitSet,
+    FactMap, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, NotTaken, Observation, RefusedTraits,
+    ReportLeftOut, ReportedLabel, Timestamp, TraitSet,
 };
 use stemma_core::traits::{MAX_TRAITS, Trait, TraitNames};
 use stemma_wire::error::quote;
@@ -256,7 +256,10 @@ mod tests {
         let said = observed::Observation { labels: many, ..observed::Observation::default() };
         let surplus = observation(Timestamp(0), PartDigest([0; 32]), said, &TraitNames::default()).observation;
         assert_eq!(surplus.labels.iter().map(|label| &*label.key).next_back(), Some("l255"));
-        assert_eq!((surplus.labels.len(), surplus.not_taken), (256, NotTaken { labels: 9, ..NotTaken::default() }.boxed()));
+        assert_eq!(
+            (surplus.labels.len(), surplus.not_taken),
+            (256, NotTaken { labels: 9, ..NotTaken::default() }.boxed())
+        );
         let seven = NotTaken { labels: 7, ..NotTaken::default() };
         assert_eq!(record.observation.not_taken, seven.boxed());
         assert!(record.label_sources.values().all(|source| source.len() == 512));

@@ -12,8 +12,8 @@ use crate::key::MAX_VALUE;
 use crate::labels::{MAX_EFFECTIVE, MAX_KEYS};
 use crate::name::ReleaseRef;
 use crate::object::{
-    ReportLeftOut, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, Node, NodeId,
-    NotTaken, RefusedTraits, Timestamp,
+    MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, Node, NodeId,
+    NotTaken, RefusedTraits, ReportLeftOut, Timestamp,
 };
 use crate::requirement::Unmet;
 use crate::resolve::{Answer, Resolution, ResolveCache, resolve_node};
@@ -43,7 +43,9 @@ pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
 pub fn host_ahead(node: &Node, held: HeldRevision, line: &EpochLine, head: u64) -> Finding {
     let revision = held.revision;
     let why = if held.epoch == line.now {
-        format!("its host holds revision {revision}, and the store has come to {head}: it was restored from an older copy")
+        format!(
+            "its host holds revision {revision}, and the store has come to {head}: it was restored from an older copy"
+        )
     } else {
         format!(
             "its host holds revision {revision} of another epoch ({}), of which the store knows nothing: it was restored from a copy \
@@ -69,7 +71,12 @@ pub fn report_left_out(node: &Node, left_out: ReportLeftOut) -> Option<Finding> 
     let ReportLeftOut { facts, results, texts } = left_out;
     let parts = [
         (facts, facts_left_out(facts)),
-        (results, format!("{results} results of tasks (at most {MAX_RESULTS} are kept; a task's id has at most {MAX_TASK_ID} bytes)")),
+        (
+            results,
+            format!(
+                "{results} results of tasks (at most {MAX_RESULTS} are kept; a task's id has at most {MAX_TASK_ID} bytes)"
+            ),
+        ),
         (
             texts,
             format!(
@@ -250,7 +257,9 @@ fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {
         parts.push(facts_left_out(left_out.facts));
     }
     if left_out.labels > 0 {
-        let most = format!("at most {MAX_KEYS} are taken; a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE}");
+        let most = format!(
+            "at most {MAX_KEYS} are taken; a value has at most {MAX_VALUE} bytes, all together {MAX_EFFECTIVE}"
+        );
         parts.push(format!("{} labels ({most})", left_out.labels));
     }
     if !parts.is_empty() {

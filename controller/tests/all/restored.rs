@@ -1,0 +1,119 @@
+//! A store that was restored from an older copy: its hosts hold what it has not come to.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use hyper::Method;
+use serde_json::json;
+use stemma_controller::run::{Options, Publishing, start};
+use stemma_wire::clock::{Clock as _, SystemClock};
+use stemma_wire::message::checkin::Held;
+use stemma_wire::message::signed::SignedDesired;
+use stemma_wire::message::{Epoch, PartDigest, Revision, WireVersion};
+use stemma_wire::sign::Verifier;
+use uuid::Uuid;
+
+use crate::fleet::{Fleet, Host, config};
+
+/// What a host holds that was told this.
+fn held(desired: &SignedDesired) -> Held {
+    Held {
+        epoch: desired.epoch,
+        revision: desired.revision,
+        known: desired.known_digest,
+        task_set: desired.task_set_digest,
+    }
+}
+
+/// What the host is told, if anything.
+async fn told(host: &mut Host, held: Held) -> Option<SignedDesired> {
+    host.held = Some(held);
+    host.news(0).await.desired
+}
+
+#[tokio::test]
+async fn x02_hosts_that_are_ahead_are_said_and_follow_in_another_epoch() {
+    let fleet =
+        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    let first = host.news(30_000).await.desired.expect("it holds nothing yet");
+    let fleet_state = async || fleet.read("/v1/fleet").await;
+    assert_eq!(fleet_state().await["ahead"], json!({"nodes": 0, "highest": null, "unknown_epochs": 0}));
+    let (status, body) = fleet.ask(Method::POST, "/v1/fleet/resume", &json!({})).await;
+    assert_eq!((status, &body["resumed"]), (200, &json!(false)), "no host is ahead");
+
+    let ahead = Held { revision: Revision(100_000), ..held(&first) };
+    let with_other_parts = Held { known: PartDigest([7; 32]), ..ahead };
+    for holds in [ahead, with_other_parts] {
+        assert_eq!(told(&mut host, holds).await, None, "it would refuse it");
+    }
+    let state = fleet_state().await;
+    assert_eq!(state["ahead"], json!({"nodes": 1, "highest": 100_000, "unknown_epochs": 0}));
+    let node = fleet.read("/v1/nodes/web-1").await;
+    let reason = "its host holds a later revision than the store";
+    assert_eq!((&node["state"], &node["state_reason"]), (&json!("failed"), &json!(reason)));
+    let finding = node["findings"].as_array().unwrap().iter().find(|one| one["code"] == "host.ahead").unwrap();
+    let message = finding["message"].as_str().unwrap();
+    assert!(message.starts_with("its host holds revision 100000, and the store has come to "), "{message}");
+    assert!(message.ends_with("until an admin runs: stemma-controller resume-fleet"), "{message}");
+    let metrics = fleet.parts().metrics.text_within(None);
+    assert!(metrics.contains("\nstemma_nodes_ahead 1\n"), "{metrics}");
+
+    for (body, said) in [
+        (json!({"reason": " "}), "the reason is empty: leave it out, or say why; nothing was changed"),
+        (json!({"reason": "x".repeat(256)}), "the reason has 256 characters, and may have 255; nothing was changed"),
+    ] {
+        let (status, refused) = fleet.ask(Method::POST, "/v1/fleet/resume", &body).await;
+        assert_eq!((status, &refused["error"]["message"]), (400, &json!(said)));
+    }
+    let (status, body) = fleet.ask(Method::POST, "/v1/fleet/resume", &json!({"reason": "a disk was lost"})).await;
+    assert_eq!((status, &body["resumed"]), (200, &json!(true)), "{body}");
+    let desired = loop {
+        // Until the reconciler has signed in the other epoch.
+        if let Some(desired) = told(&mut host, ahead).await {
+            break desired;
+        }
+    };
+    let change = desired.epoch_change.clone().expect("it leads there");
+    assert_eq!((change.from, change.to, change.reason.as_str()), (first.epoch, desired.epoch, "a disk was lost"));
+    let verifier = Verifier::new(fleet.parts().fleet.clone(), &[fleet.parts().authority.root().clone()]).unwrap();
+    let now = SystemClock.unix_seconds();
+    verifier.check_epoch_change(&change, now).unwrap();
+    verifier.check_desired(host.node, WireVersion::FIRST, &desired, now).unwrap();
+    assert!(desired.revision >= change.at);
+
+    assert_eq!(told(&mut host, held(&desired)).await, None, "it holds all");
+    let state = fleet_state().await;
+    assert_eq!((&state["ahead"]["nodes"], &state["reason"]), (&json!(0), &json!("a disk was lost")));
+    let node = fleet.read("/v1/nodes/web-1").await;
+    assert!(!node["findings"].to_string().contains("host.ahead"), "{}", node["findings"]);
+    let audit = fleet.read("/v1/audit?limit=1000").await;
+    let entries = audit["audit"].as_array().unwrap();
+    assert!(entries.iter().any(|one| one["reason"] == "a disk was lost"), "{audit}");
+}
+
+#[tokio::test]
+async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it() {
+    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut host = fleet.join("web-1").await;
+    let first = host.news(30_000).await.desired.expect("it holds nothing yet");
+    let ahead = Held { revision: Revision(100_000), ..held(&first) };
+    let mut epochs = vec![first.epoch];
+    for _ in 0..2 {
+        let present = Held { epoch: *epochs.last().unwrap(), ..ahead };
+        assert_eq!(told(&mut host, present).await, None);
+        let (status, body) = fleet.ask(Method::POST, "/v1/fleet/resume", &json!({})).await;
+        assert_eq!((status, &body["resumed"]), (200, &json!(true)), "{body}");
+        let epoch: Uuid = body["epoch"].as_str().unwrap().parse().unwrap();
+        epochs.push(Epoch(*epoch.as_bytes()));
+    }
+    fleet.controller.stop().await;
+    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    for epoch in &epochs[..2] {
+        host.held = Some(Held { epoch: *epoch, ..ahead });
+        let desired = host.news(30_000).await.desired.expect("it is led on");
+        assert_eq!((desired.epoch, desired.epoch_change.unwrap().from), (epochs[2], *epoch));
+    }
+}
