@@ -1,4 +1,5 @@
-//! How many hosts a write reaches: said, bounded by `--max-nodes`, and asked about.
+//! How many hosts a write reaches: said, bounded by `--max-nodes`, and asked about. Of objects that a selector found, and of which there is
+//! more than one, a person is asked whatever they reach: a selector may find others than were meant.
 //!
 //! The controller counts them, by deciding the write without making it: by the same resolve, so that a level that a host
 //! overrides and a release that nobody runs are not guessed at here.
@@ -15,6 +16,8 @@ use crate::output::printable;
 
 /// From here on a person is asked.
 const ASKS_ABOVE: usize = 10;
+/// How many selected objects a question names.
+const MOST_NAMED: usize = 10;
 
 /// What bounds the writes of one command.
 #[derive(Clone, Debug)]
@@ -47,16 +50,46 @@ impl Radius {
     /// # Errors
     /// Above `--max-nodes`; above ten without a yes.
     pub(crate) fn check(&self, hosts: usize) -> Result<()> {
+        self.check_bound(hosts)?;
+        if self.max_nodes.is_some() || hosts <= ASKS_ABOVE {
+            return Ok(());
+        }
+        let reaches = format!("this reaches {}", counted(hosts));
+        if self.yes {
+            eprintln!("{reaches}");
+            return Ok(());
+        }
+        ask(&reaches, &format!("say --yes, or --max-nodes {hosts}"))
+    }
+
+    /// Whether these objects may be changed, which a selector found and which reach so many hosts; where there is more than one, a person at
+    /// a terminal is asked. `--max-nodes` bounds the hosts, and is no yes: it does not say which objects were meant.
+    ///
+    /// # Errors
+    /// Above `--max-nodes`; of more than one object without a yes.
+    pub(crate) fn check_selected(&self, kind: &str, names: &[&str], hosts: usize) -> Result<()> {
+        if names.len() < 2 {
+            return self.check(hosts);
+        }
+        self.check_bound(hosts)?;
+        let selected = format!("{} {kind}s are selected, which reach {}", names.len(), counted(hosts));
+        if self.yes {
+            eprintln!("{selected}");
+            return Ok(());
+        }
+        let named: Vec<String> = names.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
+        let more = names.len() - named.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        eprintln!("{}{more}", named.join(", "));
+        ask(&selected, "say --yes")
+    }
+
+    fn check_bound(&self, hosts: usize) -> Result<()> {
         match self.max_nodes {
             Some(most) if hosts > most => Err(Exit::Error.because(format!(
                 "this reaches {}, more than --max-nodes {most}\n  raise it, or write to a level nearer to the hosts",
                 counted(hosts)
             ))),
-            None if hosts > ASKS_ABOVE && self.yes => {
-                eprintln!("this reaches {}", counted(hosts));
-                Ok(())
-            }
-            None if hosts > ASKS_ABOVE => ask(hosts),
             _ => Ok(()),
         }
     }
@@ -78,14 +111,12 @@ pub(crate) fn lost_labels(answer: &Value) -> Option<String> {
     (!all.is_empty()).then(|| format!("hosts lose the labels {}", printable(&all.join(", "))))
 }
 
-fn ask(hosts: usize) -> Result<()> {
+/// Asks the person at the terminal; where there is none, says what to say instead.
+fn ask(what: &str, instead: &str) -> Result<()> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-        bail!(
-            "this reaches {}, and nobody is at a terminal to be asked\n  say --yes, or --max-nodes {hosts}",
-            counted(hosts)
-        );
+        bail!("{what}, and nobody is at a terminal to be asked\n  {instead}");
     }
-    eprint!("this reaches {}: go on? [y/N] ", counted(hosts));
+    eprint!("{what}: go on? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
@@ -118,6 +149,28 @@ mod tests {
                 (Err(error), Some(expected)) => assert!(error.to_string().starts_with(expected), "{error}"),
                 (found, expected) => panic!("{hosts}: {found:?}, not {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn x06_more_than_one_selected_object_wants_a_yes_however_few_hosts_it_reaches() {
+        let radius = |max_nodes, yes| Radius { dry_run: false, named: BTreeSet::new(), counted: 0, max_nodes, yes };
+        let said = |radius: Radius, names: &[&str], hosts| {
+            radius.check_selected("node", names, hosts).map_err(|error| error.to_string())
+        };
+        assert_eq!(said(radius(None, false), &["a"], 1), Ok(()), "one is as one that is named");
+        assert_eq!(said(radius(None, true), &["a", "b"], 2), Ok(()));
+        let bounded = said(radius(Some(1), true), &["a", "b"], 2).unwrap_err();
+        assert!(bounded.starts_with("this reaches 2 hosts, more than --max-nodes 1"), "{bounded}");
+        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+            return;
+        }
+        for (names, hosts, of) in
+            [(&["a", "b"][..], 0, None), (&["a", "b"][..], 2, Some(2)), (&["a"; 11][..], 11, None)]
+        {
+            let asked = said(radius(of, false), names, hosts).unwrap_err();
+            let expected = format!("{} nodes are selected, which reach {}, and nobody is", names.len(), counted(hosts));
+            assert!(asked.starts_with(&expected) && asked.ends_with("\n  say --yes"), "{asked}");
         }
     }
 }

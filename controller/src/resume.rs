@@ -51,7 +51,7 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     let resumed = asked.send(Endpoint::ResumeFleet, &body)?;
     writeln!(
         out,
-        "epoch {} begins at revision {}; hosts follow when they check in: stemma get nodes --selector state=failed lists those that have not",
+        "epoch {} begins at revision {}; hosts follow when they check in: stemma get nodes --state failed lists those that have not",
         resumed["epoch"].as_str().unwrap_or_default(),
         number(&resumed["since"])
     )?;

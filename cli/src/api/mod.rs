@@ -274,6 +274,15 @@ impl Api {
         self.radius.check(hosts)
     }
 
+    /// Checks that objects may be changed that a selector found, and which reach so many hosts; a person at a terminal is asked where there is
+    /// more than one.
+    ///
+    /// # Errors
+    /// Above `--max-nodes`, or when a person says no.
+    pub(crate) fn may_change_selected(&self, kind: &str, names: &[&str], hosts: usize) -> Result<()> {
+        self.radius.check_selected(kind, names, hosts)
+    }
+
     /// A file that nothing names changes nothing, and the controller drops it after a day: so it is no write of its own.
     async fn send_files(&mut self, files: &BTreeMap<String, PathBuf>) -> Result<()> {
         for (hash, path) in files {

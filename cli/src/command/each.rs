@@ -45,6 +45,8 @@ pub(crate) struct Objects {
     pub(crate) all: Vec<Object>,
     /// One was named, and is answered as itself and not as a list.
     is_single: bool,
+    /// A selection found them, and nobody named them.
+    is_selected: bool,
 }
 
 /// What a verb does to one object.
@@ -92,7 +94,7 @@ impl Objects {
     fn once(all: impl Iterator<Item = Object>) -> Self {
         let mut seen = BTreeSet::new();
         let all: Vec<_> = all.filter(|object| seen.insert(object.clone())).collect();
-        Self { is_single: all.len() == 1, all }
+        Self { is_single: all.len() == 1, is_selected: false, all }
     }
 
     /// Objects that were named as `KIND NAME…` or as `KIND/NAME …`, or that a selection finds.
@@ -133,7 +135,7 @@ impl Objects {
             if all.is_empty() {
                 eprintln!("no {} is selected; nothing was changed", kind.name());
             }
-            return Ok(Self { all, is_single: false });
+            return Ok(Self { all, is_single: false, is_selected: true });
         }
         if names.is_empty() {
             let sentence = format!("which {}? name some, or select them, as with -l KEY=VALUE", kind.name());
@@ -164,7 +166,7 @@ pub(crate) async fn each(
     let mut failures = Failures::default();
     let decided = decide_all(api, objects, &plan, &mut failures).await?;
     if !api.is_dry() {
-        api.may_reach(api.would_reach())?;
+        ask(api, objects, &decided)?;
     }
     let (mut done, mut values) = (Vec::new(), Vec::new());
     for (object, step) in decided {
@@ -186,6 +188,17 @@ pub(crate) async fn each(
     }
     note_dry_run(api);
     failures.said(&objects.all, &done)
+}
+
+/// Asks whether what was decided may be done.
+fn ask(api: &Api, objects: &Objects, decided: &[(&Object, Option<Step>)]) -> Result<()> {
+    let hosts = api.would_reach();
+    let Some(kind) = objects.all.first().map(|object| object.kind).filter(|_| objects.is_selected) else {
+        return api.may_reach(hosts);
+    };
+    let is_written = |step: &Option<Step>| step.as_ref().is_none_or(|step| !step.writes.is_empty());
+    let written = decided.iter().filter(|(_, step)| is_written(step)).map(|(object, _)| object.name.as_str());
+    api.may_change_selected(kind, &written.collect::<Vec<_>>(), hosts)
 }
 
 /// Has the writes of all objects decided. An object may be in use only by others of the same command: it is decided again after

@@ -143,7 +143,16 @@ fn w13_several_are_written_and_of_one_that_fails_the_reason_is_said() -> Result<
     assert!(status == 3 && text.contains("did you mean web-1?"), "{status} {text}");
 
     fleet.stemma(&["role", "add", "web-1,web-2", "db"])?;
-    fleet.stemma(&["trait", "add", "-l", "rack in (r1,r3)", "CUSTOM_A", "CUSTOM_B"])?;
+    let add = ["trait", "add", "-l", "rack in (r1,r3)", "CUSTOM_A", "CUSTOM_B"];
+    for bound in [&[][..], &["--max-nodes", "5"]] {
+        let (_, text, status) = ran(&fleet, &[&add[..], bound].concat())?;
+        ensure!(status == 1 && text.contains("web-1, web-3\n"), "{status} {text}");
+        let asked = "2 nodes are selected, which reach ";
+        ensure!(text.contains(asked) && text.contains("nobody is at a terminal to be asked\n  say --yes"), "{text}");
+        ensure!(text.ends_with("nothing was changed\n"), "{text}");
+    }
+    assert_eq!(get(&fleet, "node", "web-1")?["traits"], json!([]));
+    fleet.stemma(&[&add[..], &["--yes"]].concat())?;
     fleet.stemma(&["tag", "unassign", "web", "node/web-2", "node/web-3"])?;
     let list = |arguments: &[&str]| fleet.stemma(&[&["get", "nodes", "-o", "name"], arguments].concat());
     assert_eq!(list(&["--role", "db"])?, "node/web-1\nnode/web-2\n");
@@ -288,7 +297,7 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
     let field = |name: &str, field: &str| -> Result<Value> { Ok(get(&fleet, "node", name)?[field].clone()) };
     assert_eq!(fleet.stemma(&["node", "park", "web-1", "node/web-2"])?, "node web-1 is parked\nnode web-2 is parked\n");
     assert_eq!((field("web-1", "parked")?, field("web-1", "state")?), (json!(true), json!("parked")));
-    fleet.stemma(&["node", "unpark", "-l", "rack in (r1,r2)"])?;
+    fleet.stemma(&["node", "unpark", "-l", "rack in (r1,r2)", "--yes"])?;
     assert_eq!(field("web-2", "parked")?, json!(false));
 
     let (_, text, status) = ran(&fleet, &["node", "hold", "web-1"])?;
