@@ -1,6 +1,6 @@
 //! The operator's command on several objects at once, and on keys that others own, against a real controller.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::fleet::Fleet;
 use stemma_tests::program::{eventually, run};
