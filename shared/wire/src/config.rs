@@ -55,6 +55,19 @@ pub enum ConfigError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Others may put another file in its place.
+    #[error(
+        "{}: others may put another file in its place (directory {}, mode {mode:04o}), so it is not trusted; run: chmod go-w {}",
+        path.display(), directory.display(), directory.display()
+    )]
+    Replaceable {
+        /// The file.
+        path: PathBuf,
+        /// The directory in which it is.
+        directory: PathBuf,
+        /// The permission bits of that.
+        mode: u32,
+    },
     /// It belongs to someone who is neither root nor the user that runs this.
     #[error("{}: belongs to user {owner}, not to root or the user that runs this ({user}); run: chown {user} {}", path.display(), path.display())]
     Owner {
@@ -109,6 +122,7 @@ pub fn read(path: &Path, holds: Holds) -> Result<String, ConfigError> {
     let file = File::open(path).map_err(read_error)?;
     let metadata = file.metadata().map_err(read_error)?;
     check(path, &metadata, holds)?;
+    check_directory(path).map_err(read_error)??;
     let mut text = String::new();
     file.take(MAX_BYTES).read_to_string(&mut text).map_err(read_error)?;
     Ok(text)
@@ -121,6 +135,25 @@ pub fn read(path: &Path, holds: Holds) -> Result<String, ConfigError> {
 pub fn check_access(path: &Path, holds: Holds) -> Result<(), ConfigError> {
     let metadata = std::fs::metadata(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     check_owned(path, &metadata, holds)
+}
+
+/// Refuses a file in a directory where others may put another one in its place. In one like `/tmp`, with the sticky bit, they may not; nor do
+/// those of the own group count as others there, where a directory of one's own is often open to a group that has one member.
+fn check_directory(path: &Path) -> std::io::Result<Result<(), ConfigError>> {
+    let real = std::fs::canonicalize(path)?;
+    let Some(directory) = real.parent() else { return Ok(Ok(())) };
+    let metadata = std::fs::metadata(directory)?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    let is_sticky = mode & 0o1000 != 0;
+    let is_own_group = metadata.gid() == 0 || metadata.gid() == rustix::process::getegid().as_raw();
+    let is_open = mode & 0o002 != 0 || (mode & 0o020 != 0 && !is_own_group);
+    let user = rustix::process::geteuid().as_raw();
+    let is_others = metadata.uid() != 0 && metadata.uid() != user;
+    if !is_others && (is_sticky || !is_open) {
+        return Ok(Ok(()));
+    }
+    let (path, directory) = (path.to_owned(), directory.to_owned());
+    Ok(Err(ConfigError::Replaceable { path, directory, mode }))
 }
 
 fn check(path: &Path, metadata: &Metadata, holds: Holds) -> Result<(), ConfigError> {
@@ -176,6 +209,25 @@ mod tests {
     fn a_good_file_is_read() {
         let (_directory, path) = file("listen = \"[::]:8443\"", 0o644);
         assert_eq!(load::<Settings>(&path).expect("a good file"), Settings { listen: "[::]:8443".to_owned() });
+    }
+
+    #[test]
+    fn x04_a_file_in_a_directory_where_others_may_replace_it_is_refused_with_the_command() {
+        for (mode, is_taken) in
+            [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)]
+        {
+            let (directory, path) = file("listen = \"[::]:8443\"", 0o600);
+            std::fs::set_permissions(directory.path(), Permissions::from_mode(mode)).expect("its mode");
+            let taken = load::<Settings>(&path);
+            assert_eq!(taken.is_ok(), is_taken, "{mode:o}");
+            if let Err(refused) = taken {
+                let expected = format!(
+                    "(directory {0}, mode {mode:04o}), so it is not trusted; run: chmod go-w {0}",
+                    directory.path().display()
+                );
+                assert!(refused.to_string().ends_with(&expected), "{refused}");
+            }
+        }
     }
 
     #[test]

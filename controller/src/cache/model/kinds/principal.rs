@@ -14,6 +14,7 @@ use super::{Reference, Resource, bad_name};
 use crate::cache::model::Model;
 
 /// Names that stand in the audit for others: the socket of root, the controller itself, who showed nothing, and those beyond counting.
+/// In no case of letters: `Root` would be read as `root`.
 const RESERVED: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
 
 impl Resource for PrincipalSpec {
@@ -25,7 +26,7 @@ impl Resource for PrincipalSpec {
     fn parse_name(text: &str) -> Result<ObjectName, ApiError> {
         let refused = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("name");
         text.parse::<Name>().map_err(|e| refused(e.to_string()))?;
-        if RESERVED.contains(&text) {
+        if RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(text)) {
             return Err(refused(format!("no principal is called {}: the audit says so of others", quote(text))));
         }
         ObjectName::new(text).map_err(|e| bad_name(&e))
