@@ -21,8 +21,8 @@ use stemma_wire::serve::{Limits, Rejected, Server};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 
-/// How many answers are sent in pieces at the same time.
-const READERS: usize = 64;
+/// How many answers are sent in pieces at the same time to one principal.
+const READERS: usize = 16;
 /// How many nodes the list has, and how long one annotation of each is: 8 MB a list.
 const NODES: usize = 400;
 const LONG: usize = 20_000;

@@ -18,6 +18,7 @@ use stemma_core::traits::TraitNames;
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 
 pub use http::body::{AnswerBody, Readers};
+pub use http::budget::Budgets;
 pub use http::serve::{Answering, Guarding};
 pub use http::writers::Writers;
 pub use resource::Streams;
@@ -63,6 +64,8 @@ pub struct Api {
     pub writers: Writers,
     /// Who is told of events.
     pub streams: Streams,
+    /// What clients may hold of bodies and answers.
+    pub budgets: Budgets,
     /// How agents reach this controller: a new token's answer says where to join.
     pub agents: Reached,
     /// Which requests the listener takes.

@@ -5,7 +5,7 @@
 //! it was. What is revoked while a write is on its way ends with it.
 
 use stemma_core::access::Rights;
-use stemma_core::object::{Kind, Principal, PrincipalSpec, Timestamp};
+use stemma_core::object::{Kind, Principal, PrincipalRole, PrincipalSpec, Timestamp};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use crate::cache::Model;
@@ -44,6 +44,11 @@ impl Who {
     /// Somebody who may do everything, by how they came in.
     pub fn by_way(name: impl Into<String>) -> Self {
         Self { name: name.into(), rights: Rights::ALL, shown: Shown::Way }
+    }
+
+    /// Whether it is an admin of the whole fleet, for whom a part of what is shared is kept.
+    pub fn is_fleet_admin(&self) -> bool {
+        self.rights.role == PrincipalRole::Admin && self.rights.within.is_none()
     }
 
     /// Refuses where this is no longer so in a fleet: what was shown is worth nothing, or what it may is something else.

@@ -8,7 +8,7 @@ use stemma_wire::net::UnixListen;
 use stemma_wire::serve::{Connections, Limits, Server};
 
 use super::Parts;
-use crate::api::{Api, Guarding, Reached, Readers, Streams, Writers, handler};
+use crate::api::{Api, Budgets, Guarding, Reached, Readers, Streams, Writers, handler};
 use crate::config::{AdminListen, Config};
 use crate::enrol::{GuessLimits, Guesses};
 use crate::init::first;
@@ -36,6 +36,7 @@ pub(super) fn api(
         readers: Readers::default(),
         writers: Writers::default(),
         streams: Streams::default(),
+        budgets: Budgets::default(),
         agents,
         guarding,
         authority: Some(Arc::clone(&parts.authority)),

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use late::LateStore;
 use serde_json::Value;
-use stemma_controller::api::{Api, Guarding, Reached, Readers, Streams, Writers, answer};
+use stemma_controller::api::{Api, Budgets, Guarding, Reached, Readers, Streams, Writers, answer};
 use stemma_controller::blobs::Blobs;
 use stemma_controller::cache::Cache;
 use stemma_controller::registry::Registry;
@@ -101,6 +101,7 @@ impl Served {
             readers: Readers::default(),
             writers: Writers::default(),
             streams: Streams::default(),
+            budgets: Budgets::default(),
             agents: Reached { port: 9444, name: None },
             guarding: Guarding::Loopback,
             authority: None,

@@ -36,6 +36,7 @@ pub mod resolve;
 pub mod role;
 pub mod rollout;
 pub mod selector;
+pub mod shares;
 pub mod status;
 pub mod task;
 pub mod traits;

@@ -1,6 +1,7 @@
 //! The protocol: from a request on the wire to an answer on it. It knows what the endpoint table says of a row, and no resource.
 
 pub(crate) mod body;
+pub(crate) mod budget;
 pub(crate) mod json;
 pub(crate) mod patch;
 mod prefer;

@@ -9,17 +9,23 @@ use stemma_wire::endpoint::Content;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::body::{self, AnswerBody};
+use super::budget::Share;
 use super::request::{Body, HandlerResult, JSON, Reply};
 use super::version::Service;
 
-/// An outcome as it goes over the wire.
-pub(crate) fn render(outcome: HandlerResult, id: &str, service: Option<Service>) -> Response<AnswerBody> {
+/// An outcome as it goes over the wire. The share is that of its body.
+pub(crate) fn render(
+    outcome: HandlerResult,
+    share: Option<Share>,
+    id: &str,
+    service: Option<Service>,
+) -> Response<AnswerBody> {
     let reply = outcome.unwrap_or_else(|refusal| refused(refusal, id, service)).written_out();
     let (body, media_type) = match reply.body {
-        Body::Written(text, media_type) => (body::whole(text), Some(media_type)),
+        Body::Written(text, media_type) => (body::whole(text, share), Some(media_type)),
         Body::Pieces(pieces) => (body::streamed(pieces), Some(JSON)),
         Body::Events(events) => (body::told(events), Content::Events.media_types().first().copied()),
-        Body::Nothing | Body::Value(_) => (body::whole(Bytes::new()), None),
+        Body::Nothing | Body::Value(_) => (body::whole(Bytes::new(), None), None),
     };
     let mut response = Response::new(body);
     *response.status_mut() = reply.status;
@@ -80,7 +86,7 @@ mod tests {
             (ErrorType::OutcomeUnknown, None),
             (ErrorType::LabelConflict, None),
         ] {
-            let response = render(Err(ApiError::new(kind, "x")), "req-1", None);
+            let response = render(Err(ApiError::new(kind, "x")), None, "req-1", None);
             let told = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
             assert_eq!(told, seconds, "{}", kind.name());
         }

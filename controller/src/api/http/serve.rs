@@ -17,9 +17,10 @@ use stemma_wire::serve::{BoxError, Peer, Rejected};
 use uuid::Uuid;
 
 use super::body::{self, AnswerBody};
+use super::budget::{Budgets, Share};
 use super::query::{Parameters, without_dry_run};
 use super::render::render;
-use super::request::{Chosen, HandlerResult, MOST_BODY_BYTES, Request};
+use super::request::{Body, Chosen, HandlerResult, MOST_BODY_BYTES, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use super::who::{Unknown, admitted};
 use crate::blobs;
@@ -43,6 +44,8 @@ pub(crate) trait Operations: Send + Sync {
     fn guarding(&self) -> Guarding;
     /// Where refusals are counted.
     fn rejected(&self) -> &Rejected;
+    /// What clients may hold of bytes.
+    fn budgets(&self) -> &Budgets;
     /// Who asks; `None`: nobody.
     fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown>;
     /// Refuses who asks where it is no longer what it was when its request began.
@@ -69,6 +72,7 @@ where
         Ok(who) => who.as_ref().map(|who| who.name.clone()),
         Err(unknown) => Some(unknown.name.clone()),
     };
+    let asker = who.as_ref().ok().cloned().flatten();
     let outcome = match &versions {
         Err(refused) => Err(not_acceptable(refused)),
         Ok(versions) => {
@@ -77,11 +81,17 @@ where
             opened.answer(&api, who, peer.clone(), body).await
         }
     };
+    let is_made = method != HttpMethod::GET;
+    let answered = outcome.and_then(|reply| with_room(api.budgets(), asker.as_ref(), reply, is_made));
+    let (outcome, share) = match answered {
+        Ok((reply, share)) => (Ok(reply), share),
+        Err(refusal) => (Err(refusal), None),
+    };
     let outcome = outcome.map_err(|refusal| as_of_path(refusal, parts.uri.path()));
     if let Err(refusal) = &outcome {
         note_refusal(&*api, peer.as_deref(), name.as_deref(), parts.uri.path(), refusal);
     }
-    let mut response = render(outcome, &id, service);
+    let mut response = render(outcome, share, &id, service);
     match &versions {
         Ok(versions) => versions.write(response.headers_mut()),
         Err(refused) => refused.write(response.headers_mut()),
@@ -89,10 +99,25 @@ where
     if is_head { without_body(response) } else { response }
 }
 
+/// An answer with room for its body. What nobody asks who is known is small.
+fn with_room(
+    budgets: &Budgets,
+    asker: Option<&Who>,
+    reply: Reply,
+    is_made: bool,
+) -> Result<(Reply, Option<Share>), ApiError> {
+    let reply = reply.written_out();
+    let share = match (&reply.body, asker) {
+        (Body::Written(text, _), Some(who)) => budgets.answer(who, text.len(), is_made)?,
+        _ => None,
+    };
+    Ok((reply, share))
+}
+
 /// The head of an answer alone, with the length that its body would have where that is known (RFC 9110, 9.3.2).
 fn without_body(response: Response<AnswerBody>) -> Response<AnswerBody> {
     let length = response.body().size_hint().exact();
-    let mut response = response.map(|_| body::whole(Bytes::new()));
+    let mut response = response.map(|_| body::whole(Bytes::new(), None));
     if let Some(length) = length {
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
@@ -165,11 +190,28 @@ impl Opened<'_> {
         }
         let base = format!("{}://{host}", if api.guarding() == Guarding::Certificates { "https" } else { "http" });
         let mut request = self.request(endpoint, path, (who, peer), base)?;
-        let most = if route.request == Content::Bytes { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
+        let is_blob = route.request == Content::Bytes;
+        let most = if is_blob { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
+        let budgets = api.budgets();
+        let arriving = budgets.arriving(&request.who, self.body_bytes(&body, most), is_blob).await?;
         request.body = read(body, most).await?;
+        // A file body stays where it is until it is stored.
+        let arrived = arriving.filter(|_| is_blob);
+        let decided = if is_blob { None } else { budgets.decided(&request.who, request.body.len()).await? };
         // A body takes as long as its client likes.
         api.check_still(&request.who)?;
-        Box::pin(Arc::clone(api).call(endpoint, request)).await
+        let outcome = Box::pin(Arc::clone(api).call(endpoint, request)).await;
+        drop((arrived, decided));
+        outcome
+    }
+
+    /// How many bytes a body may have, before it is read: as its head says, and otherwise as many as are taken.
+    fn body_bytes(&self, body: &impl HttpBody, most: usize) -> usize {
+        if body.is_end_stream() {
+            return 0;
+        }
+        let said = self.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        said.unwrap_or(most).min(most)
     }
 
     /// The request, before its body is read.

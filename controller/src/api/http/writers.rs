@@ -14,6 +14,9 @@ use tokio::time::timeout;
 /// How many writes are worked on at the same time: half of the threads that the runtime has for what may compute.
 const MOST_WRITERS: usize = 256;
 
+/// How many reads are answered from the fleet in memory at the same time: each may make an answer of some megabytes.
+const MOST_READING: usize = 8;
+
 /// How many reads ask the store at the same time: each may hold a page of some megabytes.
 const MOST_ASKING: usize = 16;
 
@@ -25,12 +28,13 @@ const MOST_WAITING: Duration = Duration::from_secs(20);
 pub struct Writers {
     writing: Arc<Semaphore>,
     asking: Arc<Semaphore>,
+    reading: Arc<Semaphore>,
 }
 
 impl Default for Writers {
     fn default() -> Self {
         let of = |places| Arc::new(Semaphore::new(places));
-        Self { writing: of(MOST_WRITERS), asking: of(MOST_ASKING) }
+        Self { writing: of(MOST_WRITERS), asking: of(MOST_ASKING), reading: of(MOST_READING) }
     }
 }
 
@@ -41,6 +45,14 @@ impl Writers {
     /// [`ErrorType::ServerBusy`] when it did not come in time: nothing was written.
     pub(crate) async fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         turn(&self.writing, "too many writes wait for the store; nothing was written, try again").await
+    }
+
+    /// Waits for the turn of a read that is answered from memory.
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`] likewise.
+    pub(crate) async fn turn_to_read(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        turn(&self.reading, "too many reads are answered; try again").await
     }
 
     /// Waits for the turn of a read that asks the store.

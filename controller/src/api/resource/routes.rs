@@ -30,6 +30,7 @@ use super::{
 };
 use crate::api::Api;
 use crate::api::http::body::while_good;
+use crate::api::http::budget::Budgets;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
 use crate::api::http::serve::{Guarding, Operations};
 use crate::api::http::who::Unknown;
@@ -246,6 +247,10 @@ impl Operations for Api {
         &self.rejected
     }
 
+    fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
     fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
         self.who(peer, headers)
     }
@@ -263,6 +268,8 @@ impl Operations for Api {
         let reply = match handler(endpoint) {
             Handler::Now(say) => say(&this, &request)?,
             Handler::Read(read) => {
+                // Held until its answer has room: so few answers are made that may have none.
+                let _turn = this.writers.turn_to_read().await?;
                 aside(move || read(&this, &request).map(|reply| reply.chosen(&request).written_out())).await?
             }
             Handler::Ask(ask) => {
@@ -280,7 +287,8 @@ impl Operations for Api {
         }
         match (endpoint.route().delivery, reply.body) {
             (Delivery::Streamed, Body::Pieces(pieces)) => {
-                let pieces = readers.admit(while_good(pieces, move || api.check_still(&who).is_ok()))?;
+                let asker = who.clone();
+                let pieces = readers.admit(&asker, while_good(pieces, move || api.check_still(&who).is_ok()))?;
                 Ok(Reply { body: Body::Pieces(pieces), ..reply })
             }
             (_, body) => Ok(Reply { body, ..reply }),

@@ -29,7 +29,7 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// `GET /v1/events`.
 pub(super) async fn watch(api: &Api, request: &Request) -> HandlerResult {
     let filter = Arc::new(Filter::read(&request.query)?);
-    let place = api.streams.admit(&request.who.name)?;
+    let place = api.streams.admit(&request.who)?;
     let store = api.registry.store();
     let head = store.head().await.map_err(|error| store_error(&error))?;
     let from = first(request)?.unwrap_or(head.next());

@@ -1,16 +1,17 @@
 //! One client's stream: a position in the changes of the store and in those of where nodes stand, and a short queue of what is told.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::{Future, pending};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use stemma_core::shares::Shares;
 use stemma_wire::error::{ApiError, ErrorType};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use uuid::Uuid;
@@ -18,16 +19,13 @@ use uuid::Uuid;
 use super::{Filter, told};
 use crate::api::Api;
 use crate::api::http::body::told_in;
+use crate::api::http::budget::{Budget, FRAME, Share};
 use crate::registry::Who;
 use crate::status::Position;
 use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 
 /// How many streams there may be at the same time, whoever has them.
-const MOST_STREAMS: usize = 1_000;
-/// How many more there may be of those who have few: one who takes all others shuts nobody out.
-const MOST_OF_FEW: usize = 100;
-/// Up to how many are few.
-const FEW: usize = 10;
+const MOST_STREAMS: u64 = 1_000;
 /// How many texts wait for a client that takes them one by one.
 const QUEUED: usize = 8;
 /// How long it may take over one of them.
@@ -40,32 +38,26 @@ const TOGETHER: Duration = Duration::from_millis(100);
 const FAR_BEHIND: u64 = 1_024;
 /// How many streams are told of a commit at the same time, of the threads that requests have as well.
 const TOLD_AT_ONCE: usize = 4;
-/// How much may wait for all clients together, in KiB.
-const MOST_WAITING: u32 = 64 * 1024;
+/// How many bytes may wait for all clients together.
+const MOST_WAITING: u64 = 64 * 1024 * 1024;
 /// Of how many nodes one text tells where they stand.
 const NODES_AT_ONCE: usize = 256;
 
 /// Who is told of events. A stream stays for as long as its client does, so streams have places of their own beside requests.
 #[derive(Clone)]
 pub struct Streams {
-    places: Arc<Semaphore>,
-    places_of_few: Arc<Semaphore>,
-    /// How many each principal has.
-    held: Arc<Mutex<HashMap<String, usize>>>,
+    places: Budget,
     threads: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
+    waiting: Budget,
     over: Arc<watch::Sender<bool>>,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        let of = |places| Arc::new(Semaphore::new(places));
         Self {
-            places: of(MOST_STREAMS),
-            places_of_few: of(MOST_OF_FEW),
-            held: Arc::default(),
-            threads: of(TOLD_AT_ONCE),
-            waiting: of(MOST_WAITING as usize),
+            places: Budget::new(Shares::of(MOST_STREAMS)),
+            threads: Arc::new(Semaphore::new(TOLD_AT_ONCE)),
+            waiting: Budget::new(Shares::of(MOST_WAITING)),
             over: Arc::new(watch::Sender::new(false)),
         }
     }
@@ -77,48 +69,20 @@ impl Streams {
         self.over.send_replace(true);
     }
 
-    /// A place for one stream of a principal.
+    /// A place for one stream of a principal, until it is dropped.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] when there are as many as may be.
-    pub(super) fn admit(&self, principal: &str) -> Result<Place, ApiError> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = held.get(principal).copied().unwrap_or_default();
-        let take = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
-        let permit = take(&self.places).or_else(|| if own < FEW { take(&self.places_of_few) } else { None });
-        let Some(permit) = permit else {
-            let message = format!("{MOST_STREAMS} clients are told of events already");
-            return Err(ApiError::new(ErrorType::ServerBusy, message));
-        };
-        held.insert(principal.to_owned(), own + 1);
-        Ok(Place { _permit: permit, principal: principal.to_owned(), held: Arc::clone(&self.held) })
+    /// [`ErrorType::ServerBusy`] when there are as many as may be, or as one principal may have.
+    pub(super) fn admit(&self, who: &Who) -> Result<Share, ApiError> {
+        let message = format!("{MOST_STREAMS} clients are told of events at most, a quarter of them of one principal");
+        self.places.try_take(who, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
     }
 
-    /// Waits until a text of about so many bytes may be made. It is held until the client has taken the text.
-    async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, End> {
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(MOST_WAITING).clamp(1, MOST_WAITING);
-        let room = Arc::clone(&self.waiting).acquire_many_owned(kib);
+    /// Waits until a text of about so many bytes may be made. Its share is held until the client has taken the text.
+    async fn room(&self, who: &Who, bytes: usize) -> Result<Share, End> {
+        let bytes = (bytes as u64).clamp(1, MOST_WAITING - MOST_WAITING / 16);
         let slow = || End::Cut(ErrorType::EventsSlow.into());
-        timeout(PATIENCE, room).await.ok().and_then(Result::ok).ok_or_else(slow)
-    }
-}
-
-/// The place of a stream; it is free again when this is dropped.
-pub(super) struct Place {
-    _permit: OwnedSemaphorePermit,
-    principal: String,
-    held: Arc<Mutex<HashMap<String, usize>>>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = held.get_mut(&self.principal) {
-            *own -= 1;
-            if *own == 0 {
-                held.remove(&self.principal);
-            }
-        }
+        self.waiting.take(who, bytes, PATIENCE).await.ok_or_else(slow)
     }
 }
 
@@ -146,12 +110,12 @@ pub(super) struct Stream {
     status: Option<Position>,
     events: Sender<Bytes>,
     last_word: OwnedPermit<Bytes>,
-    _place: Place,
+    _place: Share,
 }
 
 impl Stream {
     /// A stream behind a revision, and what it will tell.
-    pub(super) fn new(asked: Asked, revision: Revision, place: Place) -> (Self, Receiver<Bytes>) {
+    pub(super) fn new(asked: Asked, revision: Revision, place: Share) -> (Self, Receiver<Bytes>) {
         let (events, told) = channel(QUEUED + 1);
         let last_word = events.clone().try_reserve_owned().expect("a new queue is empty");
         (Self { asked, revision, status: None, events, last_word, _place: place }, told)
@@ -230,7 +194,7 @@ impl Stream {
                 .events
                 .iter()
                 .map(|event| if let EventKind::Put { value, .. } = &event.kind { value.len() } else { 0 });
-            let place = self.asked.api.streams.room(bytes.sum()).await?;
+            let place = self.room(bytes.sum()).await?;
             let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await?;
             self.send(text?, place).await?;
         }
@@ -266,15 +230,24 @@ impl Stream {
         for some in nodes.chunks(NODES_AT_ONCE) {
             self.check()?;
             let (api, filter, some) = (self.asked.api.clone(), Arc::clone(&self.asked.filter), some.to_vec());
-            let place = self.asked.api.streams.room(some.len() * 256).await?;
+            let place = self.room(some.len() * 256).await?;
             let text = self.aside(async move { told::statuses(&api, &filter, &some) }).await?;
             self.send(text, place).await?;
         }
         Ok(())
     }
 
+    /// Room for a text of about so many bytes; `None`: a small one for whom nothing else waits needs none, so that a client that takes
+    /// what it is told is not cut because of others.
+    async fn room(&self, bytes: usize) -> Result<Option<Share>, End> {
+        if bytes <= FRAME && self.events.capacity() == QUEUED {
+            return Ok(None);
+        }
+        self.asked.api.streams.room(&self.asked.who, bytes).await.map(Some)
+    }
+
     /// Gives a text to the client, which may take its time, but not all of it.
-    async fn send(&self, text: String, place: OwnedSemaphorePermit) -> Result<(), End> {
+    async fn send(&self, text: String, place: Option<Share>) -> Result<(), End> {
         if text.is_empty() {
             return Ok(());
         }
@@ -328,30 +301,43 @@ async fn changed(statuses: &mut Option<watch::Receiver<Position>>) {
 
 #[cfg(test)]
 mod tests {
+    use stemma_core::access::Rights;
+    use stemma_core::object::PrincipalRole;
+
     use super::*;
 
+    fn viewer(name: &str) -> Who {
+        let rights = Rights { role: PrincipalRole::Viewer, within: None };
+        Who { rights, ..Who::by_way(name) }
+    }
+
     #[test]
-    fn who_takes_all_places_shuts_nobody_out_who_has_few() {
+    fn x03_who_takes_all_places_they_can_shuts_out_nobody_else() {
         let streams = Streams::default();
-        let mut of_one: Vec<_> = (0..MOST_STREAMS).map(|_| streams.admit("one").unwrap()).collect();
-        assert!(streams.admit("one").is_err());
-        let of_other: Vec<_> = (0..FEW).map(|_| streams.admit("other").unwrap()).collect();
-        assert!(streams.admit("other").is_err(), "it has no longer few");
-        drop(of_one.pop());
-        assert!(streams.admit("other").is_ok(), "a place of all is free");
-        drop(of_other);
-        assert!((0..MOST_OF_FEW).all(|n| streams.admit(&format!("p{n}")).is_ok()));
+        let mut held = Vec::new();
+        for name in ["a", "b", "c"] {
+            held.extend((0..250).map(|_| streams.admit(&viewer(name)).unwrap()));
+            assert!(streams.admit(&viewer(name)).is_err(), "{name} has a quarter");
+        }
+        held.extend((0..188).map(|_| streams.admit(&viewer("d")).unwrap()));
+        assert!(streams.admit(&viewer("d")).is_err() && streams.admit(&viewer("e")).is_err());
+        held.extend((0..62).map(|_| streams.admit(&Who::by_way("root")).unwrap()));
+        assert!(streams.admit(&Who::by_way("root")).is_err());
+        held.clear();
+        assert!(streams.admit(&viewer("e")).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_is_cut_when_others_leave_no_room_for_its_text_for_ten_seconds() {
+    async fn x03_a_client_is_cut_when_its_own_principal_or_all_leave_no_room_for_ten_seconds() {
         let streams = Streams::default();
-        let Ok(all) = streams.room(usize::MAX).await else { panic!("nothing waits yet") };
+        let (slow, other) = (viewer("slow"), viewer("other"));
+        let Ok(first) = streams.room(&slow, 16 << 20).await else { panic!("nothing waits yet") };
         let began = Instant::now();
-        let cut = streams.room(1).await;
+        let cut = streams.room(&slow, 1).await;
         assert!(matches!(&cut, Err(End::Cut(why)) if why.kind == ErrorType::EventsSlow));
         assert_eq!(began.elapsed(), Duration::from_secs(10));
-        drop(all);
-        assert!(streams.room(1).await.is_ok(), "the text of another was taken");
+        assert!(streams.room(&other, 1).await.is_ok(), "it is not cut for the sake of another");
+        drop(first);
+        assert!(streams.room(&slow, 1).await.is_ok(), "its text was taken");
     }
 }
