@@ -30,6 +30,9 @@ pub struct EpochLine {
     pub reason: String,
     /// Those that ended, in their order.
     pub ended: Vec<Uuid>,
+    /// Whether nobody is told anything before an admin says so: the store was restored from a backup.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
 }
 
 /// What a host holds, as it says itself.
@@ -52,18 +55,21 @@ pub enum Standing {
     Ahead,
     /// It holds a state of an epoch that the store knows nothing of.
     Unknown,
+    /// It holds a state, and the store was restored: it is told nothing before an admin says so.
+    Waits,
 }
 
 impl EpochLine {
     /// The line of a new store.
     pub const fn first(epoch: Uuid) -> Self {
-        Self { now: epoch, at: 0, reason: String::new(), ended: Vec::new() }
+        Self { now: epoch, at: 0, reason: String::new(), ended: Vec::new(), waits: false }
     }
 
     /// How what a host holds stands to a store that has come to the revision `head`.
     pub fn standing(&self, held: Option<HeldRevision>, head: u64) -> Standing {
         match held {
             None => Standing::Follows,
+            Some(_) if self.waits => Standing::Waits,
             Some(held) if held.epoch == self.now && held.revision <= head => Standing::Follows,
             Some(held) if held.epoch == self.now => Standing::Ahead,
             Some(held) if self.ended.contains(&held.epoch) => Standing::Ended,
@@ -81,7 +87,24 @@ impl EpochLine {
             }
         }
         ended.drain(..ended.len().saturating_sub(MAX_ENDED));
-        Self { now: epoch, at, reason: reason.to_owned(), ended }
+        Self { now: epoch, at, reason: reason.to_owned(), ended, waits: false }
+    }
+
+    /// The line of a store that was restored from a backup: in another epoch, which waits.
+    #[must_use]
+    pub fn restored(&self, epoch: Uuid, at: u64, reason: &str) -> Self {
+        Self { waits: true, ..self.next(epoch, at, reason, []) }
+    }
+
+    /// The line after an admin said that hosts may follow: it waits no longer, or another epoch began. The epochs that hosts hold and that are
+    /// not known here end with it.
+    #[must_use]
+    pub fn resumed(&self, epoch: Uuid, at: u64, reason: &str, unknown: impl IntoIterator<Item = Uuid>) -> Self {
+        if !self.waits {
+            return self.next(epoch, at, reason, unknown);
+        }
+        let known = self.next(self.now, at, reason, unknown);
+        Self { ended: known.ended, waits: false, ..self.clone() }
     }
 }
 
@@ -134,6 +157,22 @@ mod tests {
         }
         let again = line.next(Uuid::from_u128(4), 12, "restored", [FIRST]);
         assert_eq!(again.ended, [OTHER, FIRST, SECOND], "each once");
+    }
+
+    #[test]
+    fn after_a_restore_nobody_is_told_before_an_admin_says_so() {
+        let line = EpochLine::first(FIRST).restored(SECOND, 9, "restored");
+        for holds in [held(FIRST, 1), held(SECOND, 1), held(OTHER, 1)] {
+            assert_eq!(line.standing(holds, 9), Standing::Waits, "{holds:?}");
+        }
+        assert_eq!(line.standing(None, 9), Standing::Follows, "who holds nothing holds nothing else");
+        let resumed = line.resumed(Uuid::from_u128(4), 12, "again", [OTHER, FIRST]);
+        assert_eq!((resumed.now, resumed.at, resumed.waits), (SECOND, 9, false), "its own epoch has begun already");
+        for holds in [held(FIRST, 100), held(OTHER, 100)] {
+            assert_eq!(resumed.standing(holds, 9), Standing::Ended, "{holds:?}");
+        }
+        let ahead = resumed.resumed(Uuid::from_u128(4), 12, "again", [SECOND]);
+        assert_eq!((ahead.now, ahead.at), (Uuid::from_u128(4), 12));
     }
 
     #[test]

@@ -52,10 +52,10 @@ pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
         let (model, mut draft) = (context.whole, Draft::default());
         let present = line(model, desired);
         let all_ahead = desired.status().all_ahead();
-        let is_resumed = !all_ahead.is_empty();
+        let is_resumed = present.waits || !all_ahead.is_empty();
         let next = if is_resumed {
             let unknown: BTreeSet<Uuid> = all_ahead.values().map(|held| held.epoch).collect();
-            let next = present.next(epoch, model.revision.get(), &reason, unknown);
+            let next = present.resumed(epoch, model.revision.get(), &reason, unknown);
             let written = model.epoch_line.as_ref().map(|line| line.written);
             draft.require(Precondition::as_read(key::EPOCH_LINE, written));
             draft.entry(Op::Put { key: key::EPOCH_LINE.into(), value: codec::encode(&next) });
@@ -94,7 +94,7 @@ fn line(model: &Model, desired: &DesiredTable) -> EpochLine {
 
 fn shown(model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
     json!({
-        "epoch": line.now, "since": line.at, "reason": line.reason, "revision": model.revision.get(),
+        "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
         "ahead": ahead(model, Some((desired, line))),
     })
 }

@@ -42,7 +42,9 @@ pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
 /// A node's host holds what the store has not come to, or what another store gave it: whatever is signed here it would refuse.
 pub fn host_ahead(node: &Node, held: HeldRevision, line: &EpochLine, head: u64) -> Finding {
     let revision = held.revision;
-    let why = if held.epoch == line.now {
+    let why = if line.waits {
+        "the store was restored from a backup".to_owned()
+    } else if held.epoch == line.now {
         format!(
             "its host holds revision {revision}, and the store has come to {head}: it was restored from an older copy"
         )
