@@ -20,6 +20,10 @@ pub enum Command {
     Init(Init),
     /// Serve agents and operators until a signal ends it.
     Run(Run),
+    /// Write all of a fleet into one file, of a running controller or of one that is stopped.
+    Backup(Backup),
+    /// Make a fleet of such a file, in a data directory that holds none.
+    Restore(Restore),
     /// Lead hosts that hold a later revision than a restored store into another epoch, so that they follow it again.
     ResumeFleet(ResumeFleet),
 }
@@ -55,16 +59,49 @@ pub struct Run {
 /// `stemma-controller resume-fleet`. The controller of this machine must be running, and root asks it.
 #[derive(Debug, Default, clap::Args)]
 pub struct ResumeFleet {
-    /// The TOML file of `run`, which says where the data is.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// What `init` made.
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
+    /// Where the data is.
+    #[command(flatten)]
+    pub place: Place,
     /// Why, for the audit and for each host's journal.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     /// Do not ask.
     #[arg(long)]
     pub yes: bool,
+}
+
+/// Where the data of a controller is.
+#[derive(Debug, Default, clap::Args)]
+pub struct Place {
+    /// The TOML file of `run`, which says where the data is.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What `init` made, or is to be made.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// `stemma-controller backup`. It is one file that is checked when it is written.
+#[derive(Debug, clap::Args)]
+pub struct Backup {
+    /// The file to be made; nothing may be there.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Where the data is.
+    #[command(flatten)]
+    pub place: Place,
+    /// Write it as it is. The keys of the fleet are in it.
+    #[arg(long)]
+    pub unencrypted: bool,
+}
+
+/// `stemma-controller restore`.
+#[derive(Debug, clap::Args)]
+pub struct Restore {
+    /// What `backup` wrote.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Where the data is to be.
+    #[command(flatten)]
+    pub place: Place,
 }

@@ -308,6 +308,17 @@ fn address(field: &'static str, whole: &str, text: &str) -> Result<SocketAddr, C
     found.next().ok_or_else(|| refused("the host has no address".to_owned()))
 }
 
+impl args::Place {
+    /// Where the data is, as the command line or the file of `run` says.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn data_dir(&self) -> Result<PathBuf, ConfigError> {
+        let run = args::Run { config: self.config.clone(), data_dir: self.data_dir.clone(), ..args::Run::default() };
+        Ok(Config::load_with(&run, &Handed::default())?.data_dir)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

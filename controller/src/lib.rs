@@ -7,6 +7,7 @@
 pub mod agents;
 pub mod api;
 pub mod args;
+pub mod backup;
 pub mod blobs;
 pub mod ca;
 pub mod cache;

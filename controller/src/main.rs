@@ -7,7 +7,7 @@ use clap::Parser as _;
 use stemma_controller::args::{Args, Command, Init};
 use stemma_controller::config::Config;
 use stemma_controller::handed::Handed;
-use stemma_controller::{init, resume, run};
+use stemma_controller::{backup, init, resume, run};
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::log::{Verbosity, chain};
 
@@ -15,6 +15,8 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Init(args) => make_fleet(&args),
         Command::Run(args) => serve(&args),
+        Command::Backup(args) => backup::backup(&args),
+        Command::Restore(args) => backup::restore(&args),
         Command::ResumeFleet(args) => resume::run(&args),
     };
     match done {

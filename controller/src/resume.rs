@@ -13,9 +13,7 @@ use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::endpoint::Endpoint;
 use uuid::Uuid;
 
-use crate::args::{ResumeFleet, Run};
-use crate::config::Config;
-use crate::handed::Handed;
+use crate::args::ResumeFleet;
 use crate::init::Layout;
 
 /// Says how many hosts are ahead, asks, and ends the epoch.
@@ -23,9 +21,7 @@ use crate::init::Layout;
 /// # Errors
 /// The controller cannot be reached or refuses, or nobody has agreed.
 pub fn run(args: &ResumeFleet) -> Result<()> {
-    let of_run = Run { config: args.config.clone(), data_dir: args.data_dir.clone(), ..Run::default() };
-    let config = Config::load_with(&of_run, &Handed::default())?;
-    let socket = Layout::new(&config.data_dir).socket();
+    let socket = Layout::new(&args.place.data_dir()?).socket();
     let target: Target = format!("unix:{}", std::path::absolute(socket)?.display()).parse()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut asked = Asked { client: Client::new(target, None, ClientLimits::default()), runtime };
@@ -34,16 +30,25 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     let fleet = asked.send(Endpoint::ShowFleet, &Value::Null)?;
     let number = |value: &Value| value.as_u64().unwrap_or_default();
     let (revision, ahead) = (number(&fleet["revision"]), number(&fleet["ahead"]["nodes"]));
-    if ahead == 0 {
+    let waits = fleet["waits"] == true;
+    if ahead == 0 && !waits {
         writeln!(out, "no host is ahead of the store, which is at revision {revision}: nothing was changed")?;
         return Ok(());
     }
     let highest = number(&fleet["ahead"]["highest"]);
-    writeln!(
-        out,
-        "{ahead} hosts hold revisions up to {highest} that the store, which is at {revision}, has not come to: it was restored from an older \
+    if waits {
+        writeln!(
+            out,
+            "the store was restored from a backup, and nothing is sent to any host yet; {ahead} hosts have come so far. Once it goes on they \
+             follow it: each applies what the store says now, and what was written after the backup is lost."
+        )?;
+    } else {
+        writeln!(
+            out,
+            "{ahead} hosts hold revisions up to {highest} that the store, which is at {revision}, has not come to: it was restored from an older \
          copy. In another epoch they follow it again: each applies what the store says now, and what was written after the copy is lost."
-    )?;
+        )?;
+    }
     if !args.yes && !agreed(&mut out)? {
         bail!("nothing was changed");
     }

@@ -28,6 +28,7 @@ use crate::ca::{Authority, ServerName};
 use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
 use crate::enrol::Guesses;
+use crate::init::Layout;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
 use crate::registry::Registry;
@@ -78,6 +79,8 @@ pub struct Api {
     pub first_admin: Option<Arc<PrincipalSpec>>,
     /// The cluster to which whoever asks is bound.
     pub within: Option<ClusterId>,
+    /// Where the data is; none in a test without a data directory.
+    pub layout: Option<Layout>,
 }
 
 impl Api {

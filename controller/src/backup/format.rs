@@ -265,7 +265,10 @@ mod tests {
     }
 
     fn written() -> Vec<u8> {
-        let (mut encoder, mut bytes) = { let (encoder, begun) = Encoder::begin(&head()); (encoder, begun.to_vec()) };
+        let (mut encoder, mut bytes) = {
+            let (encoder, begun) = Encoder::begin(&head());
+            (encoder, begun.to_vec())
+        };
         for part in parts() {
             bytes.extend(encoder.part(&part));
         }
@@ -306,7 +309,10 @@ mod tests {
     #[test]
     fn x02_a_backup_of_a_newer_program_and_other_files_say_what_they_are() {
         let newer = [b"stemma-backup 2\n", &written()[MAGIC.len()..]].concat();
-        assert_eq!(read(&newer).unwrap_err().to_string(), "a newer stemma-controller wrote it (version 2 of the file): restore it with that one");
+        assert_eq!(
+            read(&newer).unwrap_err().to_string(),
+            "a newer stemma-controller wrote it (version 2 of the file): restore it with that one"
+        );
         let (_, bytes) = Encoder::begin(&Head { schema: SCHEMA + 1, ..head() });
         assert!(matches!(read(&bytes), Err(BackupError::Newer(program)) if program == "p 1"));
         for other in [&b""[..], b"age-encryption.org/v1\n...................", b"PK"] {

@@ -24,6 +24,7 @@ pub(crate) fn render(
     let (body, media_type) = match reply.body {
         Body::Written(text, media_type) => (body::whole(text, share), Some(media_type)),
         Body::Pieces(pieces) => (body::streamed(pieces), Some(JSON)),
+        Body::File(pieces) => (body::streamed(pieces), Content::Bytes.media_types().first().copied()),
         Body::Events(events) => (body::told(events), Content::Events.media_types().first().copied()),
         Body::Nothing | Body::Value(_) => (body::whole(Bytes::new(), None), None),
     };

@@ -86,6 +86,8 @@ pub(crate) enum Body {
     Written(Bytes, &'static str),
     /// JSON in pieces.
     Pieces(Pieces),
+    /// A file's bytes in pieces.
+    File(Pieces),
     /// Server-sent events, as they come.
     Events(Receiver<Bytes>),
 }
@@ -139,7 +141,7 @@ impl Reply {
         let body = match self.body {
             Body::Value(Value::String(text)) => Body::Written(text.into(), "text/plain; charset=utf-8"),
             Body::Value(value) => Body::Written(value.to_string().into(), JSON),
-            other @ (Body::Nothing | Body::Written(..) | Body::Pieces(_) | Body::Events(_)) => other,
+            other @ (Body::Nothing | Body::Written(..) | Body::Pieces(_) | Body::File(_) | Body::Events(_)) => other,
         };
         Self { body, ..self }
     }

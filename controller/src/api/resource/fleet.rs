@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use hyper::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stemma_core::epoch::EpochLine;
@@ -9,14 +10,15 @@ use stemma_core::manifest::read_value;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{Body, HandlerResult, Reply, Request};
+use crate::api::{Api, Guarding};
+use crate::backup;
 use crate::cache::Model;
 use crate::desired::DesiredTable;
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
-use crate::registry::{Context, Decision, Draft};
+use crate::registry::{Context, Decision, Draft, store_error};
 use crate::store::{Op, Precondition};
 
 /// Why an epoch began, where nobody says.
@@ -40,6 +42,20 @@ pub(super) fn show(api: &Api, _: &Request) -> Reply {
         }
         Some(desired) => Reply::ok(shown(&model, desired, &line(&model, desired))),
     }
+}
+
+/// `GET /v1/backup`. Who is no admin of this machine has no use for the keys of the fleet.
+pub(super) async fn backup(api: &Api, _: &Request) -> HandlerResult {
+    let Some(layout) = api.layout.clone().filter(|_| api.guarding == Guarding::Root) else {
+        let message = "a backup has the keys of the fleet in it: root takes it on the controller's machine, by stemma-controller backup FILE";
+        return Err(ApiError::new(ErrorType::AuthForbidden, message));
+    };
+    let store = api.registry.store();
+    let snapshot = store.snapshot().await.map_err(|error| store_error(&error))?;
+    let pieces = backup::pieces(store.identity(), snapshot, layout, api.registry.now().0 / 1000);
+    let pieces = pieces.map_err(|_| ApiError::from(ErrorType::ServerInternal))?;
+    let body = Body::File(Box::new(pieces));
+    Ok(Reply { status: StatusCode::OK, headers: HeaderMap::new(), body })
 }
 
 /// `POST /v1/fleet/resume`. It is an answer and no refusal that no host is ahead: whoever asks again has what they want.

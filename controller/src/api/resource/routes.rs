@@ -219,6 +219,7 @@ handlers! {
     PutBlob => write blobs::put;
     WatchEvents => ask events::watch;
     ShowFleet => answer fleet::show;
+    GetBackup => ask fleet::backup;
     ResumeFleet => write fleet::resume;
     ListAudit => ask audit::list;
     GetRequest => ask machine::request;

@@ -27,7 +27,7 @@ use ::redb::Database;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::entry::{Epoch, Revision};
+use super::entry::{Entry, Epoch, Revision};
 use super::error::{Cause, OpenError, StoreError};
 use super::stats::Stats;
 use super::transaction::{Limits, Transaction};
@@ -134,6 +134,20 @@ impl RedbStore {
     /// [`OpenError::Exists`] when anything is there already, [`OpenError::Io`].
     pub fn create(path: &Path, create: &CreateOptions, options: RedbOptions) -> Result<Self, OpenError> {
         Self::start(open::create_file(path, create, &options)?, options, path)
+    }
+
+    /// Makes a new store at `path` that holds these entries, and goes on behind this revision. It appears there whole, or not at all.
+    ///
+    /// # Errors
+    /// [`OpenError::Exists`] when anything is there already, [`OpenError::Io`].
+    pub fn import(
+        path: &Path,
+        create: &CreateOptions,
+        revision: Revision,
+        entries: &mut dyn Iterator<Item = io::Result<Entry>>,
+    ) -> Result<(), OpenError> {
+        let options = RedbOptions::default();
+        open::create_filled(path, create, &options, |database| schema::fill(database, revision, entries)).map(drop)
     }
 
     /// Opens the store at `path`. Never makes one.

@@ -16,6 +16,16 @@ use crate::store::error::{Cause, OpenError};
 
 /// Makes a store under another name and renames it, so that a crash leaves no half-made one under its own.
 pub(super) fn create_file(path: &Path, create: &CreateOptions, options: &RedbOptions) -> Result<Database, OpenError> {
+    create_filled(path, create, options, |_| Ok(()))
+}
+
+/// The same, with what is put into it before it gets its name.
+pub(super) fn create_filled(
+    path: &Path,
+    create: &CreateOptions,
+    options: &RedbOptions,
+    fill: impl FnOnce(&Database) -> Result<(), Fault>,
+) -> Result<Database, OpenError> {
     let failed = |source| OpenError::Io { path: path.to_owned(), source };
     if path.try_exists().map_err(failed)? {
         return Err(OpenError::Exists { path: path.to_owned() });
@@ -23,6 +33,7 @@ pub(super) fn create_file(path: &Path, create: &CreateOptions, options: &RedbOpt
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = tempfile::Builder::new().prefix(".store-in-making-").tempfile_in(directory).map_err(failed)?;
     let database = create_on(file_backend(path, made.reopen().map_err(failed)?)?, path, create, options)?;
+    fill(&database).map_err(|fault| failed(io::Error::other(fault)))?;
     made.persist_noclobber(path).map_err(|refused| match refused.error.kind() {
         io::ErrorKind::AlreadyExists => OpenError::Exists { path: path.to_owned() },
         _ => failed(refused.error),

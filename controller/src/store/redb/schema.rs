@@ -5,6 +5,7 @@
 //! log every after-image, audit event and request record would be written twice, though none is ever overwritten.
 
 use std::error::Error as StdError;
+use std::io;
 
 use ::redb::{Database, ReadTransaction, ReadableDatabase, TableDefinition, TableError, WriteTransaction};
 use bytes::Bytes;
@@ -23,6 +24,9 @@ pub(super) const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefiniti
 pub(super) const CHANGES: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("changes");
 /// Records that are no longer the latest, below the revision that wrote them and their key.
 pub(super) const SUPERSEDED: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("superseded");
+
+/// So many bytes of entries are written at once into a store that is filled.
+const FILLED_AT_ONCE: usize = 8 << 20;
 
 const META_SCHEMA: &str = "schema";
 const META_EPOCH: &str = "epoch";
@@ -91,6 +95,47 @@ pub(super) fn write_new(database: &Database, create: &CreateOptions) -> Result<(
         transaction.open_table(SUPERSEDED)?;
     }
     Ok(transaction.commit()?)
+}
+
+/// Fills a new store with entries, each once, and moves it on to a revision that is no earlier than theirs. No change is kept of before.
+///
+/// # Errors
+/// What the engine or the source of the entries says: the file is then no store to be used.
+pub(super) fn fill(
+    database: &Database,
+    revision: Revision,
+    entries: &mut dyn Iterator<Item = io::Result<Entry>>,
+) -> Result<(), Fault> {
+    let mut is_over = false;
+    while !is_over {
+        let transaction = begin_durable(database)?;
+        {
+            let mut table = transaction.open_table(ENTRIES)?;
+            let mut bytes = 0;
+            while bytes < FILLED_AT_ONCE {
+                let Some(entry) = entries.next() else {
+                    is_over = true;
+                    break;
+                };
+                let Entry { key, value, create_revision, mod_revision, version } = entry?;
+                if mod_revision > revision || create_revision > mod_revision || version == 0 {
+                    return Err(Damage(format!("the entry {} has revisions that cannot be", key.escape_ascii())).into());
+                }
+                let record = Record { create_revision, mod_revision, version, value: &value };
+                if table.insert(key.as_ref(), record.encode().as_slice())?.is_some() {
+                    return Err(Damage(format!("the entry {} stands there twice", key.escape_ascii())).into());
+                }
+                bytes += key.len() + value.len();
+            }
+        }
+        if is_over {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(META_REVISION, revision.to_key().as_slice())?;
+            meta.insert(META_COMPACTED, revision.to_key().as_slice())?;
+        }
+        transaction.commit()?;
+    }
+    Ok(())
 }
 
 /// A transaction that is whole after any crash, in a file that opens at once after one.
