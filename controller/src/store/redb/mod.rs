@@ -18,6 +18,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
