@@ -81,6 +81,15 @@ pub struct Place {
     pub data_dir: Option<PathBuf>,
 }
 
+impl Place {
+    /// The same as it was given, with a space before it: for a command that is proposed.
+    pub(crate) fn shown(&self) -> String {
+        let flags = [("--config", &self.config), ("--data-dir", &self.data_dir)];
+        let given = flags.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
+        given.map(|(flag, path)| format!(" {flag} {}", path.display())).collect()
+    }
+}
+
 /// `stemma-controller backup`. It is one file that is checked when it is written.
 #[derive(Debug, clap::Args)]
 pub struct Backup {
@@ -90,7 +99,7 @@ pub struct Backup {
     /// Where the data is.
     #[command(flatten)]
     pub place: Place,
-    /// Write it as it is. The keys of the fleet are in it.
+    /// Write it as it is, and not encrypted to `backup_recipients` of the configuration. The keys of the fleet are in it.
     #[arg(long)]
     pub unencrypted: bool,
 }
@@ -104,4 +113,7 @@ pub struct Restore {
     /// Where the data is to be.
     #[command(flatten)]
     pub place: Place,
+    /// A file with the secret key of one of those to whom it is encrypted, as age-keygen wrote it.
+    #[arg(long, value_name = "FILE")]
+    pub identity: Option<PathBuf>,
 }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use stemma_core::field::{Form, Help, Part};
 use stemma_wire::config;
 
+use crate::age::{BadRecipient, Recipient};
 use crate::args;
 use crate::ca::{BadServerName, ServerName};
 use crate::extension::{BadExtension, Declared, WrittenExtension};
@@ -36,6 +37,14 @@ pub enum ConfigError {
     /// A name for the server certificate.
     #[error("names: {0}")]
     Name(#[from] BadServerName),
+    /// A recipient of backups.
+    #[error("backup_recipients[{index}]: {why}")]
+    Recipient {
+        /// Which one, from 0 on.
+        index: usize,
+        /// What is wrong with it.
+        why: BadRecipient,
+    },
     /// An extension.
     #[error(transparent)]
     Extension(#[from] BadExtension),
@@ -108,6 +117,8 @@ pub struct Config {
     pub names: Vec<ServerName>,
     /// Names of traits that are taken for standard ones beside os-traits' own.
     pub extra_standard_traits: Vec<String>,
+    /// Who can read a backup.
+    pub backup_recipients: Vec<Recipient>,
     /// Programs that decide tags.
     pub extensions: Vec<Declared>,
 }
@@ -123,6 +134,8 @@ struct Written {
     names: Vec<String>,
     #[serde(default)]
     extra_standard_traits: Vec<String>,
+    #[serde(default)]
+    backup_recipients: Vec<String>,
     #[serde(default)]
     extension: Vec<WrittenExtension>,
 }
@@ -171,6 +184,15 @@ pub const FIELDS: &[Part] = &[
         Help::new("[]", "Traits that count as standard ones beside those of os-traits.", "[\"HW_SITE_LIQUID_COOLED\"]"),
     ),
     Part::new(
+        "backup_recipients",
+        Form::Names,
+        Help::new(
+            "[]",
+            "Public keys of age to which `backup` encrypts, as age-keygen prints them. The secret ones are kept elsewhere; docs/backup.md.",
+            "[\"age1zdkzp7vjg5p6zw3amt3wv8p6nmvvm2e9npuxxkt4knz3htnxg4zqyt46h8\"]",
+        ),
+    ),
+    Part::new(
         "extension",
         Form::Objects,
         Help::new(
@@ -215,6 +237,7 @@ impl Config {
             credentials: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
             names: written.names.iter().map(|name| ServerName::from_str(name)).collect::<Result<_, _>>()?,
             extra_standard_traits: written.extra_standard_traits,
+            backup_recipients: recipients(&written.backup_recipients)?,
             extensions: WrittenExtension::read(written.extension)?,
         };
         let is_plain = matches!(config.admin, AdminListen::Plain(_));
@@ -286,6 +309,11 @@ fn bound(
     }
 }
 
+fn recipients(texts: &[String]) -> Result<Vec<Recipient>, ConfigError> {
+    let refused = |index| move |why| ConfigError::Recipient { index, why };
+    texts.iter().enumerate().map(|(index, text)| text.parse().map_err(refused(index))).collect()
+}
+
 fn admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
     let refused =
         |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
@@ -309,13 +337,21 @@ fn address(field: &'static str, whole: &str, text: &str) -> Result<SocketAddr, C
 }
 
 impl args::Place {
-    /// Where the data is, as the command line or the file of `run` says.
+    /// What the command line and the file of `run` say.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let run = args::Run { config: self.config.clone(), data_dir: self.data_dir.clone(), ..args::Run::default() };
+        Config::load_with(&run, &Handed::default())
+    }
+
+    /// Where the data is.
     ///
     /// # Errors
     /// [`ConfigError`].
     pub fn data_dir(&self) -> Result<PathBuf, ConfigError> {
-        let run = args::Run { config: self.config.clone(), data_dir: self.data_dir.clone(), ..args::Run::default() };
-        Ok(Config::load_with(&run, &Handed::default())?.data_dir)
+        Ok(self.config()?.data_dir)
     }
 }
 
@@ -362,6 +398,14 @@ mod tests {
                  or HOST:PORT for TLS",
             ),
             ("data_dir = 'x'\nnames = ['a b']", "names: \"a b\" is neither a DNS name"),
+            (
+                "data_dir = 'x'\nbackup_recipients = ['age1zdkzp7vjg5p6zw3amt3wv8p6nmvvm2e9npuxxkt4knz3htnxg4zqyt46h8', 'x']",
+                "backup_recipients[1]: this is no recipient of age: write age1 and 58 letters and digits",
+            ),
+            (
+                "data_dir = 'x'\nbackup_recipients = ['AGE-SECRET-KEY-190CQVWUPCWHXR6RUCTJCG2VVDCJQZHXH6R2H2SZ90UM3S9433QFSRU8HAX']",
+                "backup_recipients[0]: this is a secret key: give its public half",
+            ),
         ] {
             let error = load(file, args::Run::default()).unwrap_err().to_string();
             assert!(error.contains(sentence), "{file:?}: {error}");

@@ -4,9 +4,11 @@
 //! desired state, and the agents' parked check-ins return. A library with a thin program around it, so that tests and benches
 //! run the same controller in their own process, on port 0, with real TLS.
 
+pub mod age;
 pub mod agents;
 pub mod api;
 pub mod args;
+mod asked;
 pub mod backup;
 pub mod blobs;
 pub mod ca;

@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use stemma_core::object::{ClusterId, NodeId};
 use stemma_core::status::State;
+use stemma_wire::clock::Clock;
 use stemma_wire::serve::{Connections, Rejected};
 use uuid::Uuid;
 
@@ -63,6 +64,7 @@ impl Metrics {
         desired: Arc<DesiredTable>,
         cache: Arc<Cache>,
         counters: Arc<Counters>,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         let mut registry = Registry::default();
         let (listeners, stats) = (Arc::new(Listeners::default()), store.stats());
@@ -83,7 +85,14 @@ impl Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        let parts = Parts { store, rejected, desired: Arc::clone(&desired), listeners: Arc::clone(&listeners) };
+        let parts = Parts {
+            store,
+            rejected,
+            desired: Arc::clone(&desired),
+            listeners: Arc::clone(&listeners),
+            cache: Arc::clone(&cache),
+            clock,
+        };
         registry.register_collector(Box::new(parts));
         Self { registry, counters, listeners, desired, cache }
     }
@@ -118,6 +127,16 @@ struct Parts {
     rejected: Arc<Rejected>,
     desired: Arc<DesiredTable>,
     listeners: Arc<Listeners>,
+    cache: Arc<Cache>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Parts {
+    /// How old the last backup is, in seconds; `None` before the first.
+    fn backup_age(&self) -> Option<u64> {
+        let made = self.cache.model().last_backup.as_ref()?.record.at.0 / 1000;
+        Some(self.clock.unix_seconds().saturating_sub(made))
+    }
 }
 
 impl fmt::Debug for Parts {
@@ -128,13 +147,16 @@ impl fmt::Debug for Parts {
 
 impl Collector for Parts {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, value) in [
+        let of_backup = |age| ("stemma_backup_age_seconds", "How long ago the last backup was made", age);
+        let backup = self.backup_age().map(of_backup);
+        let gauges = [
             ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
             ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),
-        ] {
+        ];
+        for (name, help, value) in gauges.into_iter().chain(backup) {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }

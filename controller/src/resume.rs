@@ -4,16 +4,12 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use anyhow::{Context as _, Result, bail};
-use bytes::Bytes;
-use hyper::header::CONTENT_TYPE;
-use hyper::{Method, Request};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::endpoint::Endpoint;
-use uuid::Uuid;
 
 use crate::args::ResumeFleet;
+use crate::asked::Asked;
 use crate::init::Layout;
 
 /// Says how many hosts are ahead, asks, and ends the epoch.
@@ -21,10 +17,7 @@ use crate::init::Layout;
 /// # Errors
 /// The controller cannot be reached or refuses, or nobody has agreed.
 pub fn run(args: &ResumeFleet) -> Result<()> {
-    let socket = Layout::new(&args.place.data_dir()?).socket();
-    let target: Target = format!("unix:{}", std::path::absolute(socket)?.display()).parse()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut asked = Asked { client: Client::new(target, None, ClientLimits::default()), runtime };
+    let mut asked = Asked::new(&Layout::new(&args.place.data_dir()?))?;
     let mut out = std::io::stdout().lock();
 
     let fleet = asked.send(Endpoint::ShowFleet, &Value::Null)?;
@@ -73,32 +66,4 @@ fn agreed(out: &mut impl std::io::Write) -> Result<bool> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
-}
-
-/// A running controller.
-struct Asked {
-    client: Client,
-    runtime: tokio::runtime::Runtime,
-}
-
-impl Asked {
-    fn send(&mut self, endpoint: Endpoint, body: &Value) -> Result<Value> {
-        let (method, bytes) = match body {
-            Value::Null => (Method::GET, Bytes::new()),
-            body => (Method::POST, Bytes::from(body.to_string())),
-        };
-        let request = Request::builder().method(method).uri(endpoint.path(&[]));
-        let request =
-            request.header(CONTENT_TYPE, "application/json").header("idempotency-key", Uuid::new_v4().to_string());
-        let target = self.client.target().to_string();
-        let answer = self.runtime.block_on(self.client.send(request.body(bytes)?));
-        let answer = answer
-            .with_context(|| format!("the controller is not reached at {target}: does it run, and are you root?"))?;
-        let said: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
-        if !answer.status().is_success() {
-            let message = said["error"]["message"].as_str().unwrap_or("it says no more");
-            bail!("the controller refuses ({}): {message}", answer.status());
-        }
-        Ok(said)
-    }
 }

@@ -73,7 +73,7 @@ pub enum BackupError {
     #[error("it cannot be read")]
     Io(#[from] io::Error),
     /// It begins otherwise.
-    #[error("it is no backup of a fleet: it does not begin as one, or is encrypted")]
+    #[error("it is no backup of a fleet: it does not begin as one")]
     NotABackup,
     /// A later program wrote it.
     #[error("a newer stemma-controller wrote it ({0}): restore it with that one")]
@@ -131,7 +131,7 @@ fn length(bytes: &[u8]) -> [u8; 4] {
     u32::try_from(bytes.len()).expect("entries and bodies have limits far below 4 GiB").to_be_bytes()
 }
 
-/// Reads a backup from its beginning. That it is whole is known when [`Reader::next`] has given the last part, and not before.
+/// Reads a backup from its beginning. That it is whole is known when [`Reader::next_part`] has given the last part, and not before.
 pub struct Reader<R> {
     from: R,
     digest: Sha256,
@@ -172,7 +172,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// [`BackupError`].
-    pub fn next(&mut self) -> Result<Option<Part>, BackupError> {
+    pub fn next_part(&mut self) -> Result<Option<Part>, BackupError> {
         let expected: [u8; 32] = self.digest.clone().finalize().into();
         let (kind, bytes) = self.frame()?;
         match kind {
@@ -279,7 +279,7 @@ mod tests {
     fn read(bytes: &[u8]) -> Result<(Head, Vec<Part>), BackupError> {
         let (mut reader, head) = Reader::begin(bytes)?;
         let mut parts = Vec::new();
-        while let Some(part) = reader.next()? {
+        while let Some(part) = reader.next_part()? {
             parts.push(part);
         }
         Ok((head, parts))

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use stemma_wire::message::Hash;
 use stemma_wire::serve::BoxError;
 use tokio::runtime::Handle;
 use uuid::Uuid;
@@ -110,9 +111,12 @@ impl Pieces {
     fn files(&self) -> Result<VecDeque<(String, PathBuf)>, BoxError> {
         let layout = &self.layout;
         let mut files = VecDeque::from([layout.root()]);
-        for directory in [layout.trust(), layout.admin(), layout.blobs()] {
+        for directory in [layout.trust(), layout.admin()] {
             files.extend(files::listed(&directory)?.into_iter().filter(|path| path.is_file()));
         }
+        // What was set aside there as damaged, or is being written, has no hash as its name.
+        let is_body = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<Hash>().ok()).is_some();
+        files.extend(files::listed(&layout.blobs())?.into_iter().filter(is_body));
         let name = |path: &Path| {
             let name = path.strip_prefix(layout.directory()).ok()?.to_str()?;
             Some(name.to_owned())

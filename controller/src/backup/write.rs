@@ -1,24 +1,23 @@
 //! `stemma-controller backup FILE`.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use bytes::Bytes;
-use hyper::Request;
-use stemma_wire::client::{Client, ClientLimits, RequestOutcome, Target};
+use serde_json::{Value, json};
+use stemma_core::object::Timestamp;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::endpoint::Endpoint;
 
 use super::{Head, Part, Reader, pieces};
+use crate::age::{Decrypted, Encrypted, FileKey, Recipient};
 use crate::args::Backup;
+use crate::asked::Asked;
 use crate::init::Layout;
-use crate::store::{OpenError, RedbOptions, RedbStore, Store as _};
-
-/// The largest backup that is taken from a running controller.
-const MOST_BYTES: u64 = 1 << 40;
+use crate::records::fleet::BackupRecord;
+use crate::records::{codec, key};
+use crate::store::{OpenError, RedbOptions, RedbStore, Store as _, Transaction};
 
 /// What a backup holds, for the program to say.
 struct Counted {
@@ -27,114 +26,164 @@ struct Counted {
     files: u64,
 }
 
+/// What a backup is read from, and told that it was made.
+enum Source {
+    /// A running controller.
+    Running(Asked),
+    /// The store of one that is stopped.
+    Stopped(Asked, RedbStore),
+}
+
+/// The file as it is written.
+enum Writing<W: Write> {
+    Plain(W),
+    Encrypted(Encrypted<W>, FileKey),
+}
+
 /// Writes a backup of a fleet into a new file, checks it from its beginning to its end, and says what it holds.
 ///
 /// # Errors
-/// Nothing stands at the file's place then.
+/// Nothing stands at the file's place then, unless the error says that it does.
 pub fn backup(args: &Backup) -> Result<()> {
-    if !args.unencrypted {
-        bail!(
-            "a backup holds the keys of the fleet, and this program does not encrypt it: say --unencrypted to write it as it is, and keep it \
-             where nobody else reads; nothing was written"
-        );
+    let config = args.place.config()?;
+    let recipients = if args.unencrypted { &[][..] } else { &config.backup_recipients[..] };
+    if recipients.is_empty() && !args.unencrypted {
+        bail!(nobody_to_encrypt_to(args));
     }
-    if args.file.exists() {
-        bail!("{}: there is a file already; nothing was written", args.file.display());
+    let shown = args.file.display();
+    if args.file.symlink_metadata().is_ok() {
+        bail!("{shown}: something is there already; nothing was written: give another name");
     }
-    let layout = Layout::new(&args.place.data_dir()?);
-    let beside = args.file.with_added_extension("new");
-    let written = write(&layout, &beside);
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    let Counted { head, entries, files } = written?;
-    std::fs::rename(&beside, &args.file).with_context(|| args.file.display().to_string())?;
-    sync_directory(&args.file)?;
-    let mut out = std::io::stdout().lock();
+    let parent = args.file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = tempfile::Builder::new().prefix(".backup-").tempfile_in(parent);
+    let made = made.with_context(|| format!("{shown}: no file can be made there; nothing was written"))?;
+    let layout = Layout::new(&config.data_dir);
+    let mut writing = Writing::begin(BufWriter::new(made.as_file()), recipients)?;
+    let source = copy(&layout, &mut writing).context("nothing was written")?;
+    let key = writing.finish()?;
+    made.as_file().sync_all().with_context(|| shown.to_string())?;
+    let counted = counted(made.reopen()?, key.as_ref()).context("what was written cannot be read back");
+    let Counted { head, entries, files } = counted?;
+    let bytes = made.as_file().metadata()?.len();
+    made.persist_noclobber(&args.file).with_context(|| format!("{shown}: nothing was written"))?;
+    File::open(parent)?.sync_all()?;
+    let mut out = io::stdout().lock();
     writeln!(
         out,
-        "{}: fleet {} at revision {}, {entries} entries and {files} files, checked",
-        args.file.display(),
-        head.fleet.fleet,
-        head.revision
+        "{shown}: fleet {} at revision {}, {entries} entries and {files} files, {bytes} bytes, checked",
+        head.fleet.fleet, head.revision
     )?;
-    writeln!(out, "IT IS NOT ENCRYPTED, and whoever reads it is the fleet: its keys are in it")?;
-    Ok(())
-}
-
-fn write(layout: &Layout, path: &Path) -> Result<Counted> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut to = create(path)?;
-    if !runtime.block_on(from_service(layout, &mut to))? {
-        from_store(&runtime, layout, &mut to)?;
+    match recipients.len() {
+        0 => writeln!(out, "IT IS NOT ENCRYPTED, and whoever reads it is the fleet: its keys are in it")?,
+        count => writeln!(out, "encrypted to backup_recipients ({count}): the secret key of any of them reads it")?,
     }
-    let file = to.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-    file.sync_all().with_context(|| path.display().to_string())?;
-    counted(path)
+    source.record(head.revision, bytes, key.is_some())
+        .with_context(|| format!("{shown} is whole and stays, and that it was made could not be recorded"))
 }
 
-/// Takes the backup that a running controller gives; `false`: none runs.
-async fn from_service(layout: &Layout, to: &mut BufWriter<File>) -> Result<bool> {
-    let socket = std::path::absolute(layout.socket())?;
-    let target: Target = format!("unix:{}", socket.display()).parse()?;
-    let limits = ClientLimits { body_bytes: MOST_BYTES, ..ClientLimits::default() };
-    let mut client = Client::new(target, None, limits);
-    let request = Request::get(Endpoint::GetBackup.path(&[])).body(Bytes::new())?;
-    let answer = match client.stream(request, async |piece: Bytes| to.write_all(&piece)).await {
-        Err(error) if error.outcome() == RequestOutcome::NotSent => return Ok(false),
-        answer => answer.context("the running controller gave no backup")?,
-    };
-    if !answer.status().is_success() {
-        let said: serde_json::Value = serde_json::from_slice(answer.body()).unwrap_or_default();
-        let message = said["error"]["message"].as_str().unwrap_or("it says no more");
-        bail!("the running controller gives no backup ({}): {message}", answer.status());
+/// What to do where a backup would be encrypted to nobody.
+fn nobody_to_encrypt_to(args: &Backup) -> String {
+    let (file, place) = (args.file.display(), args.place.shown());
+    let config = args.place.config.as_deref().unwrap_or(Path::new("/etc/stemma/controller.toml")).display();
+    format!(
+        "a backup holds the keys of the fleet, and {} names nobody to encrypt it to; nothing was written. Either make a key on the machine \
+         that is to restore it (age-keygen -o backup.key), name its public half in {config}, as backup_recipients = [\"age1...\"], and run: \
+         stemma-controller backup {file} --config {config}; or write it as it is, and keep it where nobody else reads: stemma-controller \
+         backup {file}{place} --unencrypted",
+        if args.place.config.is_some() { "the configuration" } else { "no configuration" }
+    )
+}
+
+/// Copies the backup that a running controller gives, or makes one of the store of a stopped one.
+fn copy(layout: &Layout, to: &mut impl Write) -> Result<Source> {
+    let mut asked = Asked::new(layout)?;
+    if asked.stream(Endpoint::GetBackup, |piece| to.write_all(piece))? {
+        return Ok(Source::Running(asked));
     }
-    Ok(true)
-}
-
-/// Makes the backup of a store that no controller has open.
-fn from_store(runtime: &tokio::runtime::Runtime, layout: &Layout, to: &mut BufWriter<File>) -> Result<()> {
     let store = match RedbStore::open(&layout.store(), RedbOptions::default()) {
         Err(error @ OpenError::Locked { .. }) => {
             return Err(error).context("a controller runs, and its socket does not answer: are you root?");
         }
         opened => opened?,
     };
-    let snapshot = runtime.block_on(store.snapshot())?;
+    let snapshot = asked.runtime().block_on(store.snapshot())?;
     let pieces = pieces(store.identity(), snapshot, layout.clone(), SystemClock.unix_seconds());
-    let _entered = runtime.enter();
+    let entered = asked.runtime().enter();
     for piece in pieces.map_err(anyhow::Error::from_boxed)? {
         to.write_all(&piece.map_err(anyhow::Error::from_boxed)?)?;
     }
-    Ok(())
+    drop(entered);
+    Ok(Source::Stopped(asked, store))
+}
+
+impl Source {
+    /// Has it kept when the last backup was made.
+    fn record(self, revision: u64, bytes: u64, encrypted: bool) -> Result<()> {
+        match self {
+            Self::Running(mut asked) => {
+                let made = json!({"revision": revision, "bytes": bytes, "encrypted": encrypted});
+                asked.send(Endpoint::RecordBackup, &made).map(|_: Value| ())
+            }
+            Self::Stopped(asked, store) => {
+                let at = Timestamp(SystemClock.unix_seconds().saturating_mul(1000));
+                let record = BackupRecord { at, revision, bytes, is_encrypted: encrypted };
+                let transaction = Transaction::new().put(key::LAST_BACKUP, codec::encode(&record));
+                asked.runtime().block_on(store.commit(transaction))?;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<W: Write> Writing<W> {
+    fn begin(to: W, recipients: &[Recipient]) -> io::Result<Self> {
+        if recipients.is_empty() {
+            return Ok(Self::Plain(to));
+        }
+        Encrypted::begin(to, recipients).map(|(to, key)| Self::Encrypted(to, key))
+    }
+
+    /// Writes its end. The key is that of a file that is encrypted.
+    fn finish(self) -> io::Result<Option<FileKey>> {
+        let (mut to, key) = match self {
+            Self::Plain(to) => (to, None),
+            Self::Encrypted(to, key) => (to.finish()?, Some(key)),
+        };
+        to.flush()?;
+        Ok(key)
+    }
+}
+
+impl<W: Write> Write for Writing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(to) => to.write(bytes),
+            Self::Encrypted(to, _) => to.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(to) => to.flush(),
+            Self::Encrypted(to, _) => to.flush(),
+        }
+    }
 }
 
 /// Reads what was written, from its beginning to its checksum.
-fn counted(path: &Path) -> Result<Counted> {
-    let file = File::open(path)?;
-    let (mut reader, head) = Reader::begin(BufReader::new(file)).context("what was written cannot be read back")?;
+fn counted(file: File, key: Option<&FileKey>) -> Result<Counted> {
+    let file = BufReader::new(file);
+    let text: Box<dyn Read> = match key {
+        None => Box::new(file),
+        Some(key) => Box::new(Decrypted::begin_with(file, key)?),
+    };
+    let (mut reader, head) = Reader::begin(text)?;
     let mut counted = Counted { head, entries: 0, files: 0 };
-    while let Some(part) = reader.next().context("what was written cannot be read back")? {
+    while let Some(part) = reader.next_part()? {
         match part {
             Part::Entry(_) => counted.entries += 1,
             Part::File { .. } => counted.files += 1,
         }
     }
     Ok(counted)
-}
-
-fn create(path: &Path) -> Result<BufWriter<File>> {
-    // What a crash left there is nobody's.
-    let _ = std::fs::remove_file(path);
-    let mut options = File::options();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let file = file.with_context(|| path.display().to_string())?;
-    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-    Ok(BufWriter::new(file))
-}
-
-fn sync_directory(path: &Path) -> Result<()> {
-    let directory =
-        path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(PathBuf::from("."), Path::to_owned);
-    Ok(File::open(directory)?.sync_all()?)
 }

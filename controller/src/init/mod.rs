@@ -137,7 +137,7 @@ pub enum InitError {
     },
     /// There is a fleet's authority, and no store beside it. Hosts that pinned its root would never hear of another.
     #[error(
-        "{}: the authority of a fleet stands here ({} is there) and its store is gone; nothing was changed: put back a copy of {} that \
+        "{}: the authority of a fleet stands here ({} is there) and its store is gone; nothing was changed: restore a backup (docs/backup.md) or put back a copy of {} that \
          was made while the controller was stopped; to give that fleet up, or if an `init` was cut short here, first move {} and {} away",
         directory.display(), found.display(), directory.display(), Layout::new(directory).trust().display(),
         Layout::new(directory).admin().display()
@@ -316,7 +316,7 @@ mod tests {
                 init(&data, &[], NOW_S).unwrap_err().to_string(),
                 format!(
                     "{shown}: the authority of a fleet stands here ({shown}/{found} is there) and its store is gone; nothing was \
-                     changed: put back a copy of {shown} that was made while the controller was stopped; to give that fleet up, or if \
+                     changed: restore a backup (docs/backup.md) or put back a copy of {shown} that was made while the controller was stopped; to give that fleet up, or if \
                      an `init` was cut short here, first move {shown}/trust and {shown}/admin away"
                 )
             );

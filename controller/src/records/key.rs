@@ -46,6 +46,8 @@ pub const RESOURCE_TYPES: &str = "resource-type/";
 
 /// The epochs of the store, since the first one ended.
 pub const EPOCH_LINE: &str = "epoch/line";
+/// The last backup.
+pub const LAST_BACKUP: &str = "backup/last";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
 pub const MARKS: [&str; 9] =
@@ -220,6 +222,8 @@ mod tests {
             AGENT_KEYS,
             TOKENS,
             RESOURCE_TYPES,
+            EPOCH_LINE,
+            LAST_BACKUP,
             "name/",
             "referred/",
             "order/",

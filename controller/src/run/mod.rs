@@ -54,7 +54,8 @@ pub enum StartError {
     Open(#[from] OpenError),
     /// The authority is there and the store is not.
     #[error(
-        "the store {} is gone, and the fleet's authority is there: put back a copy of {} that was made while the controller was stopped",
+        "the store {} is gone, and the fleet's authority is there: restore a backup (docs/backup.md) or put back a copy of {} that was made \
+         while the controller was stopped",
         path.display(), directory.display()
     )]
     StoreGone {

@@ -218,7 +218,7 @@ async fn build(
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
-    let metrics = Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), cache, counters);
+    let metrics = Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), cache, counters, Arc::clone(&clock));
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),

@@ -225,7 +225,7 @@ async fn w10_06_a_start_without_the_store_of_an_authority_does_not_name_init() {
     assert_eq!(
         refusal(config(data.clone())).await,
         format!(
-            "the store {shown}/store.redb is gone, and the fleet's authority is there: put back a copy of {shown} that was made while the \
+            "the store {shown}/store.redb is gone, and the fleet's authority is there: restore a backup (docs/backup.md) or put back a copy of {shown} that was made while the \
              controller was stopped"
         )
     );

@@ -92,11 +92,15 @@ fn frame(rest: &mut Bytes) -> Option<Bytes> {
     (!rest.is_empty()).then(|| rest.split_to(rest.len().min(FRAME)))
 }
 
-/// A body that is made as it is taken. A panic of its maker ends it with an error.
+/// A body that is made as it is taken, and goes frame by frame. A panic of its maker ends it with an error.
 pub(crate) fn streamed(pieces: Pieces) -> AnswerBody {
-    let frames = try_unfold(pieces, async |mut pieces| {
-        let (piece, pieces) = spawn_blocking(move || (pieces.next(), pieces)).await?;
-        Ok(piece.transpose()?.map(|piece| (Frame::data(piece), pieces)))
+    let frames = try_unfold((pieces, Bytes::new()), async |(mut pieces, mut rest)| {
+        while rest.is_empty() {
+            let (piece, after) = spawn_blocking(move || (pieces.next(), pieces)).await?;
+            let Some(piece) = piece.transpose()? else { return Ok(None) };
+            (rest, pieces) = (piece, after);
+        }
+        Ok(frame(&mut rest).map(|piece| (Frame::data(piece), (pieces, rest))))
     });
     StreamBody::new(frames).boxed_unsync()
 }
@@ -166,6 +170,17 @@ mod tests {
         drop(last);
         assert!(body.frame().await.is_none());
         assert!(budget.try_take(&root, 16).is_some());
+    }
+
+    #[tokio::test]
+    async fn x02_large_pieces_go_in_frames_and_empty_ones_do_not_end_the_body() {
+        let pieces = [Bytes::new(), vec![b'x'; FRAME + 1].into(), Bytes::new(), Bytes::from_static(b"y")];
+        let mut body = streamed(Box::new(pieces.into_iter().map(Ok)));
+        let mut sizes = Vec::new();
+        while let Some(frame) = body.frame().await {
+            sizes.push(frame.expect("no error").into_data().expect("data").len());
+        }
+        assert_eq!(sizes, [FRAME, 1, 1]);
     }
 
     #[tokio::test]

@@ -10,15 +10,17 @@ use stemma_core::manifest::read_value;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::view;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
 use crate::api::{Api, Guarding};
 use crate::backup;
 use crate::cache::Model;
 use crate::desired::DesiredTable;
+use crate::records::fleet::BackupRecord;
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
-use crate::registry::{Context, Decision, Draft, store_error};
+use crate::registry::{Context, Decision, Draft, Undecided, store_error};
 use crate::store::{Op, Precondition};
 
 /// Why an epoch began, where nobody says.
@@ -33,12 +35,23 @@ struct Resumption {
     reason: Option<String>,
 }
 
+/// The body of `POST /v1/backups`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewBackup {
+    revision: u64,
+    bytes: u64,
+    encrypted: bool,
+}
+
 /// `GET /v1/fleet`.
 pub(super) fn show(api: &Api, _: &Request) -> Reply {
     let model = api.model();
     match &api.desired {
         None => {
-            Reply::ok(json!({"epoch": Uuid::nil(), "revision": model.revision.get(), "ahead": ahead(&model, None)}))
+            let (revision, backup) = (model.revision.get(), last_backup(&model));
+            let ahead = ahead(&model, None);
+            Reply::ok(json!({"epoch": Uuid::nil(), "revision": revision, "ahead": ahead, "backup": backup}))
         }
         Some(desired) => Reply::ok(shown(&model, desired, &line(&model, desired))),
     }
@@ -56,6 +69,30 @@ pub(super) async fn backup(api: &Api, _: &Request) -> HandlerResult {
     let pieces = pieces.map_err(|_| ApiError::from(ErrorType::ServerInternal))?;
     let body = Body::File(Box::new(pieces));
     Ok(Reply { status: StatusCode::OK, headers: HeaderMap::new(), body })
+}
+
+/// `POST /v1/backups`. Only who wrote the file knows that it is whole, and where it is.
+pub(super) async fn record_backup(api: &Api, request: &Request) -> HandlerResult {
+    let NewBackup { revision, bytes, encrypted } =
+        read_value(&request.json()?).map_err(|error| bad_field("backup", &error))?;
+    let decide = |context: &Context<'_>| -> Result<Decision, Undecided> {
+        let (model, mut draft) = (context.whole, Draft::default());
+        let head = model.revision.get();
+        if revision > head {
+            let message = format!("revision {revision} is ahead of the store's, which is {head}; nothing was changed");
+            return Err(ApiError::new(ErrorType::FieldInvalid, message).field("revision").into());
+        }
+        let record = BackupRecord { at: context.now, revision, bytes, is_encrypted: encrypted };
+        let written = model.last_backup.as_ref().map(|last| last.written);
+        draft.require(Precondition::as_read(key::LAST_BACKUP, written));
+        draft.entry(Op::Put { key: key::LAST_BACKUP.into(), value: codec::encode(&record) });
+        Ok(Decision { draft, answer: Answer::json(200, shown_backup(&record)) })
+    };
+    let mut caller = request.caller()?;
+    let how = if encrypted { "encrypted" } else { "not encrypted" };
+    caller.reason.get_or_insert_with(|| format!("a backup of revision {revision} was made, {bytes} bytes, {how}"));
+    let answer = api.registry.write(&caller, decide).await?;
+    Ok(Reply::written(answer, &request.base))
 }
 
 /// `POST /v1/fleet/resume`. It is an answer and no refusal that no host is ahead: whoever asks again has what they want.
@@ -111,8 +148,19 @@ fn line(model: &Model, desired: &DesiredTable) -> EpochLine {
 fn shown(model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
     json!({
         "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
-        "ahead": ahead(model, Some((desired, line))),
+        "ahead": ahead(model, Some((desired, line))), "backup": last_backup(model),
     })
+}
+
+/// The last backup; null before the first, and for who is bound to a cluster: it is of the whole fleet.
+fn last_backup(model: &Model) -> Value {
+    let last = model.last_backup.as_ref().filter(|_| model.within.is_none());
+    last.map_or(Value::Null, |last| shown_backup(&last.record))
+}
+
+fn shown_backup(made: &BackupRecord) -> Value {
+    let BackupRecord { at, revision, bytes, is_encrypted } = made;
+    json!({"at": view::time(*at), "revision": revision, "bytes": bytes, "encrypted": is_encrypted})
 }
 
 /// The hosts that are ahead, of the nodes that whoever asks sees.

@@ -220,6 +220,7 @@ handlers! {
     WatchEvents => ask events::watch;
     ShowFleet => answer fleet::show;
     GetBackup => ask fleet::backup;
+    RecordBackup => write fleet::record_backup;
     ResumeFleet => write fleet::resume;
     ListAudit => ask audit::list;
     GetRequest => ask machine::request;
@@ -286,14 +287,16 @@ impl Operations for Api {
         if endpoint.route().method == Method::Get {
             api.check_still(&who)?;
         }
-        match (endpoint.route().delivery, reply.body) {
-            (Delivery::Streamed, Body::Pieces(pieces)) => {
-                let asker = who.clone();
-                let pieces = readers.admit(&asker, while_good(pieces, move || api.check_still(&who).is_ok()))?;
-                Ok(Reply { body: Body::Pieces(pieces), ..reply })
-            }
-            (_, body) => Ok(Reply { body, ..reply }),
-        }
+        let admitted = |pieces| {
+            let asker = who.clone();
+            readers.admit(&who, while_good(pieces, move || api.check_still(&asker).is_ok()))
+        };
+        let body = match (endpoint.route().delivery, reply.body) {
+            (Delivery::Streamed, Body::Pieces(pieces)) => Body::Pieces(admitted(pieces)?),
+            (Delivery::Streamed, Body::File(pieces)) => Body::File(admitted(pieces)?),
+            (_, body) => body,
+        };
+        Ok(Reply { body, ..reply })
     }
 }
 

@@ -29,6 +29,7 @@ pub use kinds::shelf::{By, Shelf};
 pub use kinds::{Reference, Resource, certificate_key, content_fixed, protected, token_key};
 
 use crate::records::enrolled::{Bound, TokenRecord};
+use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
     ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult,
 };
@@ -92,6 +93,8 @@ pub struct Model {
     pub seen: ByNode<SeenRecord>,
     /// The epochs of the store; `None`: it is in its first one.
     pub epoch_line: Option<Arc<Entry<EpochLine>>>,
+    /// The last backup, if any was made.
+    pub last_backup: Option<Arc<Entry<BackupRecord>>>,
     /// Join tokens, by id.
     pub tokens: OrdMap<String, Arc<Entry<TokenRecord>>>,
     /// Marks that order writes of different objects, each with the revision that wrote it last (see [`key::MARKS`]).
@@ -344,6 +347,9 @@ impl Model {
         } else if key == key::EPOCH_LINE.as_bytes() {
             let line = now.value.map(codec::decode).transpose()?;
             self.epoch_line = line.map(|record| Arc::new(Entry { record, written: now.written }));
+        } else if key == key::LAST_BACKUP.as_bytes() {
+            let last = now.value.map(codec::decode).transpose()?;
+            self.last_backup = last.map(|record| Arc::new(Entry { record, written: now.written }));
         } else if let Some(name) = key::read_resource_type(key) {
             set(&mut self.resource_types, name.to_owned(), now)?;
         } else if let Some(mark) = key::read_mark(key) {
@@ -387,8 +393,8 @@ const OF_NODES: [(&str, TakeRecord); 6] = [
 /// How the keys of all that the model holds begin.
 pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
-    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::EPOCH_LINE].into_iter().chain(key::MARKS);
-    [key::OBJECTS].into_iter().chain(of_nodes).chain(others)
+    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::EPOCH_LINE, key::LAST_BACKUP];
+    [key::OBJECTS].into_iter().chain(of_nodes).chain(others).chain(key::MARKS)
 }
 
 /// The tasks of which two records say something else.

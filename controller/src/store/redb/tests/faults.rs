@@ -205,7 +205,7 @@ async fn a_panic_while_opening_is_an_error_with_a_way_out() {
     };
     assert_eq!(
         refused.to_string(),
-        "the store /var/lib/stemma/store is damaged and was left as it is: put back a copy of /var/lib/stemma that was made while the controller was stopped"
+        "the store /var/lib/stemma/store is damaged and was left as it is: restore a backup (docs/backup.md) or put back a copy of /var/lib/stemma that was made while the controller was stopped"
     );
     assert_eq!(disk.bytes(), before);
 }

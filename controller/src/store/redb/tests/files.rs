@@ -43,7 +43,7 @@ async fn a_missing_file_is_not_made_by_opening_it() {
     assert_eq!(
         text(&error, &path),
         "there is no store at DIR/store.redb: for a new fleet make one with `stemma-controller init --data-dir DIR`, \
-         else put back a copy of DIR that was made while the controller was stopped"
+         else restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped"
     );
     assert!(!path.exists());
 }
@@ -61,7 +61,7 @@ async fn f11_a_cut_file_is_refused_and_left_as_it_is() {
         } else {
             "the store DIR/store.redb is damaged and was left as it is"
         };
-        let expected = format!("{expected}: put back a copy of DIR that was made while the controller was stopped");
+        let expected = format!("{expected}: restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped");
         assert_eq!(text(&error, &path), expected, "{length}");
         assert!(fs::read(&path).unwrap() == whole[..length], "{length}: it was written to");
     }
@@ -157,7 +157,7 @@ async fn f36_a_store_of_a_newer_version_is_refused_byte_for_byte_untouched() {
     set_version(&path, SCHEMA + 41);
     let expected = format!(
         "the store DIR/store.redb has schema version {} (written by stemma-controller 9.9.9), this program knows up to version {SCHEMA}; \
-         it was left untouched: run the newer stemma-controller, or put back a copy of DIR that was made while the controller was stopped",
+         it was left untouched: run the newer stemma-controller, or restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped",
         SCHEMA + 41
     );
     let closed = fs::read(&path).unwrap();
