@@ -1,11 +1,11 @@
 //! A controller and its agents, as `cargo xtask demo` and the README set them up.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::ports::Port;
@@ -25,12 +25,16 @@ pub struct Bound {
 /// A fleet below one temporary directory.
 pub struct Fleet {
     dir: tempfile::TempDir,
+    /// The controller's data directory.
+    data: PathBuf,
     controller: Option<Running>,
     bound: Bound,
     /// The configuration file that it is run with.
     config: Option<PathBuf>,
     /// Where agents are told that the controller is; `None` where it says itself.
     reached: Option<String>,
+    /// The words before each program of a host.
+    host: Vec<OsString>,
     /// What keeps the controller's ports free while it does not run.
     _ports: Option<[Port; 2]>,
 }
@@ -47,7 +51,7 @@ impl Fleet {
     /// # Errors
     /// When a program fails; its output is in the error.
     pub fn start() -> Result<Self> {
-        Self::begin_with(None)
+        Self::begin_with(None, &[])
     }
 
     /// The same with a configuration file of this text.
@@ -55,30 +59,60 @@ impl Fleet {
     /// # Errors
     /// As [`Fleet::start`].
     pub fn start_with(config: &str) -> Result<Self> {
-        Self::begin_with(Some(config))
+        Self::begin_with(Some(config), &[])
     }
 
-    fn begin_with(config: Option<&str>) -> Result<Self> {
+    /// The same, with a name by which hosts reach the controller.
+    ///
+    /// # Errors
+    /// As [`Fleet::start`].
+    pub fn start_named(name: &str, config: &str) -> Result<Self> {
+        Self::begin_with(Some(config), &["--name", name])
+    }
+
+    fn begin_with(config: Option<&str>, names: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
-        succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
+        let init = ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()];
+        succeed("stemma-controller", init.into_iter().chain(names.iter().map(OsStr::new)))?;
         let file = dir.path().join("controller.toml");
         let config = config.map(|text| std::fs::write(&file, text).map(|()| file)).transpose()?;
         let ports = [Port::free()?, Port::free()?];
         let [admin, agents] = ports.each_ref().map(|port| port.address().to_string());
         let (controller, bound) = run_controller(&[], &data, config.as_deref(), [&admin, &agents])?;
-        Ok(Self { dir, controller: Some(controller), bound, config, reached: None, _ports: Some(ports) })
+        Ok(Self {
+            dir,
+            data,
+            controller: Some(controller),
+            bound,
+            config,
+            reached: None,
+            host: Vec::new(),
+            _ports: Some(ports),
+        })
     }
 
     /// Around a controller that the test itself runs, with its data in `data` below the directory.
     #[must_use]
     pub fn around(dir: tempfile::TempDir, bound: Bound) -> Self {
-        Self { dir, controller: None, bound, config: None, reached: None, _ports: None }
+        let data = dir.path().join("data");
+        Self { dir, data, controller: None, bound, config: None, reached: None, host: Vec::new(), _ports: None }
     }
 
     /// Has agents that join from now on reach the controller by another address: a proxy's.
     pub fn reach_agents_by(&mut self, address: SocketAddr) {
         self.reached = Some(format!("https://{address}"));
+    }
+
+    /// Has agents that join from now on reach the controller by a name, at the port that it has.
+    pub fn reach_agents_by_name(&mut self, name: &str) {
+        let port = self.bound.agents.rsplit(':').next().unwrap_or_default();
+        self.reached = Some(format!("https://{name}:{port}"));
+    }
+
+    /// Has each agent that joins from now on join and start by another program, as [`Agent::start_under`].
+    pub fn hosts_under(&mut self, words: Vec<OsString>) {
+        self.host = words;
     }
 
     /// What the controller bound.
@@ -96,7 +130,7 @@ impl Fleet {
     /// The controller's data directory.
     #[must_use]
     pub fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.data.clone()
     }
 
     /// The admin's context file, written by `init`.
@@ -179,6 +213,17 @@ impl Fleet {
         Ok(())
     }
 
+    /// Starts the controller on another data directory and another address of the loopback, at the ports that it had.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn start_controller_in(&mut self, data: PathBuf, ip: &str) -> Result<()> {
+        let at = |url: &str| format!("https://{ip}:{}", url.rsplit(':').next().unwrap_or_default());
+        (self.bound.admin, self.bound.agents) = (at(&self.bound.admin), at(&self.bound.agents));
+        self.data = data;
+        self.start_controller()
+    }
+
     /// Runs the operator's command with this fleet's context.
     ///
     /// # Errors
@@ -235,9 +280,15 @@ impl Fleet {
             "--ca-hash",
             hash.trim(),
         ];
-        succeed("stemma-agent", arguments)?;
+        if self.host.is_empty() {
+            succeed("stemma-agent", arguments)?;
+        } else {
+            let joining = Running::start_under(&self.host, "stemma-agent", arguments)?;
+            let (is_joined, log) = joining.ended_with()?;
+            ensure!(is_joined, "stemma-agent join: {log}");
+        }
         let mut agent = Agent { root, running: None };
-        agent.start()?;
+        agent.start_under(&self.host)?;
         Ok(agent)
     }
 }

@@ -132,14 +132,16 @@ fn say_tests(options: &Options, runner: Runner) -> Result<()> {
 /// Programs of the system that tests need, each with what shows that it is there and the packages that bring it. Real clients are Python
 /// programs, and a bare Debian has Python without venv; `strace` shows what the agent asks of a disk, and lets disks fail; `faketime` brings
 /// the library by which a program's clock jumps; `curl` sends the examples of docs/api.md; `kill` stops and ends programs; `systemd-analyze`
-/// says how exposed a unit is; mmdebstrap makes the tree of the machines that `systemd-nspawn` boots.
-const PROGRAMS: [(&str, &[&str], &[&str]); 9] = [
+/// says how exposed a unit is; `age` reads what a backup's encryption writes, and the reverse; `unshare` gives hosts names of their own; mmdebstrap makes the tree of the machines that `systemd-nspawn` boots.
+const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),
     ("faketime", &["--version"], &["faketime"]),
     ("curl", &["--version"], &["curl"]),
     ("kill", &["-L"], &["procps"]),
     ("systemd-analyze", &["--version"], &["systemd"]),
+    ("age", &["--version"], &["age"]),
+    ("unshare", &["--version"], &["util-linux"]),
     ("systemd-nspawn", &["--version"], &["systemd-container"]),
     ("mmdebstrap", &["--version"], &["mmdebstrap"]),
     ("ip", &["-V"], &["iproute2"]),

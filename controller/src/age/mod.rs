@@ -35,7 +35,7 @@ pub enum AgeError {
     #[error("its encryption does not hold: {0}; it was cut or changed, so take another copy of it")]
     Damaged(&'static str),
     /// It is for others.
-    #[error("it is encrypted to none of the given identities: give the secret key of one of the recipients that it was made for")]
+    #[error("it is encrypted to none of the given identities: give the secret key of one of its recipients")]
     OtherIdentity,
 }
 

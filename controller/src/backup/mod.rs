@@ -22,7 +22,7 @@ pub use format::{BackupError, Head, Part, Reader};
 pub use restore::restore;
 pub use write::backup;
 
-use crate::ca::files;
+use crate::ca::{ISSUERS, files};
 use crate::init::Layout;
 use crate::records::fleet::FleetRecord;
 use crate::store::{Identity, KeyRange, PROGRAM, Query, Snapshot};
@@ -30,6 +30,31 @@ use format::Encoder;
 
 /// How many entries are read at once. Each has up to some megabytes.
 const PAGE: usize = 16;
+
+/// The issuers' keys that a backup lacks, since the service manager keeps them for the controller (systemd.exec(5), Credentials).
+struct MissingKeys(Vec<&'static str>);
+
+impl MissingKeys {
+    /// All, before a file was seen.
+    fn new() -> Self {
+        Self(ISSUERS.to_vec())
+    }
+
+    /// Takes note of a file that it has.
+    fn saw(&mut self, file: &str) {
+        self.0.retain(|name| file != format!("trust/{name}.key"));
+    }
+
+    /// What a person has to know of it.
+    fn said(&self) -> Option<String> {
+        let names: Vec<String> = self.0.iter().map(|name| format!("{name}.key")).collect();
+        let names = (!names.is_empty()).then(|| names.join(", "))?;
+        Some(format!(
+            "IT LACKS {names}, which the service manager keeps (docs/systemd.md): without them the fleet is not started again, so keep a copy \
+             of them elsewhere, for the directory trust or the new machine's credentials"
+        ))
+    }
+}
 
 /// What of a backup comes next.
 enum Stage {

@@ -13,7 +13,7 @@ use stemma_core::epoch::EpochLine;
 use stemma_wire::message::{Hash, hash_content};
 use uuid::Uuid;
 
-use super::{Head, Part, Reader};
+use super::{Head, MissingKeys, Part, Reader};
 use crate::age::{Decrypted, Identity, MAGIC};
 use crate::args::Restore;
 use crate::ca::files;
@@ -42,7 +42,7 @@ pub fn restore(args: &Restore) -> Result<()> {
     if directory.exists() {
         become_owner(&directory).with_context(|| format!("{}: nothing was changed", directory.display()))?;
     }
-    let (head, line) = from.check()?;
+    let Checked { head, line, missing } = from.check()?;
     files::make_directory(layout.directory())?;
     let making = tempfile::Builder::new().prefix(".restoring-").tempdir_in(layout.directory())?;
     std::fs::set_permissions(making.path(), std::fs::Permissions::from_mode(0o700))?;
@@ -65,6 +65,9 @@ pub fn restore(args: &Restore) -> Result<()> {
     )?;
     if damaged > 0 {
         writeln!(out, "{damaged} file bodies were damaged before they were backed up: apply their manifests again")?;
+    }
+    if let Some(said) = missing.said() {
+        writeln!(out, "{said}")?;
     }
     let place = args.place.shown();
     writeln!(out, "start it, look at it, then lead its hosts here: stemma-controller resume-fleet{place}")?;
@@ -95,6 +98,13 @@ fn check_empty(layout: &Layout) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// What a file is of that was read to its end.
+struct Checked {
+    head: Head,
+    line: EpochLine,
+    missing: MissingKeys,
 }
 
 /// The file of a backup, and who can decrypt it.
@@ -143,18 +153,21 @@ impl<'a> Sealed<'a> {
         Reader::begin(text).with_context(|| refused(self.path))
     }
 
-    /// Reads the whole file, and gives what it is of and its epochs.
-    fn check(&self) -> Result<(Head, EpochLine)> {
+    /// Reads the whole file.
+    fn check(&self) -> Result<Checked> {
         let (mut reader, head) = self.open()?;
         let mut line = EpochLine::first(head.epoch);
+        let mut missing = MissingKeys::new();
         while let Some(part) = reader.next_part().with_context(|| refused(self.path))? {
-            if let Part::Entry(entry) = part
-                && entry.key == key::EPOCH_LINE.as_bytes()
-            {
-                line = codec::decode(&entry.value).with_context(|| refused(self.path))?;
+            match part {
+                Part::Entry(entry) if entry.key == key::EPOCH_LINE.as_bytes() => {
+                    line = codec::decode(&entry.value).with_context(|| refused(self.path))?;
+                }
+                Part::Entry(_) => {}
+                Part::File { name, .. } => missing.saw(&name),
             }
         }
-        Ok((head, line))
+        Ok(Checked { head, line, missing })
     }
 }
 

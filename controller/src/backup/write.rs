@@ -10,7 +10,7 @@ use stemma_core::object::Timestamp;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::endpoint::Endpoint;
 
-use super::{Head, Part, Reader, pieces};
+use super::{Head, MissingKeys, Part, Reader, pieces};
 use crate::age::{Decrypted, Encrypted, FileKey, Recipient};
 use crate::args::Backup;
 use crate::asked::Asked;
@@ -24,6 +24,7 @@ struct Counted {
     head: Head,
     entries: u64,
     files: u64,
+    missing: MissingKeys,
 }
 
 /// What a backup is read from, and told that it was made.
@@ -63,7 +64,7 @@ pub fn backup(args: &Backup) -> Result<()> {
     let key = writing.finish()?;
     made.as_file().sync_all().with_context(|| shown.to_string())?;
     let counted = counted(made.reopen()?, key.as_ref()).context("what was written cannot be read back");
-    let Counted { head, entries, files } = counted?;
+    let Counted { head, entries, files, missing } = counted?;
     let bytes = made.as_file().metadata()?.len();
     made.persist_noclobber(&args.file).with_context(|| format!("{shown}: nothing was written"))?;
     File::open(parent)?.sync_all()?;
@@ -76,6 +77,9 @@ pub fn backup(args: &Backup) -> Result<()> {
     match recipients.len() {
         0 => writeln!(out, "IT IS NOT ENCRYPTED, and whoever reads it is the fleet: its keys are in it")?,
         count => writeln!(out, "encrypted to backup_recipients ({count}): the secret key of any of them reads it")?,
+    }
+    if let Some(said) = missing.said() {
+        writeln!(out, "{said}")?;
     }
     source.record(head.revision, bytes, key.is_some())
         .with_context(|| format!("{shown} is whole and stays, and that it was made could not be recorded"))
@@ -178,11 +182,14 @@ fn counted(file: File, key: Option<&FileKey>) -> Result<Counted> {
         Some(key) => Box::new(Decrypted::begin_with(file, key)?),
     };
     let (mut reader, head) = Reader::begin(text)?;
-    let mut counted = Counted { head, entries: 0, files: 0 };
+    let mut counted = Counted { head, entries: 0, files: 0, missing: MissingKeys::new() };
     while let Some(part) = reader.next_part()? {
         match part {
             Part::Entry(_) => counted.entries += 1,
-            Part::File { .. } => counted.files += 1,
+            Part::File { name, .. } => {
+                counted.files += 1;
+                counted.missing.saw(&name);
+            }
         }
     }
     Ok(counted)

@@ -70,7 +70,7 @@ pub struct Authority {
 }
 
 /// The issuers' names, as their files and subjects have them.
-const ISSUERS: [&str; 3] = ["agents", "admin", "signers"];
+pub(crate) const ISSUERS: [&str; 3] = ["agents", "admin", "signers"];
 
 impl Authority {
     /// Makes a root and three issuers, and writes them below `directory`, which must be there.

@@ -93,6 +93,35 @@ async fn x02_hosts_that_are_ahead_are_said_and_follow_in_another_epoch() {
 }
 
 #[tokio::test]
+async fn x02_how_old_the_last_backup_is_stands_in_the_metrics() {
+    let fleet = Fleet::start().await;
+    let age = || {
+        let metrics = fleet.parts().metrics.text_within(None);
+        let line = metrics.lines().find_map(|line| line.strip_prefix("stemma_backup_age_seconds "));
+        line.map(|age| age.parse::<u64>().unwrap())
+    };
+    assert_eq!((age(), &fleet.read("/v1/fleet").await["backup"]), (None, &json!(null)), "none was made");
+    let head = fleet.revision().await;
+    let made = |revision: u64| json!({"revision": revision, "bytes": 188_416, "encrypted": true});
+    let (status, refused) = fleet.ask(Method::POST, "/v1/backups", &made(head + 1)).await;
+    let sentence = format!("revision {} is ahead of the store's, which is {head}; nothing was changed", head + 1);
+    assert_eq!((status, &refused["error"]["message"]), (400, &json!(sentence)));
+    let (status, told) = fleet.ask(Method::POST, "/v1/backups?dry_run=true", &made(head)).await;
+    assert_eq!((status, age()), (200, None), "it is tried out: {told}");
+    let (status, told) = fleet.ask(Method::POST, "/v1/backups", &made(head)).await;
+    assert_eq!((status, &told["revision"], &told["encrypted"]), (200, &json!(head), &json!(true)), "{told}");
+    assert!(age().is_some_and(|age| age < 600), "{:?}", age());
+    fleet.clock.forward(90_000);
+    assert!(age().is_some_and(|age| (90_000..90_600).contains(&age)), "{:?}", age());
+    assert_eq!(fleet.read("/v1/fleet").await["backup"], told);
+    let audit = fleet.read("/v1/audit?limit=1000").await.to_string();
+    assert!(audit.contains(&format!("a backup of revision {head} was made, 188416 bytes, encrypted")), "{audit}");
+    // An admin's certificate is not enough for one: the keys of the fleet are in it.
+    let (status, refused) = fleet.ask(Method::GET, "/v1/backup", &json!(null)).await;
+    assert_eq!((status, &refused["error"]["type"]), (403, &json!("auth.forbidden")), "{refused}");
+}
+
+#[tokio::test]
 async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it() {
     let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
     let mut fleet = Fleet::start_with(|own| *own = options()).await;

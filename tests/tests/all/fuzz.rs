@@ -3,11 +3,14 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use stemma_agent::sync::read_files;
 use stemma_author::Reader;
+use stemma_controller::age::{Decrypted, Identity};
 use stemma_controller::args;
+use stemma_controller::backup;
 use stemma_controller::ca::csr;
 use stemma_controller::config::Config;
 use stemma_controller::handed::Handed;
@@ -240,6 +243,30 @@ fn files_of_a_host_and_of_a_program() {
         std::fs::write(file.path(), bytes).expect("a temporary file");
         checked(Config::load_with(&flags, &Handed::default()));
     });
+}
+
+#[test]
+fn backups_and_what_encrypts_them() {
+    let head = r#"{"fleet":{"fleet":"f","controller":"00000000-0000-0000-0000-000000000001","names":[]},"epoch":"00000000-0000-0000-0000-000000000002","base":0,"revision":9,"schema":1,"program":"p","at_s":7}"#;
+    let frame = |kind: u8, bytes: &[u8]| {
+        let length = u32::try_from(bytes.len()).expect("a short frame").to_be_bytes();
+        [&[kind][..], &length, bytes].concat()
+    };
+    let file = frame(3, b"\0\0\0\x06ca.pemx");
+    let whole = [&b"stemma-backup 1\n"[..], &frame(1, head.as_bytes()), &file, &frame(4, &[0; 32])].concat();
+    run("backup", &[whole], |bytes| {
+        let Some((mut reader, _)) = checked(backup::Reader::begin(bytes)) else { return };
+        while let Some(Some(_)) = checked(reader.next_part()) {}
+    });
+    let secret = "AGE-SECRET-KEY-190CQVWUPCWHXR6RUCTJCG2VVDCJQZHXH6R2H2SZ90UM3S9433QFSRU8HAX";
+    let identities = Identity::read_all(secret).expect("an identity");
+    let header = "age-encryption.org/v1\n-> X25519 nI37e/u3yp+S9sR7qeBYPw5/Vel3eQlAe/cGxYaQjQI\n\
+                  l1B6DvI4gFWCBp3W7wItyI7pPb5SGRsp1pA94tLckXQ\n--- NDJZiWwgcypOOXiCpkHFkqk+/NJiDZk5oM9P/j1010I\n";
+    run("age", &cases(&[&format!("{header}0123456789abcdef0123456789abcdef")]), |bytes| {
+        let Some(mut text) = checked(Decrypted::begin(bytes, &identities)) else { return };
+        checked(text.read_to_end(&mut Vec::new()));
+    });
+    run_text("age.keys", &[&format!("# a key\n{secret}\n")], |text| drop(checked(Identity::read_all(text))));
 }
 
 /// The calls whose bodies are made of chance: method, path, kind of body, and a body that is taken.

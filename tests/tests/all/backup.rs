@@ -1,0 +1,318 @@
+//! One file with all of a fleet: made of a running controller, encrypted, refused where a bit of it is another, and restored elsewhere (F31,
+//! F32): on a new directory and another address, from where the hosts are led on without a hand on any of them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::program::{eventually, file_contains, run};
+use stemma_tests::site::SITE;
+use stemma_tests::tool::is_there;
+
+/// A key pair of age, and the secret of another.
+const SECRET: &str = "AGE-SECRET-KEY-190CQVWUPCWHXR6RUCTJCG2VVDCJQZHXH6R2H2SZ90UM3S9433QFSRU8HAX";
+const PUBLIC: &str = "age1zdkzp7vjg5p6zw3amt3wv8p6nmvvm2e9npuxxkt4knz3htnxg4zqyt46h8";
+const OTHER: &str = "AGE-SECRET-KEY-14EZG4JRVF68YMMRY2U5HPRH5RPE6U7WXMLUYALMNXCYCJJRLPRJS2WX5PN";
+
+/// What a restored fleet has to answer as the one did that was backed up.
+const KEPT: [&str; 5] = [
+    "/v1/releases",
+    "/v1/clustertemplates",
+    "/v1/clusters/detail",
+    "/v1/clusters/prod/nodegroups",
+    "/v1/audit?limit=1000",
+];
+
+/// The name by which the hosts of the drill reach their controller.
+const NAME: &str = "controllers.stemma.test";
+/// How many there are.
+const HOSTS: usize = 20;
+
+/// What they are to be: a file of a label, and a command without a guard.
+const DRILL: &str = r#"
+kind: Release
+name: drill
+version: "1"
+roles: {all: {tags: [common]}}
+tags: {common: {}}
+tasks:
+  - {id: conf, type: file, tags: [common], parameters: {path: /etc/drill.conf, template: "tier {{ labels.tier }}\n"}}
+  - id: once
+    type: shell
+    tags: [common]
+    parameters: {script: 'mkdir -p "$STEMMA_ROOT/var/log" && echo ran >> "$STEMMA_ROOT/var/log/once.log"'}
+---
+{kind: Cluster, name: c, release: drill@1}
+---
+{kind: NodeGroup, cluster: c, name: g, roles: [all], labels: {tier: gold}}
+"#;
+
+/// Runs the controller's program: whether it ended well, and all that it said.
+fn controller(arguments: &[&str]) -> Result<(bool, String)> {
+    let output = run("stemma-controller", arguments)?;
+    Ok((output.status.success(), String::from_utf8([output.stdout, output.stderr].concat())?))
+}
+
+/// The same where it has to end well.
+fn done(arguments: &[&str]) -> Result<String> {
+    let (is_done, said) = controller(arguments)?;
+    ensure!(is_done, "{arguments:?}: {said}");
+    Ok(said)
+}
+
+/// The same where it has to refuse, and to say all of this.
+fn refused(arguments: &[&str], sentences: &[&str]) -> Result<()> {
+    let (is_done, said) = controller(arguments)?;
+    let says_all = sentences.iter().all(|sentence| said.contains(sentence));
+    ensure!(!is_done && says_all, "{arguments:?}: {said}\nnot: {sentences:?}");
+    Ok(())
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a temporary directory's name is text")
+}
+
+fn read(fleet: &Fleet, path: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&fleet.stemma(&["get", "--raw", path])?)?)
+}
+
+/// A metric without labels.
+fn metric(fleet: &Fleet, name: &str) -> Result<u64> {
+    let text = fleet.stemma(&["get", "--raw", "/metrics"])?;
+    let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|value| value.starts_with(' ')));
+    let value = line.with_context(|| format!("{name} in\n{text}"))?.rsplit(' ').next().context("a value")?;
+    Ok(value.parse()?)
+}
+
+/// A file of secret keys, as age-keygen leaves it.
+fn keys(path: &Path, secret: &str) -> Result<()> {
+    std::fs::write(path, format!("# created: 2026-11-27T08:00:00Z\n{secret}\n"))?;
+    Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?)
+}
+
+/// A copy of a file of which one bit is another.
+fn with_another_bit(of: &Path, at: usize, to: &Path) -> Result<()> {
+    let mut bytes = std::fs::read(of)?;
+    bytes[at] ^= 0x10;
+    Ok(std::fs::write(to, bytes)?)
+}
+
+#[test]
+fn x02_a_backup_of_a_live_service_holds_all_of_it() -> Result<()> {
+    let mut fleet = Fleet::start()?;
+    fleet.stemma(&["apply", "-f", SITE])?;
+    let data = fleet.data();
+    let path = |name: &str| fleet.dir().join(name);
+    let [busy, quiet, cut, other, made, new] = ["busy", "quiet", "cut", "other", "made", "restored"].map(path);
+    let back_up = |to: &Path| -> Result<()> {
+        let said = done(&["backup", text(to)?, "--data-dir", text(&data)?, "--unencrypted"])?;
+        ensure!(said.contains("checked\nIT IS NOT ENCRYPTED, and whoever reads it is the fleet"), "{said}");
+        ensure!(std::fs::metadata(to)?.permissions().mode() & 0o777 == 0o600, "others read it");
+        Ok(())
+    };
+    let writes = (0..10).map(|nth| fleet.begin(&["label", "nodegroup", "prod/frontends", &format!("tier=t{nth}")]));
+    let writes = writes.collect::<Result<Vec<_>>>()?;
+    back_up(&busy)?;
+    for write in writes {
+        let (is_done, log) = write.ended_with()?;
+        ensure!(is_done, "{log}");
+    }
+    let before = KEPT.map(|path| fleet.stemma(&["get", "--raw", path])).into_iter().collect::<Result<Vec<_>>>()?;
+    let revision = metric(&fleet, "stemma_store_revision")?;
+    back_up(&quiet)?;
+    let again = ["backup", text(&quiet)?, "--data-dir", text(&data)?, "--unencrypted"];
+    refused(&again, &["something is there already", "nothing was written"])?;
+    ensure!(metric(&fleet, "stemma_backup_age_seconds")? < 600, "it was made now");
+    let shown = read(&fleet, "/v1/fleet")?;
+    let bytes = std::fs::metadata(&quiet)?.len();
+    ensure!(shown["backup"]["revision"] == revision && shown["backup"]["bytes"] == bytes, "{shown}");
+    ensure!(shown["backup"]["encrypted"] == false && shown["waits"] == false, "{shown}");
+
+    let whole = std::fs::read(&quiet)?;
+    std::fs::write(&cut, &whole[..whole.len() / 2])?;
+    refused(&["restore", text(&cut)?, "--data-dir", text(&made)?], &["it was cut", "nothing was changed"])?;
+    with_another_bit(&quiet, whole.len() / 2, &other)?;
+    refused(&["restore", text(&other)?, "--data-dir", text(&made)?], &["nothing was changed"])?;
+    ensure!(!made.exists(), "nothing was made of what was refused");
+    let over_it = ["restore", text(&quiet)?, "--data-dir", text(&data)?];
+    refused(&over_it, &["there is a fleet here", "nothing was changed"])?;
+    done(&["restore", text(&busy)?, "--data-dir", text(&made)?])?;
+
+    fleet.kill_controller()?;
+    let said = done(&["restore", text(&quiet)?, "--data-dir", text(&new)?])?;
+    ensure!(said.contains(&format!("as of revision {revision}")), "{said}");
+    ensure!(said.contains(&format!("stemma-controller resume-fleet --data-dir {}", text(&new)?)), "{said}");
+    fleet.start_controller_in(new, "127.0.0.1")?;
+    for (path, before) in KEPT.iter().zip(&before) {
+        let now = fleet.stemma(&["get", "--raw", path])?;
+        ensure!(now == *before, "{path}:\n{now}\nbefore:\n{before}");
+    }
+    let shown = read(&fleet, "/v1/fleet")?;
+    let reason = format!("restored from a backup of revision {revision}");
+    ensure!(shown["waits"] == true && shown["reason"] == reason, "{shown}");
+    ensure!(shown["revision"].as_u64() > Some(revision + 999_999), "no revision that clients have read: {shown}");
+    fleet.stemma(&["label", "nodegroup", "prod/frontends", "tier=after"])?;
+
+    // The same of a controller that is stopped.
+    fleet.stop_controller()?;
+    let stopped = fleet.dir().join("stopped");
+    done(&["backup", text(&stopped)?, "--data-dir", text(&fleet.data())?, "--unencrypted"])?;
+    fleet.start_controller()?;
+    ensure!(metric(&fleet, "stemma_backup_age_seconds")? < 600, "it is recorded there as well");
+    Ok(())
+}
+
+#[test]
+fn x02_a_backup_is_encrypted_to_its_recipients_and_says_aloud_where_it_is_not() -> Result<()> {
+    let fleet = Fleet::start_with(&format!("backup_recipients = [\"{PUBLIC}\"]\n"))?;
+    fleet.stemma(&["apply", "-f", SITE])?;
+    let (data, configuration) = (fleet.data(), fleet.dir().join("controller.toml"));
+    let (data, configuration) = (text(&data)?, text(&configuration)?);
+    let path = |name: &str| fleet.dir().join(name);
+    let [file, changed, own, others] = ["fleet.backup", "changed", "own.key", "others.key"].map(path);
+    let to = text(&file)?;
+    // Nobody to encrypt to, and not told to do without: both commands, and nothing else.
+    let by_configuration = format!("stemma-controller backup {to} --config /etc/stemma/controller.toml");
+    let as_it_is = format!("stemma-controller backup {to} --data-dir {data} --unencrypted");
+    refused(&["backup", to, "--data-dir", data], &[&by_configuration, &as_it_is, "nothing was written"])?;
+    ensure!(!file.exists(), "nothing was written");
+
+    let said = done(&["backup", to, "--config", configuration, "--data-dir", data])?;
+    ensure!(said.contains("encrypted to backup_recipients (1)") && !said.contains("NOT ENCRYPTED"), "{said}");
+    let bytes = std::fs::read(&file)?;
+    ensure!(bytes.starts_with(b"age-encryption.org/v1\n-> X25519 "), "it is a file of age");
+    let holds = |words: &[u8]| bytes.windows(words.len()).any(|part| part == words);
+    ensure!(!holds(b"PRIVATE KEY") && !holds(b"stemma-backup"), "nothing of it stands there as it is");
+    let shown = read(&fleet, "/v1/fleet")?;
+    ensure!(shown["backup"]["encrypted"] == true, "{shown}");
+
+    keys(&own, SECRET)?;
+    keys(&others, OTHER)?;
+    let new = path("new");
+    let new = text(&new)?;
+    let restore = |file: &Path, key: Option<&Path>, sentences: &[&str]| -> Result<()> {
+        let key = key.map(text).transpose()?;
+        let by_key = key.into_iter().flat_map(|key| ["--identity", key]);
+        let words = ["restore", text(file)?, "--data-dir", new].into_iter().chain(by_key);
+        refused(&words.collect::<Vec<_>>(), sentences)
+    };
+    let command = format!("stemma-controller restore {to} --data-dir {new} --identity KEYFILE");
+    restore(&file, None, &["is encrypted", &command, "nothing was changed"])?;
+    restore(&file, Some(&others), &["to none of the given identities", "nothing was changed"])?;
+    with_another_bit(&file, bytes.len() / 2, &changed)?;
+    restore(&changed, Some(&own), &["it was cut or changed", "nothing was changed"])?;
+    let open = path("open.key");
+    std::fs::write(&open, SECRET)?;
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644))?;
+    restore(&file, Some(&open), &["others may read it", "chmod 0600"])?;
+    ensure!(!Path::new(new).exists(), "nothing was made of what was refused");
+    done(&["restore", to, "--data-dir", new, "--identity", text(&own)?])?;
+
+    // The program of Debian reads it, and what that one wrote is restored.
+    if is_there("age", &["--version"]) {
+        let [plain, again, from_plain, from_again] = ["plain", "again", "from-plain", "from-again"].map(path);
+        let none = path("none");
+        let age = |arguments: &[&str]| -> Result<()> {
+            let output = Command::new("age").args(arguments).output()?;
+            ensure!(output.status.success(), "age {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+            Ok(())
+        };
+        age(&["-d", "-i", text(&own)?, "-o", text(&plain)?, to])?;
+        done(&["restore", text(&plain)?, "--data-dir", text(&from_plain)?])?;
+        let with_a_key = ["restore", text(&plain)?, "--data-dir", text(&none)?, "--identity", text(&own)?];
+        refused(&with_a_key, &["is not encrypted: leave --identity out", "nothing was changed"])?;
+        age(&["-r", PUBLIC, "-o", text(&again)?, text(&plain)?])?;
+        done(&["restore", text(&again)?, "--data-dir", text(&from_again)?, "--identity", text(&own)?])?;
+    }
+    Ok(())
+}
+
+/// The hosts that stand in this state and are connected, by name.
+fn in_state(fleet: &Fleet, state: &str) -> Result<BTreeSet<String>> {
+    let all = read(fleet, "/v1/nodes/detail")?;
+    let nodes = all["nodes"].as_array().with_context(|| format!("a list: {all}"))?;
+    let stands = |node: &&Value| node["state"] == state && node["connected"] == true;
+    Ok(nodes.iter().filter(stands).map(|node| node["name"].as_str().unwrap_or_default().to_owned()).collect())
+}
+
+/// Waits until all hosts stand in a state and hold this tier.
+fn all_hold(fleet: &Fleet, agents: &[Agent], state: &str, tier: &str) -> Result<()> {
+    eventually(&format!("all hosts are {state}"), || {
+        let found = in_state(fleet, state)?;
+        ensure!(found.len() == HOSTS, "{found:?}\n{}", fleet.log());
+        Ok(())
+    })?;
+    let holds = |agent: &Agent| file_contains(&agent.path("etc/drill.conf"), &format!("tier {tier}\n"));
+    agents.iter().try_for_each(|agent| eventually("the file of a host", || holds(agent)))
+}
+
+/// The words that give a program names of its own: a file in the place of the system's, which says where the controller is.
+fn naming(hosts: &Path) -> Result<Vec<OsString>> {
+    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+    Ok(["unshare", "--mount", "sh", "-c", script, text(hosts)?].map(OsString::from).into())
+}
+
+#[test]
+fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_hand() -> Result<()> {
+    if !is_there("unshare", &["--mount", "true"]) {
+        return Ok(());
+    }
+    let mut fleet = Fleet::start_named(NAME, &format!("backup_recipients = [\"{PUBLIC}\"]\n"))?;
+    let path = |name: &str| fleet.dir().join(name);
+    let [manifest, hosts, file, key, new] = ["drill.yaml", "hosts", "fleet.backup", "own.key", "new-machine"].map(path);
+    let configuration = path("controller.toml");
+    std::fs::write(&manifest, DRILL)?;
+    std::fs::write(&hosts, format!("127.0.0.1 localhost {NAME}\n"))?;
+    keys(&key, SECRET)?;
+    fleet.stemma(&["apply", "-f", text(&manifest)?])?;
+    fleet.reach_agents_by_name(NAME);
+    fleet.hosts_under(naming(&hosts)?);
+    let agents = (1..=HOSTS).map(|nth| fleet.join(&format!("host-{nth}"), "c/g")).collect::<Result<Vec<_>>>()?;
+    all_hold(&fleet, &agents, "converged", "gold")?;
+    done(&["backup", text(&file)?, "--config", text(&configuration)?, "--data-dir", text(&fleet.data())?])?;
+
+    // Each host holds what came after the backup when the machine is lost, with its disk.
+    fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver"])?;
+    all_hold(&fleet, &agents, "converged", "silver")?;
+    fleet.kill_controller()?;
+    std::fs::remove_dir_all(fleet.data())?;
+
+    // Another machine with another address, which takes over the name.
+    done(&["restore", text(&file)?, "--data-dir", text(&new)?, "--identity", text(&key)?])?;
+    std::fs::write(&hosts, format!("127.0.0.1 localhost\n127.0.0.2 {NAME}\n"))?;
+    fleet.start_controller_in(new, "127.0.0.2")?;
+    eventually("all hosts are found to be ahead", || {
+        let shown = read(&fleet, "/v1/fleet")?;
+        ensure!(shown["waits"] == true && shown["ahead"]["nodes"] == HOSTS, "{shown}");
+        Ok(())
+    })?;
+    eventually("each says that it is not led", || {
+        let failed = in_state(&fleet, "failed")?;
+        ensure!(failed.len() == HOSTS, "{failed:?}");
+        Ok(())
+    })?;
+    ensure!(metric(&fleet, "stemma_nodes_ahead")? == HOSTS as u64, "so does the metric");
+    ensure!(metric(&fleet, "stemma_desired_sent_total")? == 0, "nothing is sent before somebody says so");
+    for agent in &agents {
+        file_contains(&agent.path("etc/drill.conf"), "tier silver\n")?;
+    }
+
+    let said = done(&["resume-fleet", "--data-dir", text(&fleet.data())?, "--yes", "--reason", "a drill"])?;
+    ensure!(said.contains("the store was restored from a backup"), "{said}");
+    all_hold(&fleet, &agents, "converged", "gold")?;
+    let shown = read(&fleet, "/v1/fleet")?;
+    let none_ahead = json!({"nodes": 0, "highest": null, "unknown_epochs": 0});
+    ensure!(shown["waits"] == false && shown["ahead"] == none_ahead, "{shown}");
+    for agent in &agents {
+        let ran = std::fs::read_to_string(agent.path("var/log/once.log"))?;
+        ensure!(ran == "ran\n", "what has run does not run again: {ran}");
+    }
+    // And they follow from there on.
+    fleet.stemma(&["label", "nodegroup", "c/g", "tier=bronze"])?;
+    all_hold(&fleet, &agents, "converged", "bronze")
+}
