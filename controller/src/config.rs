@@ -311,7 +311,7 @@ fn bound(
 
 fn recipients(texts: &[String]) -> Result<Vec<Recipient>, ConfigError> {
     let refused = |index| move |why| ConfigError::Recipient { index, why };
-    texts.iter().enumerate().map(|(index, text)| text.parse().map_err(refused(index))).collect()
+    texts.iter().enumerate().map(|(index, text)| text.parse::<Recipient>().map_err(refused(index))).collect()
 }
 
 fn admin_listen(text: &str) -> Result<AdminListen, ConfigError> {

@@ -5,7 +5,7 @@
 //! denied and not of what is allowed, because a store that came back from a backup does not know the certificates
 //! issued since, and must not cost those hosts their identity.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use stemma_wire::error::ErrorType;
@@ -14,6 +14,9 @@ use uuid::Uuid;
 
 use crate::records::enrolled::AgentRecord;
 use crate::store::Revision;
+
+/// So many nodes without a record are counted.
+const MOST_UNKNOWN: usize = 100_000;
 
 /// What is known of every agent's certificates, in memory, as of the store.
 #[derive(Debug, Default)]
@@ -25,6 +28,8 @@ pub struct Identities {
 struct Known {
     agents: HashMap<Uuid, Agent>,
     keys: HashMap<[u8; 32], Uuid>,
+    /// Nodes without a record of which certificates of ours were shown: they joined after the backup that the store was restored from.
+    unknown: HashSet<Uuid>,
 }
 
 #[derive(Debug)]
@@ -65,6 +70,7 @@ impl Identities {
         known.keys.extend(keys.iter().map(|key| (*key, node)));
         let renewable = record.renewable().collect();
         let (retired, over_s) = (record.retired, record.over_s());
+        known.unknown.remove(&node);
         known.agents.insert(node, Agent { written, renewable, retired, over_s, denied, keys });
     }
 
@@ -93,6 +99,11 @@ impl Identities {
         }
     }
 
+    /// How many nodes have shown a certificate of ours, since this process began, and have no record.
+    pub fn unknown(&self) -> usize {
+        self.read().unknown.len()
+    }
+
     /// Whose key this is, if it was ever in a certificate of ours.
     pub fn holder_of_key(&self, spki_sha256: &[u8; 32]) -> Option<Uuid> {
         self.read().keys.get(spki_sha256).copied()
@@ -107,7 +118,17 @@ impl Identities {
         let serial: Option<[u8; 16]> = (*identity.serial).try_into().ok();
         let known = self.read();
         // A node without a record was never enrolled here, or its record went with it.
-        let agent = known.agents.get(&node).filter(|agent| !agent.retired).ok_or(ErrorType::AuthRevoked)?;
+        let Some(agent) = known.agents.get(&node) else {
+            let is_noted = known.unknown.contains(&node);
+            drop(known);
+            if !is_noted {
+                self.note_unknown(node);
+            }
+            return Err(ErrorType::AuthRevoked);
+        };
+        if agent.retired {
+            return Err(ErrorType::AuthRevoked);
+        }
         if serial.is_none_or(|serial| agent.denied.contains(&serial)) {
             return Err(ErrorType::AuthRevoked);
         }
@@ -118,6 +139,14 @@ impl Identities {
             Ok(Access::RenewOnly(node))
         } else {
             Err(ErrorType::CertificateSuperseded)
+        }
+    }
+
+    fn note_unknown(&self, node: Uuid) {
+        let mut known = self.write();
+        // It may have joined meanwhile.
+        if known.unknown.len() < MOST_UNKNOWN && !known.agents.contains_key(&node) {
+            known.unknown.insert(node);
         }
     }
 
@@ -173,9 +202,11 @@ mod tests {
             expired: false,
         };
         let identities = Identities::default();
+        assert_eq!((identities.judge(&identity, 10), identities.unknown()), (Err(ErrorType::AuthRevoked), 1), "no record");
         identities.put(node, &AgentRecord { retired: true, ..joined.clone() }, Revision::new(9));
         identities.put(node, &joined, Revision::new(8));
         assert_eq!(identities.judge(&identity, 10), Err(ErrorType::AuthRevoked));
+        assert_eq!(identities.unknown(), 0, "a node that was deleted is known");
         assert!(!identities.is_enrolled(node));
         identities.put(node, &joined, Revision::new(10));
         assert_eq!(identities.judge(&identity, 10), Ok(Access::Good(node)));

@@ -42,6 +42,14 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
          copy. In another epoch they follow it again: each applies what the store says now, and what was written after the copy is lost."
         )?;
     }
+    let unknown = number(&fleet["unknown_hosts"]);
+    if unknown > 0 {
+        writeln!(
+            out,
+            "{unknown} more hosts have certificates of this fleet and are none of its nodes: they joined after the copy was made. They are \
+             refused; on each of them run stemma-agent leave, and join it again with a new token."
+        )?;
+    }
     if !args.yes && !agreed(&mut out)? {
         bail!("nothing was changed");
     }

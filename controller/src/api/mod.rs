@@ -28,6 +28,7 @@ use crate::ca::{Authority, ServerName};
 use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
 use crate::enrol::Guesses;
+use crate::identity::Identities;
 use crate::init::Layout;
 use crate::metrics::Metrics;
 use crate::reconcile::Reconciler;
@@ -79,6 +80,8 @@ pub struct Api {
     pub first_admin: Option<Arc<PrincipalSpec>>,
     /// The cluster to which whoever asks is bound.
     pub within: Option<ClusterId>,
+    /// Which hosts are known; none in a test without agents.
+    pub identities: Option<Arc<Identities>>,
     /// Where the data is; none in a test without a data directory.
     pub layout: Option<Layout>,
 }

@@ -42,7 +42,8 @@ impl MissingKeys {
 
     /// Takes note of a file that it has.
     fn saw(&mut self, file: &str) {
-        self.0.retain(|name| file != format!("trust/{name}.key"));
+        let key = file.strip_prefix("trust/").and_then(|name| name.strip_suffix(".key"));
+        self.0.retain(|name| key != Some(*name));
     }
 
     /// What a person has to know of it.

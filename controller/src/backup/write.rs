@@ -36,7 +36,7 @@ enum Source {
 }
 
 /// The file as it is written.
-enum Writing<W: Write> {
+enum Writing<W> {
     Plain(W),
     Encrypted(Encrypted<W>, FileKey),
 }

@@ -108,6 +108,7 @@ impl Served {
             guesses: Arc::default(),
             first_admin: None,
             within: None,
+            identities: None,
             layout: None,
         };
         Self { api: Arc::new(api), _directory: directory }

@@ -53,7 +53,7 @@ pub(super) fn show(api: &Api, _: &Request) -> Reply {
             let ahead = ahead(&model, None);
             Reply::ok(json!({"epoch": Uuid::nil(), "revision": revision, "ahead": ahead, "backup": backup}))
         }
-        Some(desired) => Reply::ok(shown(&model, desired, &line(&model, desired))),
+        Some(desired) => Reply::ok(shown(api, &model, desired, &line(&model, desired))),
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
         } else {
             present
         };
-        let mut body = shown(model, desired, &next);
+        let mut body = shown(api, model, desired, &next);
         body["resumed"] = is_resumed.into();
         Ok(Decision { draft, answer: Answer::json(200, body) })
     };
@@ -145,11 +145,17 @@ fn line(model: &Model, desired: &DesiredTable) -> EpochLine {
     model.epoch_line.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |line| line.record.clone())
 }
 
-fn shown(model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
+fn shown(api: &Api, model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
     json!({
         "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
-        "ahead": ahead(model, Some((desired, line))), "backup": last_backup(model),
+        "ahead": ahead(model, Some((desired, line))), "unknown_hosts": unknown_hosts(api, model), "backup": last_backup(model),
     })
+}
+
+/// How many hosts came that the store does not know; null for who is bound to a cluster, since they are of none.
+fn unknown_hosts(api: &Api, model: &Model) -> Value {
+    let identities = api.identities.as_ref().filter(|_| model.within.is_none());
+    identities.map_or(Value::Null, |identities| identities.unknown().into())
 }
 
 /// The last backup; null before the first, and for who is bound to a cluster: it is of the whole fleet.
