@@ -70,7 +70,7 @@ impl Asked {
         let answer = self.client.stream(request, async |piece: Bytes| sink(&piece));
         match self.runtime.block_on(answer) {
             Err(error) if error.outcome() == RequestOutcome::NotSent => Ok(false),
-            Err(error) => Err(error).context("the running controller gave no whole answer"),
+            Err(error) => Err(error).context("the running controller gave no whole answer (does it know you as root?)"),
             Ok(answer) => taken(&answer).map(|_| true),
         }
     }

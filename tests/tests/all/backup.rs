@@ -279,6 +279,7 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
     // Each host holds what came after the backup when the machine is lost, with its disk.
     fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver"])?;
     all_hold(&fleet, &agents, "converged", "silver")?;
+    let _late = fleet.join("joined-late", "c/g")?;
     fleet.kill_controller()?;
     std::fs::remove_dir_all(fleet.data())?;
 
@@ -312,7 +313,13 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
         let ran = std::fs::read_to_string(agent.path("var/log/once.log"))?;
         ensure!(ran == "ran\n", "what has run does not run again: {ran}");
     }
-    // And they follow from there on.
+    // The one that joined after the backup is counted, and not taken in.
+    eventually("a host that is unknown is counted", || {
+        let shown = read(&fleet, "/v1/fleet")?;
+        ensure!(shown["unknown_hosts"] == 1, "{shown}");
+        Ok(())
+    })?;
+    // And the others follow from there on.
     fleet.stemma(&["label", "nodegroup", "c/g", "tier=bronze"])?;
     all_hold(&fleet, &agents, "converged", "bronze")
 }
