@@ -132,7 +132,8 @@ fn say_tests(options: &Options, runner: Runner) -> Result<()> {
 /// Programs of the system that tests need, each with what shows that it is there and the packages that bring it. Real clients are Python
 /// programs, and a bare Debian has Python without venv; `strace` shows what the agent asks of a disk, and lets disks fail; `faketime` brings
 /// the library by which a program's clock jumps; `curl` sends the examples of docs/api.md; `kill` stops and ends programs; `systemd-analyze`
-/// says how exposed a unit is; `age` reads what a backup's encryption writes, and the reverse; `unshare` gives hosts names of their own; mmdebstrap makes the tree of the machines that `systemd-nspawn` boots.
+/// says how exposed a unit is; `age` decrypts backups, and encrypts such as are restored; `unshare` gives hosts a name that leads elsewhere
+/// later; mmdebstrap makes the tree of the machines that `systemd-nspawn` boots.
 const PROGRAMS: [(&str, &[&str], &[&str]); 11] = [
     ("python3", &["-c", "import venv, ensurepip"], &["python3", "python3-venv"]),
     ("strace", &["-V"], &["strace"]),

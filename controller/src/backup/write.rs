@@ -81,8 +81,8 @@ pub fn backup(args: &Backup) -> Result<()> {
     if let Some(said) = missing.said() {
         writeln!(out, "{said}")?;
     }
-    source.record(head.revision, bytes, key.is_some())
-        .with_context(|| format!("{shown} is whole and stays, and that it was made could not be recorded"))
+    let recorded = source.record(head.revision, bytes, key.is_some());
+    recorded.with_context(|| format!("{shown} is whole and stays, and that it was made could not be recorded"))
 }
 
 /// What to do where a backup would be encrypted to nobody.
