@@ -2,7 +2,7 @@
 //!
 //! Of the format there is what a backup needs: X25519 recipients, and the payload in its chunks. The cryptography is ring's and
 //! x25519-dalek's. The crate `age` was looked at (0.12.1): beside these it brings passphrases, plugins, NIST's curves, lattices and a framework
-//! of translations, 87 crates that nothing else here needs, for a format that does not change. What is armored, or encrypted to a passphrase,
+//! of translations, 74 crates that nothing else here needs, for a format that does not change. What is armored, or encrypted to a passphrase,
 //! `age -d` decrypts before it is restored.
 
 mod header;
