@@ -47,6 +47,17 @@ impl Fleet {
         open.map(|(tag, node)| (tag.clone(), *node)).collect()
     }
 
+    /// Whether somebody chose who holds a tag: the cluster, or a stored choice. Otherwise it is the first by name, or nobody.
+    pub fn is_chosen(&self, id: ClusterId, tag: &TagName) -> bool {
+        let chosen = || {
+            let (entry, holder) = (self.clusters.get(&id)?, self.holder(id, tag.as_str())?);
+            let named = self.named_primary(id, tag.as_str()).and_then(|name| self.node_named(name));
+            let stored = entry.chosen.get(tag).map(|chosen| chosen.spec.node);
+            Some(named.is_some_and(|node| node.id() == holder) || stored == Some(holder))
+        };
+        chosen().unwrap_or(false)
+    }
+
     /// Whether a node of the cluster has a tag that has a primary, and so could hold it.
     pub fn could_hold(&self, id: ClusterId, tag: &TagName, node: NodeId) -> bool {
         let candidates = self.clusters.get(&id).and_then(|entry| entry.candidates.get(tag));
