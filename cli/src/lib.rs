@@ -34,7 +34,7 @@ use api::Api;
 use args::{Args, Catalog, Command, Explained, Kind, Mode, Named, Release, Subject, Token};
 use command::each::Objects;
 use command::import::Import;
-use command::{access, apply, describe, label, node, question, token, watch, write};
+use command::{access, apply, describe, label, node, primary, question, token, watch, write};
 use exit::Exit;
 
 /// The commands that write nothing.
@@ -52,6 +52,7 @@ const QUESTIONS: &[&[&str]] = &[
     &["explain"],
     &["trait", "list"],
     &["tag", "list"],
+    &["primary", "show"],
     &["token", "list"],
     &["token", "ca-hash"],
     &["principal", "list"],
@@ -206,6 +207,7 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
         }
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
+        Command::Primary(what) => primary::primary(api, what, output).await,
         Command::Token(what) => token::token(api, global, what).await,
         Command::Principal(what) => access::principal(api, global, what).await,
         Command::Cert(what) => access::cert(api, global, what).await,
@@ -244,6 +246,7 @@ async fn change(api: &mut Api, global: &args::Global, command: Command) -> Resul
         Command::Trait(what) => node::traits(api, what, output).await,
         Command::Role(what) => node::role(api, what, output).await,
         Command::Tag(what) => write::tag(api, what, output).await,
+        Command::Primary(what) => primary::primary(api, what, output).await,
         Command::Token(what) => token::token(api, global, what).await,
         Command::Principal(what) => access::principal(api, global, what).await,
         Command::Cert(what) => access::cert(api, global, what).await,
@@ -295,6 +298,8 @@ mod tests {
             &["trait", "add", "n1", "CUSTOM_A", ""],
             &["role", "add", "n1", ""],
             &["tag", "delete", "", "--cluster", "c"],
+            &["primary", "show", ""],
+            &["primary", "set", "c", "t", ""],
             &["principal", "delete", ""],
             &["principal", "token", "revoke", "admin", ""],
             &["cert", "revoke", ""],

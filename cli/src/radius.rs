@@ -111,6 +111,23 @@ pub(crate) fn lost_labels(answer: &Value) -> Option<String> {
     (!all.is_empty()).then(|| format!("hosts lose the labels {}", printable(&all.join(", "))))
 }
 
+/// Which primaries a write moves, a sentence each.
+pub(crate) fn moved_primaries(answer: &Value) -> Vec<String> {
+    let rows = answer.get("moved_primaries").and_then(Value::as_array).into_iter().flatten();
+    let sentence = |row: &Value| {
+        let text = |field: &str| printable(row.get(field).and_then(Value::as_str).unwrap_or_default());
+        if let Some(more) = row.get("left_out") {
+            return format!("{more} more primaries move");
+        }
+        let (tag, cluster, from) = (text("tag"), text("cluster"), text("from"));
+        match row.get("to").filter(|to| !to.is_null()) {
+            Some(_) => format!("the primary of tag {tag} in cluster {cluster} moves from {from} to {}", text("to")),
+            None => format!("nobody holds tag {tag} of cluster {cluster} as primary any more; {from} did"),
+        }
+    };
+    rows.map(sentence).collect()
+}
+
 /// Asks the person at the terminal; where there is none, says what to say instead.
 fn ask(what: &str, instead: &str) -> Result<()> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
@@ -129,6 +146,21 @@ fn ask(what: &str, instead: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn x07_each_primary_that_moves_is_a_sentence() {
+        let answer = serde_json::json!({"moved_primaries": [
+            {"cluster": "prod", "tag": "mysql", "from": "db-1", "to": "db-2"},
+            {"cluster": "prod", "tag": "redis", "from": "db-1", "to": null}, {"left_out": 7},
+        ]});
+        let said = [
+            "the primary of tag mysql in cluster prod moves from db-1 to db-2",
+            "nobody holds tag redis of cluster prod as primary any more; db-1 did",
+            "7 more primaries move",
+        ];
+        assert_eq!(moved_primaries(&answer), said);
+        assert!(moved_primaries(&serde_json::json!({"moved_primaries": []})).is_empty());
+    }
 
     #[test]
     fn a_write_is_bounded_by_what_was_said() {

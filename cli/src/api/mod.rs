@@ -6,7 +6,7 @@ mod patience;
 mod refusal;
 mod trust;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::args::Global;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::shell_word;
-use crate::radius::{Radius, lost_labels};
+use crate::radius::{Radius, lost_labels, moved_primaries};
 
 /// A write to a row of the endpoint table, before it is sent.
 #[derive(Clone, Debug)]
@@ -89,6 +89,11 @@ impl Write {
         Self { path: with_term(&self.path, "force=false"), overwriting: Some(with_overwrite(given)), ..self }
     }
 
+    /// The write, with one more term of its query.
+    pub(crate) fn with_term(self, term: &str) -> Self {
+        Self { path: with_term(&self.path, term), ..self }
+    }
+
     /// The write, with the files that it names: they are sent once it was decided and before it is made, so one that is refused
     /// sends none.
     pub(crate) fn with_files(self, files: BTreeMap<String, PathBuf>) -> Self {
@@ -139,6 +144,10 @@ pub(crate) struct Api {
     radius: Radius,
     /// The writes that were made so far, each in a word.
     made: Vec<String>,
+    /// What was said of primaries that move.
+    moves: BTreeSet<String>,
+    /// A write that was made moved one, so what was decided of others before it may no longer be so.
+    has_moved: bool,
 }
 
 impl Api {
@@ -160,6 +169,8 @@ impl Api {
             reason: reason.transpose().context("--reason takes one line of text")?,
             radius: Radius::of(global),
             made: Vec::new(),
+            moves: BTreeSet::new(),
+            has_moved: false,
         })
     }
 
@@ -246,7 +257,7 @@ impl Api {
     }
 
     /// Has a write decided and not made, where its row can do that: its answer, and how many hosts it reaches. Labels that hosts lose
-    /// are told.
+    /// are told, and primaries that move.
     ///
     /// # Errors
     /// [`Refusal`], or why nothing came of it.
@@ -259,11 +270,34 @@ impl Api {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
             eprintln!("warning: {about}{lost}");
         }
+        self.tell_moves(&tried);
         match tried.get("hosts").and_then(Value::as_array) {
             Some(named) => self.radius.named.extend(named.iter().filter_map(Value::as_str).map(str::to_owned)),
             None => self.radius.counted += hosts,
         }
         Ok((tried, hosts))
+    }
+
+    /// Says which primaries a write moves, each once.
+    fn tell_moves(&mut self, answer: &Value) {
+        for sentence in moved_primaries(answer) {
+            if self.moves.insert(sentence.clone()) {
+                eprintln!("warning: {sentence}");
+            }
+        }
+    }
+
+    /// Has a write that was decided already decided again, where another one that was made since has moved a primary: what it moves now is
+    /// told before it is made.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub(crate) async fn tell_moves_again(&mut self, write: &Write) -> Result<()> {
+        if self.has_moved && write.row.has_dry_run() {
+            let (tried, _) = self.try_out(write).await?;
+            self.tell_moves(&tried);
+        }
+        Ok(())
     }
 
     /// Checks that writes may reach so many hosts; a person at a terminal is asked.
@@ -321,7 +355,10 @@ impl Api {
             Err(error) => return Err(self.unsent(&error)),
         };
         warn(&answer);
-        parsed(&checked(answer, write, &path)?)
+        let made = parsed(&checked(answer, write, &path)?)?;
+        self.has_moved |= !moved_primaries(&made).is_empty();
+        self.tell_moves(&made);
+        Ok(made)
     }
 
     /// Sends a request, and again as it is (under the same key) while the controller says that it is busy.

@@ -14,7 +14,7 @@ pub(crate) use access::{Cert, Handover, NewPrincipal, Principal, PrincipalChange
 pub(crate) use catalog::{Catalog, Explained, Mode};
 pub(crate) use events::{Condition, EventClass, EventsAsked, Waited};
 pub(crate) use node::{
-    NodeVerb, Nodes, NodesAndNames, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
+    NodeVerb, Nodes, NodesAndNames, Primary, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
 };
 pub(crate) use object::{Create, Filter, Kind, Named, NewLabels, Pausing, Selection, Subject, Wanted};
 
@@ -197,6 +197,9 @@ pub(crate) enum Command {
     /// Tags: user-defined ones, and a node's.
     #[command(subcommand)]
     Tag(Tag),
+    /// Who holds the tags of a cluster as primary.
+    #[command(subcommand)]
+    Primary(Primary),
     /// The task library.
     #[command(subcommand)]
     Release(Release),
@@ -230,6 +233,7 @@ impl Command {
             | Self::Catalog(Catalog::Import { .. }) => true,
             Self::Trait(what) => !matches!(what, Trait::List { .. }),
             Self::Tag(what) => !matches!(what, Tag::List { .. }),
+            Self::Primary(what) => !matches!(what, Primary::Show { .. }),
             Self::Token(what) => !matches!(what, Token::List | Token::CaHash),
             Self::Principal(what) => what.writes(),
             Self::Cert(what) => what.writes(),

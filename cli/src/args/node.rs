@@ -11,8 +11,14 @@ use super::Selection;
 /// What is done to nodes as they are.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeVerb {
-    /// Take them out of budgets, barriers and primaries.
-    Park(Nodes),
+    /// Take them out of budgets and barriers. They keep what they hold as primary.
+    Park {
+        #[command(flatten)]
+        nodes: Nodes,
+        /// Give what they hold as primary to the next node by name.
+        #[arg(long)]
+        release_primary: bool,
+    },
     /// Take them back in.
     Unpark(Nodes),
     /// Keep the task sets that they have, while labels flow; `--reason` says why.
@@ -184,6 +190,19 @@ pub(crate) enum Tag {
     Assign(NodesAndNames),
     /// Unassign tags of nodes: of each node all or none.
     Unassign(NodesAndNames),
+}
+
+/// Primaries.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Primary {
+    /// Who holds each tag of a cluster that has a primary, and why.
+    Show {
+        cluster: String,
+        /// This tag alone.
+        tag: Option<String>,
+    },
+    /// Give a tag of a cluster to a node as primary.
+    Set { cluster: String, tag: String, node: String },
 }
 
 /// The task library.

@@ -71,7 +71,7 @@ impl Done<'_> {
             object["kind"] = self.kind.into();
             object["name"] = self.name.into();
         }
-        for told in ["changes", "lost_labels"] {
+        for told in ["changes", "lost_labels", "moved_primaries"] {
             if let Some(value) = self.answer.get(told) {
                 object[told] = value.clone();
             }

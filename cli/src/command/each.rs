@@ -291,6 +291,7 @@ async fn carry_out<'a>(
     let writes = if is_to_be_made { &step.writes[..] } else { &[] };
     let mut answer = if is_to_be_made { Value::Null } else { step.answer };
     for (at, write) in writes.iter().enumerate() {
+        api.tell_moves_again(write).await.map_err(|error| after(error, &writes[..at]))?;
         let made = api.make(write).await.map_err(|error| after(error, &writes[..at]))?;
         answer = after_changes(&answer, made);
     }

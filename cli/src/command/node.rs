@@ -153,14 +153,16 @@ async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Out
 /// `node`.
 pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, output: Output) -> Result<()> {
     match what {
-        NodeVerb::Park(nodes) => {
-            let parked =
-                Becoming { field: "parked", value: true.into(), is: "parked", already: Some("parked already") };
+        NodeVerb::Park { nodes, release_primary } => {
+            // Also of a node that is parked already what it holds is given away.
+            let already = (!release_primary).then_some("parked already");
+            let parked = Becoming { field: "parked", value: true.into(), is: "parked", already, release_primary };
             set(api, &nodes, parked, output).await
         }
         NodeVerb::Unpark(nodes) => {
-            let unparked =
-                Becoming { field: "parked", value: false.into(), is: "no longer parked", already: Some("not parked") };
+            let already = Some("not parked");
+            let is = "no longer parked";
+            let unparked = Becoming { field: "parked", value: false.into(), is, already, release_primary: false };
             set(api, &nodes, unparked, output).await
         }
         NodeVerb::Hold { nodes, until, duration } => {
@@ -170,10 +172,13 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
             let until = end(until.as_deref(), duration)?;
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
             let value = json!({"until": until, "reason": reason});
-            set(api, &nodes, Becoming { field: "hold", value, is: &held, already: None }, output).await
+            let held = Becoming { field: "hold", value, is: &held, already: None, release_primary: false };
+            set(api, &nodes, held, output).await
         }
         NodeVerb::Unhold(nodes) => {
-            let free = Becoming { field: "hold", value: Value::Null, is: "no longer held", already: Some("not held") };
+            let already = Some("not held");
+            let is = "no longer held";
+            let free = Becoming { field: "hold", value: Value::Null, is, already, release_primary: false };
             set(api, &nodes, free, output).await
         }
         NodeVerb::Move { mut words, out, selection, overwrite } => {
@@ -199,6 +204,8 @@ struct Becoming<'a> {
     is: &'a str,
     /// What is said of a node that is so already, of which nothing is written.
     already: Option<&'static str>,
+    /// Whether what the node holds as primary is given to the next one.
+    release_primary: bool,
 }
 
 /// Makes the same of each node.
@@ -211,8 +218,9 @@ async fn set(api: &mut Api, what: &Nodes, becomes: Becoming<'_>, output: Output)
                 return Ok(Step::nothing(format!("{node} is {already}"), present));
             }
         }
-        let write = edit(node, &json!({becomes.field: becomes.value}))?.overwriting(what.overwrite);
-        Ok(Step::of(write, format!("{node} is {}", becomes.is)))
+        let write = edit(node, &json!({becomes.field: becomes.value}))?;
+        let write = if becomes.release_primary { write.with_term("release_primary=true") } else { write };
+        Ok(Step::of(write.overwriting(what.overwrite), format!("{node} is {}", becomes.is)))
     };
     each(api, &nodes, output, plan).await
 }

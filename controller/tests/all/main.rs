@@ -20,6 +20,7 @@ mod events;
 mod held;
 mod instance;
 mod noticed;
+mod primaries;
 mod principals;
 mod restored;
 mod said_on_host;

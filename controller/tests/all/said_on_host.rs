@@ -180,7 +180,7 @@ async fn s39_a_host_that_switches_what_it_says_is_written_at_a_pace_and_in_the_e
 }
 
 #[tokio::test]
-async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_after_a_restart() {
+async fn x07_a_node_parked_on_its_host_stands_outside_barriers_and_keeps_its_primary_also_after_a_restart() {
     let mut fleet = Fleet::start_with(|own| *own = options()).await;
     fleet.apply(site()).await;
     let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
@@ -194,6 +194,7 @@ async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_af
     assert_eq!((&waits[0]["task"], &waits[0]["selector"]), (&json!("a"), &json!("tags x")));
     let named = waits[0]["waits_for"].as_array().unwrap();
     assert!(named.contains(&why("n1")) && named.contains(&why("n3")), "{waits}");
+    settle(&fleet).await;
 
     for (host, reason) in [(&mut one, "repair"), (&mut three, "move")] {
         host.local = LocalState { parked: Some(reason.to_owned()), ..LocalState::default() };
@@ -206,14 +207,15 @@ async fn a_node_parked_on_its_host_stands_outside_barriers_and_primaries_also_af
     assert!(node["findings"].to_string().contains("it is parked on its host (repair)"), "{node}");
     three.local = LocalState::default();
     three.news(0).await;
-    until(&fleet, "/v1/nodes/n3", |node| node["primary_tags"] == json!(["x"])).await;
-    until(&fleet, "/v1/nodes/n1", |node| node["primary_tags"] == json!([])).await;
+    settle(&fleet).await;
+    let (first, third) = (fleet.read("/v1/nodes/n1").await, fleet.read("/v1/nodes/n3").await);
+    assert_eq!((&first["primary_tags"], &third["primary_tags"]), (&json!(["x"]), &json!([])), "it keeps what it holds");
+    assert!(first["findings"].to_string().contains("primary.parked"), "{first}");
     three.local = LocalState { parked: Some("move".to_owned()), ..LocalState::default() };
     three.news(0).await;
     assert_eq!(open(&mut two, 1).await, ["a"]);
 
     // Said again and again, and after a restart, it writes nothing, and decides the same.
-    until(&fleet, "/v1/nodes/n3", |node| node["primary_tags"] == json!([])).await;
     settle(&fleet).await;
     let before = fleet.revision().await;
     one.news(0).await;

@@ -89,7 +89,7 @@ pub mod rule {
         Warning LABEL_IDLE_NULL "label.idle_null" in "labels": "A label is null where nothing is merged.";
         Warning MASTER_ABSENT "master.absent": "Tasks fall to master, and no node has that name.";
         Error NODE_INCOMPLETE "node.incomplete": "Something above a node is missing.";
-        Info PRIMARY_HELD "primary.held" in "primaries": "A primary is named, and another node holds the tag.";
+        Warning PRIMARY_PARKED "primary.parked": "A node that is parked holds a tag as primary.";
         Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named that cannot hold its tag.";
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";

@@ -15,6 +15,7 @@ mod cli_audit;
 mod cli_completion;
 mod cli_directories;
 mod cli_lists;
+mod cli_primaries;
 mod cli_several;
 mod cli_states;
 mod clients;

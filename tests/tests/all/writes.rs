@@ -47,6 +47,7 @@ fn writes() -> Vec<(&'static str, String, Value)> {
         ("DELETE", "/v1/nodes/web-1/tags/other".into(), Value::Null),
     ];
     all.extend(uses());
+    all.extend(primaries());
     all.extend(catalogued());
     all.extend(inspected());
     all.extend(let_in());
@@ -77,8 +78,10 @@ fn writes() -> Vec<(&'static str, String, Value)> {
 }
 
 /// What `writes` names: objects, their roles and resource class.
-const NAMES: [&str; 16] =
-    ["site", "base", "next", "prod", "web", "web-1", "web-2", "ada", "bob", "a1", "a2", "a3", "r1", "r2", "N", "small"];
+const NAMES: [&str; 19] = [
+    "site", "base", "next", "prod", "web", "web-1", "web-2", "ada", "bob", "a1", "a2", "a3", "r1", "r2", "N", "small",
+    "pair", "p1", "p2",
+];
 
 /// Where inspection rules stand.
 pub(crate) const RULES: &str = "/v1/inspection_rules";
@@ -121,6 +124,25 @@ fn uses() -> Vec<(&'static str, String, Value)> {
         ("PUT", "/v1/nodes/web-1/maintenance".into(), json!({"reason": "a disk is changed"})),
         ("DELETE", "/v1/nodes/web-1/maintenance".into(), Value::Null),
         ("PUT", "/v1/nodes/web-1/states/provision".into(), json!({"target": "active"})),
+    ]
+}
+
+/// Two nodes that could hold a tag as primary, of which the second one is chosen.
+fn primaries() -> Vec<(&'static str, String, Value)> {
+    let node = |name| json!({"kind": "Node", "name": name, "nodegroup": "pair/web", "tags": {"assigned": ["lead"]}});
+    let tags = json!({"lead": {"has_primary": true}});
+    let objects = json!([
+        {"kind": "Cluster", "name": "pair", "cluster_template": "base", "tags": tags},
+        {"kind": "NodeGroup", "cluster": "pair", "name": "web"},
+        node("p1"),
+        node("p2"),
+    ]);
+    vec![
+        ("POST", "/v1/apply".into(), json!({"objects": objects})),
+        ("PUT", "/v1/clusters/pair/primaries/lead".into(), json!({"node": "p2"})),
+        ("DELETE", "/v1/nodes/p1".into(), Value::Null),
+        ("DELETE", "/v1/nodes/p2".into(), Value::Null),
+        ("DELETE", "/v1/clusters/pair".into(), Value::Null),
     ]
 }
 
@@ -365,6 +387,19 @@ const CHANGES: &[(&str, &str)] = &[
     (
         "DELETE /v1/nodes/web-1/maintenance",
         r#"[{"field": "maintenance_reason", "old": "a disk is changed"}, {"field": "parked", "old": true}]"#,
+    ),
+    ("PUT /v1/clusters/pair/primaries/lead", r#"[{"field": "primaries.lead", "old": "p1", "new": "p2"}]"#),
+    (
+        "DELETE /v1/nodes/p1",
+        r#"[{"field": "name", "old": "p1"}, {"field": "nodegroup", "old": "pair/web"}, {"field": "tags.assigned", "old": ["lead"]}, {"field": "tags.effective", "old": ["lead"]}]"#,
+    ),
+    (
+        "DELETE /v1/nodes/p2",
+        r#"[{"field": "name", "old": "p2"}, {"field": "nodegroup", "old": "pair/web"}, {"field": "tags.assigned", "old": ["lead"]}, {"field": "tags.effective", "old": ["lead"]}]"#,
+    ),
+    (
+        "DELETE /v1/clusters/pair",
+        r#"[{"field": "cluster_template", "old": "base"}, {"field": "name", "old": "pair"}, {"field": "tags.lead.has_primary", "old": true}]"#,
     ),
     ("PATCH /v1/inspection_rules/r1", r#"[{"field": "priority", "old": 0, "new": 7}]"#),
     (

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::changes::{Changes, LostLabels};
 use super::objects::Shown;
+use super::primaries::MovedPrimaries;
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Request};
@@ -75,14 +76,17 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         refused.check()?;
         // With what the write ends on nodes that it does not name.
         work.forget()?;
-        work.decide_tags()?;
+        work.settle_tags()?;
         let lost = LostLabels::by(work).to_json();
         let findings = super::findings::of_write(api, work);
         if let Some(counted) = strictly(&findings).filter(|_| strict) {
             let message = format!("a strict apply, and {counted}; nothing was changed");
             return Err(ApiError::new(ErrorType::FindingStrict, message).extra("findings", json!(findings)).into());
         }
-        Ok(Answer::json(200, json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings})))
+        let moved = MovedPrimaries::by(work).to_json();
+        let mut answer = json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings});
+        answer[MovedPrimaries::MEMBER] = moved;
+        Ok(Answer::json(200, answer))
     })
     .await
 }

@@ -25,6 +25,7 @@ mod nodes;
 mod objects;
 mod patching;
 mod place;
+mod primaries;
 mod principals;
 mod provision;
 mod releases;

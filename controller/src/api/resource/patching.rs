@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use stemma_core::field::Form;
 use stemma_core::labels::{BodyShape, Layer, read_merge};
 use stemma_core::manifest::{Author, Fields, write};
-use stemma_core::object::{Inherited, Kind, Object};
+use stemma_core::object::{Inherited, Kind, NodeId, Object};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, raw, read_body, shown_fields, update};
@@ -40,6 +40,7 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
         let advice = "change fields with a JSON patch or a merge patch, or apply the whole object with POST /v1/apply";
         return Err(ApiError::new(ErrorType::RequestMediaType, message).detail(advice));
     }
+    let releases_primary = parameters.flag("release_primary")?.unwrap_or(false);
     let intent = Intent::read(kind, request)?;
     let edit = |work: &Work<'_>, object: &mut Object<S>| match &intent {
         Intent::Apply(maps) => apply_maps(api, work, &mut object.spec, maps, &caller, force),
@@ -53,7 +54,19 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
             PatchKind::Merge | PatchKind::Apply => Answer::json(200, body.into()),
         }
     };
-    writes::change(api, request, &caller, edit, answer).await
+    let release = |work: &mut Work<'_>, object: &Object<S>| match object.spec.node_ref() {
+        Some(node) if releases_primary && !node.parked => Err(releases_unparked()),
+        Some(_) if releases_primary => work.release_primaries(NodeId(object.meta.uuid)),
+        Some(_) | None => Ok(()),
+    };
+    writes::change_and(api, request, &caller, edit, release, answer).await
+}
+
+/// The refusal of a release of primaries by a node that is not parked.
+fn releases_unparked() -> ApiError {
+    let message = "release_primary gives away what a parked node holds as primary, and this node is not parked; nothing was changed";
+    let advice = "park it in the same request, or give one tag to another node: PUT /v1/clusters/{cluster}/primaries/{tag}";
+    ApiError::new(ErrorType::RequestQuery, message).field("release_primary").detail(advice)
 }
 
 /// A patch, read.

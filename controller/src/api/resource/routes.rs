@@ -26,7 +26,7 @@ use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
     actions, apply, audit, blobs, credentials, events, explain, fleet, lists, machine, maps, nodes, objects, patching,
-    principals, provision, releases, resolved, roles, tags, tokens, traits, writes,
+    primaries, principals, provision, releases, resolved, roles, tags, tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::body::while_good;
@@ -142,6 +142,8 @@ handlers! {
     DeleteClusterTag => write tags::cluster::write_tag, TagCall::Delete;
     ListClusterRoles => read roles::cluster_roles;
     PutClusterRoles => write roles::write_cluster_roles;
+    ListPrimaries => read primaries::list;
+    ChoosePrimary => write primaries::choose;
     ValidateCluster => read resolved::validate_cluster;
     PutClusterMap => write maps::write_map::<ClusterSpec>, MapCall::Replace;
     PatchClusterMap => write maps::write_map::<ClusterSpec>, MapCall::Merge;

@@ -11,6 +11,7 @@ use stemma_wire::error::ApiError;
 use super::changes::{Changes, LostLabels};
 use super::findings::{NewlyUnmet, newly_found};
 use super::objects::{Shown, read_body, update};
+use super::primaries::MovedPrimaries;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
@@ -54,11 +55,17 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
     };
     commit(api, request, &caller, |work| {
         let made = create(work).map_err(|refusal| S::refuse_new(refusal, request))?.object;
-        work.decide_tags()?;
+        work.settle_tags()?;
         let made = S::shelf(&work.model).get(made.meta.uuid).cloned().unwrap_or(made);
-        let shown = S::made(api, work, request, &made)?;
+        let mut shown = S::made(api, work, request, &made)?;
         let location = Some(S::path(&made));
-        let warning = warnings(NewlyUnmet::by(work).sentences, &newly_found(work));
+        // Of what is new only a node that the cluster names takes one over.
+        let moved = MovedPrimaries::by(work);
+        let sentences = moved.sentences(request).into_iter().chain(NewlyUnmet::by(work).sentences);
+        let warning = warnings(sentences, &newly_found(work));
+        if !moved.is_empty() && !request.is_of_openstack() {
+            shown.insert(MovedPrimaries::MEMBER.to_owned(), moved.to_json());
+        }
         Ok(Answer { location, warning, ..Answer::json(S::CREATED, shown.into()) })
     })
     .await
@@ -77,6 +84,21 @@ pub(super) async fn change<S: Shown>(
     edit: impl Fn(&Work<'_>, &mut Object<S>) -> Result<(), ApiError>,
     answer: impl Fn(&Model, &Object<S>) -> Answer,
 ) -> HandlerResult {
+    change_and(api, request, caller, edit, |_, _| Ok(()), answer).await
+}
+
+/// The same, with what else is done in the same write once the object is changed.
+///
+/// # Errors
+/// As [`change`], and what `and` refuses.
+pub(super) async fn change_and<S: Shown>(
+    api: &Api,
+    request: &Request,
+    caller: &Caller,
+    edit: impl Fn(&Work<'_>, &mut Object<S>) -> Result<(), ApiError>,
+    and: impl Fn(&mut Work<'_>, &Object<S>) -> Result<(), ApiError>,
+    answer: impl Fn(&Model, &Object<S>) -> Answer,
+) -> HandlerResult {
     let presumed = request.presumed()?;
     let takes_nothing = request.query.flag("force")? == Some(false);
     commit(api, request, caller, |work| {
@@ -90,7 +112,8 @@ pub(super) async fn change<S: Shown>(
         }
         let model = work.model.clone();
         let written = work.update(&before, next.meta.name, next.spec)?.object;
-        work.decide_tags()?;
+        and(work, &written)?;
+        work.settle_tags()?;
         let written = S::shelf(&work.model).get(written.meta.uuid).cloned().unwrap_or(written);
         let mut changes = Changes::default();
         let listed = changes.of(api, (&model, &before), (&work.model, &written));
@@ -114,6 +137,7 @@ pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &Los
     {
         body.insert("changes".to_owned(), changes);
         body.insert("lost_labels".to_owned(), lost.to_json());
+        body.insert(MovedPrimaries::MEMBER.to_owned(), MovedPrimaries::by(work).to_json());
         if work.is_dry_run() {
             let hosts: Vec<String> = work.told_hosts().map(|node| node.to_string()).collect();
             body.insert("hosts".to_owned(), json!(hosts));
@@ -132,7 +156,9 @@ pub(super) fn warn(
     work: &Work<'_>,
 ) -> Answer {
     let (unmet, mut found) = (NewlyUnmet::by(work), newly_found(work));
-    let warning = warnings(inherited.into_iter().chain(unmet.sentences), &found);
+    let moved = MovedPrimaries::by(work).sentences(request);
+    let sentences = moved.into_iter().chain(inherited).chain(unmet.sentences);
+    let warning = warnings(sentences, &found);
     found.splice(0..0, unmet.findings);
     with_findings(tell(Answer { warning, ..answer }, request, changes, lost, work), &found)
 }

@@ -21,7 +21,7 @@ impl Work<'_> {
     ///
     /// # Errors
     /// [`Undecided::Ask`]; that an extension is not declared, or that its answer does not count.
-    pub fn decide_tags(&mut self) -> Result<(), Undecided> {
+    pub(super) fn decide_tags(&mut self) -> Result<(), Undecided> {
         self.check_declared()?;
         let nodes = self.given_roles();
         let questions = extension::questions(&self.model.fleet, nodes.iter().copied()).map_err(|error| {

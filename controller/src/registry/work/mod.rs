@@ -12,6 +12,7 @@ mod delete;
 mod forget;
 mod nearest;
 mod order;
+mod primaries;
 mod releases;
 mod size;
 #[cfg(test)]
@@ -90,7 +91,7 @@ impl<'a> Work<'a> {
         self.check_moved()?;
         self.check_instances()?;
         self.forget()?;
-        self.decide_tags()?;
+        self.settle_tags()?;
         self.check_catalog()?;
         self.note_resource_types();
         self.check_releases()?;

@@ -1,8 +1,41 @@
-//! Primaries: a stored choice holds while its node could be it; without one, the first by name.
+//! Primaries: who a cluster's `primaries:` names holds the tag, then who was chosen, each for as long as it has the tag, parked or not.
+//! Without either it is the first by name of those that are not parked.
 
-use super::{Fleet, Ranked};
+use std::collections::BTreeSet;
+
+use super::Fleet;
 use crate::name::TagName;
-use crate::object::{ClusterId, Node, NodeId};
+use crate::object::{ClusterId, NodeId};
+
+/// A tag of a cluster whose holder holds it no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedPrimary {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The tag.
+    pub tag: TagName,
+    /// Who held it as primary.
+    pub from: NodeId,
+    /// Who holds it now; `None`: nobody.
+    pub to: Option<NodeId>,
+}
+
+/// The primaries that a change of the fleet takes from their holders, in the clusters in which one of these nodes stands or stood. Where
+/// nobody held a tag, nothing moves.
+pub fn moved_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<MovedPrimary> {
+    let clusters = nodes.flat_map(|node| [before.cluster_of_node(node), after.cluster_of_node(node)]);
+    let clusters: BTreeSet<ClusterId> = clusters.flatten().collect();
+    let mut moved = Vec::new();
+    for cluster in clusters {
+        for (tag, from) in before.holders(cluster) {
+            let to = after.holder(cluster, tag.as_str());
+            if to != Some(from) {
+                moved.push(MovedPrimary { cluster, tag: tag.clone(), from, to });
+            }
+        }
+    }
+    moved
+}
 
 impl Fleet {
     /// Tags of a cluster whose holder is not the stored choice: what a controller should choose and store, so that a
@@ -12,6 +45,29 @@ impl Fleet {
         let is_stored = |tag: &TagName, node: &NodeId| entry.chosen.get(tag).is_some_and(|one| one.spec.node == *node);
         let open = entry.holders.iter().filter(|(tag, node)| !is_stored(tag, node));
         open.map(|(tag, node)| (tag.clone(), *node)).collect()
+    }
+
+    /// Whether somebody chose who holds a tag: the cluster, or a stored choice. Otherwise it is the first by name, or nobody.
+    pub fn is_chosen(&self, id: ClusterId, tag: &TagName) -> bool {
+        let chosen = || {
+            let (entry, holder) = (self.clusters.get(&id)?, self.holder(id, tag.as_str())?);
+            let named = self.named_primary(id, tag.as_str()).and_then(|name| self.node_named(name));
+            let stored = entry.chosen.get(tag).map(|chosen| chosen.spec.node);
+            Some(named.is_some_and(|node| node.id() == holder) || stored == Some(holder))
+        };
+        chosen().unwrap_or(false)
+    }
+
+    /// Whether a node of the cluster has a tag that has a primary, and so could hold it.
+    pub fn could_hold(&self, id: ClusterId, tag: &TagName, node: NodeId) -> bool {
+        let candidates = self.clusters.get(&id).and_then(|entry| entry.candidates.get(tag));
+        candidates.is_some_and(|candidates| candidates.all.contains(&node))
+    }
+
+    /// Who would hold a tag without any choice, were this node not there: the first by name of those that are not parked.
+    pub fn next_holder(&self, id: ClusterId, tag: &TagName, but: NodeId) -> Option<NodeId> {
+        let candidates = self.clusters.get(&id)?.candidates.get(tag)?;
+        candidates.ready.iter().map(|ranked| ranked.id).find(|node| *node != but)
     }
 
     /// Chooses the holder of a tag again; returns the nodes whose place it changes.
@@ -32,12 +88,10 @@ impl Fleet {
     fn elected(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
         let entry = self.clusters.get(&id)?;
         let candidates = entry.candidates.get(tag)?;
-        let candidate = |node: &Node| candidates.contains(&Ranked::of(node)).then(|| node.id());
-        let stored = entry.chosen.get(tag).and_then(|chosen| candidate(self.node(chosen.spec.node)?));
-        let written = || {
-            let name = entry.object.as_ref()?.spec.primaries.get(tag)?;
-            candidate(self.node_named(name)?)
-        };
-        stored.or_else(written).or_else(|| candidates.get_min().map(|first| first.id))
+        let named = self.named_primary(id, tag.as_str()).and_then(|name| self.node_named(name)).map(|node| node.id());
+        let stored = entry.chosen.get(tag).map(|chosen| chosen.spec.node);
+        let mut choices = named.into_iter().chain(stored);
+        let first = || candidates.ready.get_min().map(|first| first.id);
+        choices.find(|node| candidates.all.contains(node)).or_else(first)
     }
 }

@@ -29,6 +29,7 @@ use imbl::{OrdMap, OrdSet};
 use uuid::Uuid;
 
 pub use change::{Change, Dirty};
+pub use elect::{MovedPrimary, moved_primaries};
 pub use fold::{GroupFold, Levels, Maps};
 use index::Index;
 pub use index::{Among, KEPT, Term, kept_form};
@@ -95,11 +96,20 @@ struct ClusterEntry {
     /// Stored choices.
     chosen: OrdMap<TagName, Arc<Primary>>,
     /// Per tag that has a primary, the nodes that could be it.
-    candidates: OrdMap<TagName, OrdSet<Ranked>>,
+    candidates: OrdMap<TagName, Candidates>,
     /// Per such tag, who holds it.
     holders: OrdMap<TagName, NodeId>,
     /// What tasks of its nodes look up.
     lookups: OrdMap<Reference, LookUp>,
+}
+
+/// The nodes of a cluster that have a tag which has a primary.
+#[derive(Clone, Default)]
+struct Candidates {
+    /// All of them: a choice holds while its node is one.
+    all: OrdSet<NodeId>,
+    /// Those that are not parked: without a choice, the first of them holds the tag.
+    ready: OrdSet<Ranked>,
 }
 
 #[derive(Clone)]
@@ -286,7 +296,7 @@ impl Fleet {
         parked(&node.spec, self.said(node.id()).map(|said| &**said)).next().map(|(side, _)| side)
     }
 
-    /// Whether a node is out of budgets, barriers and primaries.
+    /// Whether a node is out of budgets and barriers, and passed over where a primary is chosen.
     fn is_set_aside(&self, entry: &NodeEntry) -> bool {
         self.parked(&entry.node).is_some()
     }
@@ -317,6 +327,11 @@ impl Fleet {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.holders.iter().map(|(tag, node)| (tag, *node)))
     }
 
+    /// The node that a cluster's `primaries:` names for a tag, whether or not it is there.
+    pub fn named_primary(&self, id: ClusterId, tag: &str) -> Option<&str> {
+        Some(self.cluster(id)?.spec.primaries.get(tag)?.as_str())
+    }
+
     /// The stored choices of primaries in a cluster.
     pub fn primaries(&self, id: ClusterId) -> impl Iterator<Item = &Arc<Primary>> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.chosen.values())
@@ -342,7 +357,8 @@ impl Fleet {
         self.nodes.get(&id)
     }
 
-    pub(crate) fn holder(&self, cluster: ClusterId, tag: &str) -> Option<NodeId> {
+    /// Who holds a tag of a cluster as primary.
+    pub fn holder(&self, cluster: ClusterId, tag: &str) -> Option<NodeId> {
         self.clusters.get(&cluster)?.holders.get(tag).copied()
     }
 }

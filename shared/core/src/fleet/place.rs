@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdSet;
 
-use super::{Dirty, Fleet, GroupFold, NodeEntry, ProfileUse, Ranked};
+use super::{Candidates, Dirty, Fleet, GroupFold, NodeEntry, ProfileUse, Ranked};
 use crate::name::TagName;
 use crate::object::{ClusterId, GroupId, NodeId};
 use crate::release::select::MASTER;
@@ -46,14 +46,16 @@ impl Fleet {
         }
     }
 
-    /// Names the node for the tags that it could be primary of; gives the tags for which that changed.
+    /// Names the node for the tags that it could be primary of; gives the tags for which that changed, or for which it is parked now or no
+    /// longer.
     fn put_candidate(&mut self, id: NodeId) -> Vec<(ClusterId, TagName)> {
         let Some((entry, fold)) = self.placed(id) else { return Vec::new() };
         let cluster = fold.cluster_id();
         let ranked = Ranked::of(&entry.node);
         let before: BTreeSet<TagName> =
             entry.profile.iter().flat_map(|profile| profile.place.tags.iter().cloned()).collect();
-        let after = if self.is_set_aside(&entry) { BTreeSet::new() } else { primaries_possible(&entry, &fold) };
+        let after = primaries_possible(&entry, &fold);
+        let is_ready = !self.is_set_aside(&entry);
         let mut changed = Vec::new();
         for tag in before.difference(&after) {
             if self.drop_candidate(cluster, tag, &ranked) {
@@ -63,8 +65,7 @@ impl Fleet {
         for tag in after {
             let Some(entry) = self.clusters.get_mut(&cluster) else { continue };
             let mut candidates = entry.candidates.get(&tag).cloned().unwrap_or_default();
-            if !candidates.contains(&ranked) {
-                candidates.insert(ranked.clone());
+            if candidates.put(&ranked, is_ready) {
                 entry.candidates.insert(tag.clone(), candidates);
                 changed.push((cluster, tag));
             }
@@ -75,10 +76,10 @@ impl Fleet {
     fn drop_candidate(&mut self, cluster: ClusterId, tag: &TagName, ranked: &Ranked) -> bool {
         let Some(entry) = self.clusters.get_mut(&cluster) else { return false };
         let Some(mut candidates) = entry.candidates.get(tag).cloned() else { return false };
-        if candidates.remove(ranked).is_none() {
+        if !candidates.remove(ranked) {
             return false;
         }
-        if candidates.is_empty() {
+        if candidates.all.is_empty() {
             entry.candidates.remove(tag);
         } else {
             entry.candidates.insert(tag.clone(), candidates);
@@ -170,6 +171,22 @@ impl Fleet {
     fn placed(&self, id: NodeId) -> Option<(Arc<NodeEntry>, Arc<GroupFold>)> {
         let entry = self.nodes.get(&id)?;
         Some((Arc::clone(entry), Arc::clone(self.fold_above(&entry.node.spec)?)))
+    }
+}
+
+impl Candidates {
+    /// Takes a node in, or notes whether it is parked now; gives whether that is news.
+    fn put(&mut self, node: &Ranked, is_ready: bool) -> bool {
+        let is_new = self.all.insert(node.id).is_none();
+        let has_turned =
+            if is_ready { self.ready.insert(node.clone()).is_none() } else { self.ready.remove(node).is_some() };
+        is_new || has_turned
+    }
+
+    /// Takes a node out; gives whether it was there.
+    fn remove(&mut self, node: &Ranked) -> bool {
+        self.ready.remove(node);
+        self.all.remove(&node.id).is_some()
     }
 }
 

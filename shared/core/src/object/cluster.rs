@@ -81,7 +81,7 @@ pub struct ClusterSpec {
     /// No new lease in the whole cluster.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Primaries by the manifest, for `resolve` without a controller: tag to node name.
+    /// Which node holds a tag as primary, before any stored choice: tag to node name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub primaries: BTreeMap<TagName, String>,
     /// Magnum's further fields.

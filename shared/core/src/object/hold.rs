@@ -32,7 +32,7 @@ pub struct SaidOnHost {
     /// It keeps its task set until then (seconds since 1970), for that reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<(u64, Arc<str>)>,
-    /// Out of budgets, barriers and primaries, for that reason.
+    /// Out of budgets and barriers, for that reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<Arc<str>>,
 }

@@ -77,7 +77,7 @@ pub struct NodeSpec {
     /// Keeps its task set while labels flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Box<Hold>>,
-    /// Out of budgets, barriers and primaries.
+    /// Out of budgets and barriers: it keeps what it holds as primary, and is elected to nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parked: bool,
     /// Ironic's further fields (`driver`, `resource_class`, …).

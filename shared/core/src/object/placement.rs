@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{ClusterId, NodeId, TagSpec, Timestamp};
 use crate::name::TagName;
 
-/// Which node of a cluster holds a tag as primary: chosen once, kept while the node holds the tag.
+/// Which node of a cluster holds a tag as primary where the cluster's `primaries:` does not say: chosen once, kept while the node has the tag.
 ///
 /// The object's name is the tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

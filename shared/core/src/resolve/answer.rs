@@ -283,7 +283,7 @@ impl Answer {
         self.entry.node.spec.hold.as_deref()
     }
 
-    /// Whether its spec says that the node is out of budgets, barriers and primaries. What its host says is [`Self::said`].
+    /// Whether its spec says that the node is out of budgets and barriers. What its host says is [`Self::said`].
     pub fn is_parked(&self) -> bool {
         self.entry.node.spec.parked
     }

@@ -103,9 +103,9 @@ impl SetAside<'_> {
             Self::Held(Side::Host, _, reason) => {
                 format!("it is held on its host{}: it keeps the task set that it has", because(reason))
             }
-            Self::Parked(Side::Operator, _) => "it is parked: out of budgets, barriers and primaries".into(),
+            Self::Parked(Side::Operator, _) => "it is parked: out of budgets and barriers".into(),
             Self::Parked(Side::Host, reason) => {
-                format!("it is parked on its host{}: out of budgets, barriers and primaries", because(reason))
+                format!("it is parked on its host{}: out of budgets and barriers", because(reason))
             }
             Self::Mode(Mode::Observe) => "its mode is observe: no task is even checked".into(),
             Self::Mode(Mode::Noop) => "its mode is noop: tasks are checked, and nothing is changed".into(),
@@ -125,8 +125,7 @@ impl SetAside<'_> {
                 Some((rule::HOST_HELD, format!("it is held on its host{}: it keeps its task set", because(reason))))
             }
             Self::Parked(Side::Host, reason) => {
-                let message =
-                    format!("it is parked on its host{}: barriers and primaries pass it over", because(reason));
+                let message = format!("it is parked on its host{}: barriers pass it over", because(reason));
                 Some((rule::HOST_PARKED, message))
             }
             Self::Unmet(_)
@@ -166,8 +165,8 @@ mod tests {
             (SetAside::Paused(Side::Operator), "its node group or cluster is paused: no new task set is given"),
             (SetAside::Held(Side::Operator, held, "disk"), "it is held (disk): it keeps the task set that it has"),
             (SetAside::Held(Side::Host, held, ""), "it is held on its host: it keeps the task set that it has"),
-            (SetAside::Parked(Side::Operator, ""), "it is parked: out of budgets, barriers and primaries"),
-            (SetAside::Parked(Side::Host, "x"), "it is parked on its host (x): out of budgets, barriers and primaries"),
+            (SetAside::Parked(Side::Operator, ""), "it is parked: out of budgets and barriers"),
+            (SetAside::Parked(Side::Host, "x"), "it is parked on its host (x): out of budgets and barriers"),
             (SetAside::Mode(Mode::Observe), "its mode is observe: no task is even checked"),
             (SetAside::Mode(Mode::Noop), "its mode is noop: tasks are checked, and nothing is changed"),
         ] {

@@ -20,7 +20,7 @@ pub use tasks::{TaskNews, TaskOutcome, Tasks, awaited, last_error, why_not_done}
 pub enum State {
     /// It stands in no nodegroup.
     Unplaced,
-    /// It is out of budgets, barriers and primaries.
+    /// It is out of budgets and barriers.
     Parked,
     /// Its agent does not check in.
     Silent,
@@ -65,7 +65,7 @@ impl Side {
     }
 }
 
-/// Who parked a node, and why, the operator first: it is out of budgets, barriers and primaries.
+/// Who parked a node, and why, the operator first: it is out of budgets and barriers, and elected to no primary.
 pub fn parked<'a>(spec: &NodeSpec, said: Option<&'a SaidOnHost>) -> impl Iterator<Item = (Side, &'a str)> + use<'a> {
     let on_host = said.and_then(|said| said.parked.as_deref()).map(|reason| (Side::Host, reason));
     spec.parked.then_some((Side::Operator, "")).into_iter().chain(on_host)

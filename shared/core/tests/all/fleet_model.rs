@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::explain::{self, Ran};
-use stemma_core::finding::{Severity, has_error};
-use stemma_core::fleet::{Change, Fleet, Missing};
+use stemma_core::finding::{Severity, has_error, rule};
+use stemma_core::fleet::{Change, Fleet, Missing, MovedPrimary, moved_primaries};
 use stemma_core::host_labels::HostLabels;
 use stemma_core::idle::Idle;
 use stemma_core::lifecycle::Lifecycle;
@@ -15,7 +15,9 @@ use stemma_core::object::{
     ClusterId, ClusterSpec, GroupId, Kind, Meta, NodeGroupSpec, NotTaken, Object, Observation, PrimarySpec,
     RefusedTraits, RoleSpec, SaidOnHost, TagSpec, TemplateId, Timestamp,
 };
-use stemma_core::resolve::{PlainAnswer, Resolution, ResolveCache, resolve_fleet, resolve_node};
+use stemma_core::resolve::{
+    PlainAnswer, Resolution, ResolveCache, cluster_findings, newly_parked_primaries, resolve_fleet, resolve_node,
+};
 use stemma_core::task::Task;
 use stemma_core::traits::Trait;
 use uuid::Uuid;
@@ -60,23 +62,142 @@ fn a_role_and_a_tag_of_one_name_share_an_election() {
     assert!(made.plain("db-10").tasks.is_empty());
 }
 
-#[test]
-fn a_stored_choice_holds_while_its_node_could_be_it() {
-    let mut made = Made::of(&site(&json!({}), &tasks()));
-    let (cluster, tag) = (made.cluster(), TagName::new("mysql").expect("a tag"));
-    assert_eq!(made.fleet.unstored_holders(cluster), [(tag.clone(), made.node("db-2").id())]);
-    let spec = PrimarySpec { cluster, node: made.node("db-10").id(), since: Timestamp(1), epoch: 1 };
-    let chosen = Object { meta: Meta::new(Uuid::from_u128(9), tag, Timestamp(1)), spec };
-    let dirty = made.fleet.apply(Change::Primary(Arc::new(chosen)));
-    assert_eq!(made.names(&dirty), ["db-10", "db-2"]);
-    assert_eq!(made.plain("db-10").primary_tags.len(), 1);
-    assert!(made.fleet.unstored_holders(cluster).is_empty());
+fn mysql() -> TagName {
+    TagName::new("mysql").expect("a tag")
+}
 
-    let parked = json!({"kind": "Node", "name": "db-10", "nodegroup": "prod/dbs", "parked": true});
-    let cluster_and_groups = &site(&json!({}), &tasks())[..5];
-    made.edit(&[cluster_and_groups, &[parked]].concat());
-    assert!(made.plain("db-10").primary_tags.is_empty());
-    assert_eq!(made.plain("db-2").primary_tags.len(), 1, "a parked node holds nothing");
+/// Stores that a node was chosen to hold mysql.
+fn choose(made: &mut Made, node: &str) -> Vec<String> {
+    let spec = PrimarySpec { cluster: made.cluster(), node: made.node(node).id(), since: Timestamp(1), epoch: 1 };
+    let chosen = Object { meta: Meta::new(Uuid::from_u128(9), mysql(), Timestamp(1)), spec };
+    let dirty = made.fleet.apply(Change::Primary(Arc::new(chosen)));
+    made.names(&dirty)
+}
+
+/// The nodes that hold mysql as primary, as they are told.
+fn holders(made: &Made) -> Vec<&'static str> {
+    let holds = |name: &&str| made.plain(name).primary_tags.contains("mysql");
+    ["db-2", "db-10", "web-1"].into_iter().filter(holds).collect()
+}
+
+/// The site with these fields of db-2 and db-10, and those of the cluster.
+fn site_with(cluster: Value, db_2: Value, db_10: Value) -> Vec<Value> {
+    let mut documents = site(&json!({}), &tasks());
+    for (at, fields) in [(2, cluster), (5, db_2), (6, db_10)] {
+        let Value::Object(fields) = fields else { panic!("{fields} is no object") };
+        documents[at].as_object_mut().expect("an object").extend(fields);
+    }
+    documents
+}
+
+#[test]
+fn a_stored_choice_holds_while_its_node_has_the_tag() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let cluster = made.cluster();
+    assert_eq!(made.fleet.unstored_holders(cluster), [(mysql(), made.node("db-2").id())]);
+    assert_eq!(choose(&mut made, "db-10"), ["db-10", "db-2"]);
+    assert_eq!(holders(&made), ["db-10"]);
+    assert!(made.fleet.unstored_holders(cluster).is_empty());
+    made.edit(&site_with(json!({}), json!({}), json!({"tags": {"unassigned": ["mysql"]}})));
+    assert_eq!(holders(&made), ["db-2"]);
+    assert_eq!(made.fleet.unstored_holders(cluster), [(mysql(), made.node("db-2").id())]);
+}
+
+#[test]
+fn x07_park_keeps_a_primary_and_is_a_finding_of_the_node_and_of_its_cluster() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    choose(&mut made, "db-10");
+    let before = made.fleet.clone();
+    let parked = |made: &Made| {
+        let of_node = made.answer("db-10").findings();
+        let found = of_node.into_iter().chain(cluster_findings(&made.fleet, made.cluster()));
+        let found = found.filter(|one| one.code == rule::PRIMARY_PARKED.code);
+        found.map(|one| (one.severity, one.object)).collect::<Vec<_>>()
+    };
+    assert!(parked(&made).is_empty());
+    made.edit(&site_with(json!({}), json!({}), json!({"parked": true})));
+    assert_eq!(holders(&made), ["db-10"]);
+    let both = ["node/db-10", "cluster/prod"].map(|object| (Severity::Warning, object.to_owned()));
+    assert_eq!(parked(&made), both);
+    let nodes = || made.fleet.nodes().map(|node| node.id());
+    let new = newly_parked_primaries(&before, &made.fleet, nodes());
+    assert_eq!(new.len(), 1);
+    assert!(new[0].message.contains("stemma node park db-10 --release-primary"), "{}", new[0]);
+    assert!(newly_parked_primaries(&made.fleet, &made.fleet, nodes()).is_empty(), "it was so before");
+    assert!(moved_primaries(&before, &made.fleet, nodes()).is_empty());
+    made.edit(&site_with(json!({}), json!({}), json!({})));
+    assert_eq!((holders(&made), parked(&made)), (vec!["db-10"], vec![]));
+    // Said on the host it is the same.
+    let said = SaidOnHost { parked: Some("repair".into()), ..SaidOnHost::default() };
+    made.fleet.apply(Change::Said(made.node("db-10").id(), Some(Arc::new(said))));
+    assert_eq!((holders(&made), parked(&made)), (vec!["db-10"], both.to_vec()));
+}
+
+#[test]
+fn x07_without_a_choice_a_parked_node_is_elected_to_nothing() {
+    for (db_2, db_10, held) in [
+        (json!({}), json!({}), &["db-2"][..]),
+        (json!({"parked": true}), json!({}), &["db-10"]),
+        (json!({"parked": true}), json!({"parked": true}), &[]),
+    ] {
+        let made = Made::of(&site_with(json!({}), db_2, db_10));
+        assert_eq!(holders(&made), held);
+    }
+    let made = Made::of(&site_with(json!({}), json!({"parked": true}), json!({})));
+    let (cluster, id) = (made.cluster(), |name: &str| made.node(name).id());
+    assert_eq!(made.fleet.next_holder(cluster, &mysql(), id("db-10")), None, "the other one is parked");
+    assert!(made.fleet.could_hold(cluster, &mysql(), id("db-2")), "it may be named all the same");
+    assert!(!made.fleet.could_hold(cluster, &mysql(), id("web-1")));
+}
+
+#[test]
+fn x07_primaries_of_a_cluster_are_obeyed() {
+    let named = |name: &str| json!({"primaries": {"mysql": name}});
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    choose(&mut made, "db-2");
+    let unknown = |made: &Made| {
+        let found = cluster_findings(&made.fleet, made.cluster());
+        found.iter().filter(|one| one.code == rule::PRIMARY_UNKNOWN.code).count()
+    };
+    // It stands before the stored choice, also where its node is parked.
+    for db_10 in [json!({}), json!({"parked": true})] {
+        made.edit(&site_with(named("db-10"), json!({}), db_10));
+        assert_eq!((holders(&made), unknown(&made)), (vec!["db-10"], 0));
+    }
+    // What it names wrongly is said, and takes the tag from nobody.
+    for name in ["web-1", "db-3"] {
+        made.edit(&site_with(named(name), json!({}), json!({})));
+        assert_eq!((holders(&made), unknown(&made)), (vec!["db-2"], 1), "{name}");
+    }
+    let alone = Made::of(&site_with(named("db-10"), json!({}), json!({"parked": true})));
+    assert_eq!(holders(&alone), ["db-10"], "so it is without a controller");
+}
+
+#[test]
+fn x07_a_primary_that_moves_is_named_with_its_old_and_its_new_holder() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    choose(&mut made, "db-10");
+    let before = made.fleet.clone();
+    let (cluster, from, to) = (made.cluster(), made.node("db-10").id(), made.node("db-2").id());
+    let all = |made: &Made| made.fleet.nodes().map(|node| node.id()).collect::<Vec<_>>();
+    let moved = |to| vec![MovedPrimary { cluster, tag: mysql(), from, to }];
+    for (db_10, holder) in [
+        (json!({"tags": {"unassigned": ["mysql"]}}), Some(to)),
+        (json!({"nodegroup": "prod/webs"}), Some(to)),
+        (json!({"nodegroup": null}), Some(to)),
+        (json!({"parked": true}), Some(from)),
+    ] {
+        made.edit(&site_with(json!({}), json!({}), db_10));
+        let expected = if holder == Some(from) { vec![] } else { moved(holder) };
+        assert_eq!(moved_primaries(&before, &made.fleet, all(&made).into_iter()), expected);
+        let of_nobody = moved_primaries(&before, &made.fleet, std::iter::empty());
+        assert!(of_nobody.is_empty(), "no node of the cluster is reached");
+    }
+    made.edit(&site_with(json!({}), json!({}), json!({})));
+    made.fleet.apply(Change::RemoveNode(from));
+    assert_eq!(moved_primaries(&before, &made.fleet, [from].into_iter()), moved(Some(to)), "it stood there");
+    made.fleet.apply(Change::RemoveNode(to));
+    assert_eq!(moved_primaries(&before, &made.fleet, [from].into_iter()), moved(None));
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn documents() -> Vec<Vec<Value>> {
             cluster("c", json!({"parameters": {"q": 1}})),
             cluster("c", json!({"roles": {"db": {"remove_tags": ["db"]}}})),
             cluster("c", json!({"tags": {"extra": {"has_primary": true, "role": "db"}}, "paused": true})),
+            cluster("c", json!({"primaries": {"db": "n10"}})),
         ],
         vec![cluster("d", json!({}))],
         vec![

@@ -157,7 +157,7 @@ fn a_node_that_is_renamed_changes_its_place_in_a_look_up() {
 }
 
 #[test]
-fn a_node_parked_on_its_host_holds_no_primary_and_takes_no_part() {
+fn a_node_parked_on_its_host_is_elected_to_no_primary_and_takes_no_part() {
     let mut made = Made::of(&site(&json!({}), &tasks()));
     let id = made.node("db-2").id();
     let parked = SaidOnHost { parked: Some("re\npair".into()), ..SaidOnHost::default() };
@@ -169,7 +169,7 @@ fn a_node_parked_on_its_host_holds_no_primary_and_takes_no_part() {
     let found = made.answer("db-2").findings_of_host(Timestamp(0));
     assert_eq!(
         found.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["info host.parked node/db-2: it is parked on its host (re\\npair): barriers and primaries pass it over"]
+        ["info host.parked node/db-2: it is parked on its host (re\\npair): barriers pass it over"]
     );
     let paused = SaidOnHost { paused: true, ..SaidOnHost::default() };
     let dirty = made.fleet.apply(Change::Said(id, Some(Arc::new(paused))));

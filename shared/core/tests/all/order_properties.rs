@@ -43,8 +43,8 @@ struct Host {
     is_parked: bool,
 }
 
-/// Tasks, nodes, in which tasks which nodes have succeeded, and which of the holders of a tag was chosen as its primary. Where none was,
-/// or one that is parked, it is the first by name of those that are not.
+/// Tasks, nodes, in which tasks which nodes have succeeded, and which of the holders of a tag was chosen as its primary, parked or not. Where
+/// none was, it is the first by name of those that are not parked.
 #[derive(Clone, Debug)]
 struct Case {
     tasks: Vec<Task>,
@@ -133,7 +133,7 @@ impl Case {
 
     fn primary(&self) -> Option<usize> {
         let may_be = |node: &usize| self.nodes[*node].tags.contains(&Z) && !self.nodes[*node].is_parked;
-        self.chosen.filter(may_be).or_else(|| (0..self.nodes.len()).find(may_be))
+        self.chosen.or_else(|| (0..self.nodes.len()).find(may_be))
     }
 
     fn has_tag(&self, node: usize, tag: usize) -> bool {

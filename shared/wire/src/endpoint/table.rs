@@ -56,6 +56,8 @@ const EXPLAIN_KEY: Query = Query::Of(&[&["label", "parameter", "property", "fact
 const BY: Query = Query::Of(&[&["manager"]]);
 /// A change of maps or fields, which may be forced upon other managers, or be refused where it takes something from them.
 const PATCH: Query = Query::Of(&[&["manager", "force"]]);
+/// The same of a node, which may give away what it holds as primary.
+const PATCH_NODE: Query = Query::Of(&[&["manager", "force", "release_primary"]]);
 /// An apply, which may also take over what another manager has, and be refused for what is found.
 const APPLY: Query = Query::Of(&[&["manager", "force", "adopt", "strict"]]);
 
@@ -321,9 +323,9 @@ endpoints! {
 
         ListNodes Get "/v1/nodes" READ Fleet NODES Nothing -> OK Json(NodeList) Streamed shows NODES_SHOWN: "Lists nodes.";
         ListNodesDetail Get "/v1/nodes/detail" READ Fleet NODES Nothing -> OK Json(NodeList) Streamed: "Lists nodes with all of their fields.";
-        CreateNode Post "/v1/nodes" WRITE Body BY Json(Node) -> CREATED Json(ShownNode) Whole: "Creates a node.";
+        CreateNode Post "/v1/nodes" WRITE Body BY Json(Node) -> CREATED Json(ChangedNode) Whole: "Creates a node.";
         GetNode Get "/v1/nodes/{node}" READ Node ONE Nothing -> OK Json(ShownNode) Whole: "Shows a node.";
-        PatchNode Patch "/v1/nodes/{node}" WRITE Node PATCH + IF_MATCH AnyPatch(Node) -> OK Json(ChangedNode) Whole: "Changes a node, or applies its labels, annotations and parameters.";
+        PatchNode Patch "/v1/nodes/{node}" WRITE Node PATCH_NODE + IF_MATCH AnyPatch(Node) -> OK Json(ChangedNode) Whole: "Changes a node, or applies its labels, annotations and parameters.";
         DeleteNode Delete "/v1/nodes/{node}" WRITE Node BY + IF_MATCH Nothing -> EMPTY Nothing Whole: "Deletes a node.";
         ValidateNamedNode Get "/v1/nodes/validate" READ Fleet NAMED_NODE Nothing -> OK Json(Validation) Whole: "Says whether the node that the query names can be used, as the path below a node does.";
         ValidateNode Get "/v1/nodes/{node}/validate" READ Node READ_ONE Nothing -> OK Json(Validation) Whole: "Says whether a node can be used: it has the traits that its instance wants, meets what its group requires, and refers to nothing that is missing.";
@@ -380,6 +382,8 @@ endpoints! {
         DeleteClusterTag Delete "/v1/clusters/{cluster}/tags/{tag}" WRITE Cluster BY + IF_MATCH Nothing -> EMPTY Nothing Whole: "Deletes a tag of a cluster's own.";
         ListClusterRoles Get "/v1/clusters/{cluster}/roles" READ Cluster READ_ONE Nothing -> OK Json(RoleChanges) Whole: "Shows a cluster's changes to what its roles give.";
         PutClusterRoles Put "/v1/clusters/{cluster}/roles" WRITE Cluster BY + IF_MATCH Json(RoleChanges) -> OK Json(ClusterRoles) Whole: "Replaces a cluster's changes to what its roles give.";
+        ListPrimaries Get "/v1/clusters/{cluster}/primaries" READ Cluster READ_ONE Nothing -> OK Json(PrimaryList) Whole: "Lists who holds which tag of a cluster as primary, and why.";
+        ChoosePrimary Put "/v1/clusters/{cluster}/primaries/{tag}" WRITE Cluster BY Json(NewPrimary) -> OK Json(ChosenPrimary) Whole: "Gives a tag of a cluster to a node as primary.";
         ValidateCluster Get "/v1/clusters/{cluster}/validate" READ Cluster READ_ONE Nothing -> OK Json(ClusterValidation) Whole: "Checks a cluster before anything is changed.";
         PutClusterMap Put "/v1/clusters/{cluster}/{map}" WRITE Cluster PATCH + IF_MATCH Json(WholeMap) -> OK Json(ChangedCluster) Whole: "Replaces a cluster's whole map of labels, annotations or parameters.";
         PatchClusterMap Patch "/v1/clusters/{cluster}/{map}" WRITE Cluster PATCH + IF_MATCH MergePatch(MapPatch) -> OK Json(ChangedCluster) Whole: "Changes single keys of such a map.";

@@ -101,6 +101,7 @@ error_types! {
     TraitInvalid "trait.invalid" 400 answer "A trait is unknown, malformed, or one too many.";
     TagAssigned "tag.assigned" 409 answer "The tag is assigned to the node already.";
     TagUnknown "tag.unknown" 400 answer "The tag is not visible in the node's cluster.";
+    PrimaryKept "primary.kept" 409 answer "The primary stays where it is: the cluster names its holder, or no other node could hold it.";
     RoleInvalid "role.invalid" 400 answer "A role is unknown, or does not go with the others.";
     RequirementInvalid "requirement.invalid" 400 answer "A requirement cannot be evaluated.";
     RequirementUnmet "requirement.unmet" 400 answer "The node does not meet what its group requires.";

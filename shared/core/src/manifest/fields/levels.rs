@@ -83,7 +83,7 @@ impl Fields for ClusterSpec {
                 primaries: Form::Map,
                 Help::new(
                     "the first by name",
-                    "Which node is elected first as the holder of a tag; who holds one keeps it.",
+                    "Which node holds a tag as primary; where it does not have the tag, who held it keeps it.",
                     r#"{"mysql": "db-1"}"#
                 )
             ),

@@ -59,7 +59,7 @@ struct Check<'a> {
     findings: Vec<Finding>,
 }
 
-impl<'a> Check<'a> {
+impl Check<'_> {
     fn warn(&mut self, rule: Rule, object: impl Into<String>, message: String) {
         self.findings.push(Finding::of(rule, object, message));
     }
@@ -87,7 +87,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Primaries that a manifest names and that hold nothing.
+    /// Primaries that a manifest names and that hold nothing, and those whose holder is parked.
     fn primaries(&mut self) {
         let id = ClusterId(self.cluster.meta.uuid);
         for (tag, name) in &self.cluster.spec.primaries {
@@ -95,26 +95,21 @@ impl<'a> Check<'a> {
             let profile = node.and_then(|node| self.fleet.profile(node.id()));
             if !profile.is_some_and(|profile| profile.place.tags.contains(tag)) {
                 let message = format!(
-                    "primaries: {tag} is to be held by {name}, which does not have it: the first by name holds it"
+                    "primaries: {tag} is to be held by {name}, which does not have it: who held it keeps it, or the first by name holds it"
                 );
                 self.warn(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
-            } else if let Some(holder) =
-                self.stored_holder(tag).filter(|holder| Some(holder.id()) != node.map(|n| n.id()))
-            {
-                let message = format!(
-                    "primaries: {tag} is to be held by {name}, and {} holds it: this decides the first election alone",
-                    holder.display_name()
-                );
-                self.warn(rule::PRIMARY_HELD, self.object.clone(), message);
             }
         }
-    }
-
-    /// The node that was elected for a tag, and keeps it.
-    fn stored_holder(&self, tag: &TagName) -> Option<&'a Arc<Node>> {
         let fleet = self.fleet;
-        let stored = fleet.primaries(ClusterId(self.cluster.meta.uuid)).find(|stored| stored.meta.name == *tag)?;
-        fleet.node(stored.spec.node)
+        for (tag, node) in fleet.holders(id) {
+            let Some(node) = fleet.node(node).filter(|node| fleet.parked(node).is_some()) else { continue };
+            let message = format!(
+                "{} holds {tag} as primary and is parked: it keeps the tag; to give it to another node: stemma primary set {} {tag} NODE",
+                node.display_name(),
+                self.cluster.meta.name
+            );
+            self.warn(rule::PRIMARY_PARKED, self.object.clone(), message);
+        }
     }
 
     /// Requirements whose author may have meant an operator.

@@ -11,6 +11,7 @@ use crate::release::{Profile, ProfileHash};
 /// What an edit of roles and tags can bring about in a cluster. What is odd about a field by itself is said where the field is written.
 const OF_PLACES: &[Rule] = &[
     rule::MASTER_ABSENT,
+    rule::PRIMARY_PARKED,
     rule::PRIMARY_UNKNOWN,
     rule::ROLE_CONFLICT,
     rule::ROLE_LIMIT,

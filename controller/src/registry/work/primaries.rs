@@ -1,0 +1,150 @@
+//! Who holds a tag as primary: what a write keeps, what it moves, and what somebody chooses.
+
+use std::collections::BTreeSet;
+
+use stemma_core::access::Place;
+use stemma_core::fleet::{self, MovedPrimary};
+use stemma_core::name::TagName;
+use stemma_core::object::{ClusterId, Kind, Node, NodeId};
+use stemma_wire::endpoint::Endpoint;
+use stemma_wire::error::{ApiError, ErrorType, quote};
+
+use super::Work;
+use crate::registry::Undecided;
+
+impl Work<'_> {
+    /// Lets extensions decide the tags of the roles that nodes get by the write, and keeps who holds a tag where nobody chose that yet.
+    ///
+    /// # Errors
+    /// As [`Work::decide_tags`].
+    pub fn settle_tags(&mut self) -> Result<(), Undecided> {
+        self.decide_tags()?;
+        Ok(self.keep_primaries()?)
+    }
+
+    /// Stores the choice of who holds a tag by rule and would lose it by the write, though the node has the tag still: it was only not stored
+    /// yet.
+    fn keep_primaries(&mut self) -> Result<(), ApiError> {
+        let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
+        let clusters: BTreeSet<ClusterId> = self.reached().filter_map(|node| before.cluster_of_node(node)).collect();
+        let mut kept = Vec::new();
+        for cluster in clusters {
+            let moved = before.unstored_holders(cluster).into_iter().filter(|(tag, node)| {
+                after.holder(cluster, tag.as_str()) != Some(*node)
+                    && after.could_hold(cluster, tag, *node)
+                    && !after.is_chosen(cluster, tag)
+            });
+            kept.extend(moved.map(|(tag, node)| (cluster, tag, node)));
+        }
+        kept.into_iter().try_for_each(|(cluster, tag, node)| self.elect(cluster, &tag, node))
+    }
+
+    /// The primaries that the write takes from their holders, as far as who asks is told of them.
+    pub fn moved_primaries(&self) -> Vec<MovedPrimary> {
+        let mut moved = fleet::moved_primaries(&self.context.whole.fleet, &self.model.fleet, self.told_hosts());
+        if let Some(own) = self.context.caller.who.rights.within {
+            moved.retain(|one| one.cluster == own);
+        }
+        moved
+    }
+
+    /// Gives a tag of a cluster to a node as primary, because somebody asks for that.
+    ///
+    /// # Errors
+    /// For want of rights; where the node does not have the tag, or the cluster names another.
+    pub fn choose_primary(&mut self, cluster: ClusterId, tag: &TagName, node: &Node) -> Result<(), ApiError> {
+        self.check_electing(cluster, tag)?;
+        let fleet = &self.model.fleet;
+        if !fleet.could_hold(cluster, tag, node.id()) {
+            return Err(self.cannot_hold(cluster, tag, node));
+        }
+        if let Some(name) = fleet.named_primary(cluster, tag.as_str())
+            && fleet.node_named(name).map(|named| named.id()) != Some(node.id())
+        {
+            return Err(self.is_named(cluster, tag, name));
+        }
+        self.elect(cluster, tag, node.id())
+    }
+
+    /// Gives what a node holds as primary to the next node of each tag: the first by name of the others that are not parked.
+    ///
+    /// # Errors
+    /// For want of rights; where the cluster names the node, or no other node could hold the tag.
+    pub fn release_primaries(&mut self, node: NodeId) -> Result<(), ApiError> {
+        let Some(cluster) = self.model.fleet.cluster_of_node(node) else { return Ok(()) };
+        // Also what it loses by this write, because it is parked and was not chosen yet.
+        let fleets = [&self.context.whole.fleet, &self.model.fleet];
+        let held = fleets.into_iter().flat_map(|fleet| fleet.holders(cluster));
+        let held = held.filter(|(tag, holder)| *holder == node && self.model.fleet.could_hold(cluster, tag, node));
+        let held: BTreeSet<TagName> = held.map(|(tag, _)| tag.clone()).collect();
+        for tag in held {
+            self.check_electing(cluster, &tag)?;
+            let next = self.next_after(cluster, &tag, node)?;
+            self.elect(cluster, &tag, next)?;
+        }
+        Ok(())
+    }
+
+    /// Who holds a tag once a node releases it.
+    fn next_after(&self, cluster: ClusterId, tag: &TagName, node: NodeId) -> Result<NodeId, ApiError> {
+        let fleet = &self.model.fleet;
+        if let Some(name) = fleet.named_primary(cluster, tag.as_str())
+            && fleet.node_named(name).is_some_and(|named| named.id() == node)
+        {
+            return Err(self.is_named(cluster, tag, name));
+        }
+        fleet.next_holder(cluster, tag, node).ok_or_else(|| {
+            let name = fleet.node(node).map(|node| node.display_name()).unwrap_or_default();
+            let message = format!(
+                "node {} holds tag {tag} of cluster {} as primary, and no other node that is not parked has the tag; nothing was changed",
+                quote(&name),
+                self.cluster_name(cluster)
+            );
+            let advice = "give the tag to another node first, or park the node without releasing its primaries: it keeps them then";
+            ApiError::new(ErrorType::PrimaryKept, message).detail(advice)
+        })
+    }
+
+    /// Refuses a choice for want of rights.
+    fn check_electing(&self, cluster: ClusterId, tag: &TagName) -> Result<(), ApiError> {
+        let what = || format!("the primary of tag {}", quote(tag));
+        self.context.check_place(Endpoint::creating(Kind::Primary), Place::Cluster(cluster), what)
+    }
+
+    /// The refusal of a node that could not hold a tag.
+    fn cannot_hold(&self, cluster: ClusterId, tag: &TagName, node: &Node) -> ApiError {
+        let (fleet, name) = (&self.model.fleet, self.cluster_name(cluster));
+        let stands_there = fleet.cluster_of_node(node.id()) == Some(cluster);
+        let has_tag = fleet.profile(node.id()).is_some_and(|profile| profile.place.tags.contains(tag));
+        let why = if stands_there && has_tag {
+            format!("tag {} has no primary in cluster {name} (its has_primary is false)", quote(tag))
+        } else {
+            format!("node {} does not have tag {} in cluster {name}", quote(&node.display_name()), quote(tag))
+        };
+        let advice = format!("`stemma get nodes --cluster {name} --tag {tag}` lists the nodes that have it");
+        ApiError::new(ErrorType::FieldInvalid, format!("{why}; nothing was changed")).field("node").detail(advice)
+    }
+
+    /// The refusal where the cluster itself names who holds a tag.
+    fn is_named(&self, cluster: ClusterId, tag: &TagName, name: &str) -> ApiError {
+        let owners = self.model.fleet.cluster(cluster).and_then(|object| object.spec.owners.get("primaries").cloned());
+        let managers: BTreeSet<String> =
+            owners.iter().flat_map(|owners| owners.iter()).map(|owner| owner.manager.to_string()).collect();
+        let by = if managers.is_empty() {
+            String::new()
+        } else {
+            format!(", as {} wrote it", managers.into_iter().collect::<Vec<_>>().join(", "))
+        };
+        let message = format!(
+            "cluster {} gives tag {tag} to node {} in its field primaries{by}; nothing was changed",
+            self.cluster_name(cluster),
+            quote(name)
+        );
+        let advice = "change the field primaries where it is written, or take the tag out of it there";
+        ApiError::new(ErrorType::PrimaryKept, message).detail(advice)
+    }
+
+    fn cluster_name(&self, cluster: ClusterId) -> String {
+        self.model.fleet.cluster(cluster).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,215 @@
+//! Primaries: who keeps one, who is given one, and that no write moves one without saying so.
+
+use serde_json::{Value, json};
+
+use crate::served::{Answer, Served};
+
+const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
+
+/// Three databases of which one is primary, a web server, and a cluster without anything to run. No choice is stored.
+async fn site(served: &Served) {
+    let release = |name: &str, has_primary: bool| {
+        json!({"kind": "Release", "name": name, "roles": {"db": {"tags": ["mysql"]}, "web": {"tags": ["nginx"]}},
+            "tags": {"mysql": {"has_primary": has_primary}, "nginx": {}}})
+    };
+    let node = |name: &str, group: &str| json!({"kind": "Node", "name": name, "nodegroup": group});
+    let objects = json!([
+        release("r", true), release("plain", false),
+        {"kind": "Cluster", "name": "eu", "release": "r"},
+        {"kind": "NodeGroup", "cluster": "eu", "name": "db", "roles": ["db"]},
+        {"kind": "NodeGroup", "cluster": "eu", "name": "web", "roles": ["web"]},
+        {"kind": "Cluster", "name": "us"}, {"kind": "NodeGroup", "cluster": "us", "name": "db"},
+        node("db-1", "eu/db"), node("db-2", "eu/db"), node("db-3", "eu/db"), node("web-1", "eu/web"),
+    ]);
+    let applied = served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
+    assert_eq!(applied["moved_primaries"], json!([]), "nobody held one before");
+}
+
+/// Asks for a write as the command does: with what it changes in the answer.
+async fn write(served: &Served, method: &str, path: &str, body: &Value) -> Answer {
+    let prefer = ("prefer", "return=representation");
+    let headers = if method == "PATCH" { vec![MERGE[0], prefer] } else { vec![prefer] };
+    served.send(method, path, &headers, Some(body).filter(|body| !body.is_null())).await
+}
+
+/// The row of mysql.
+async fn primary(served: &Served) -> Value {
+    let list = served.get("/v1/clusters/eu/primaries").await;
+    let rows = list["primaries"].as_array().expect("a list");
+    assert_eq!((rows.len(), &rows[0]["tag"]), (1, &json!("mysql")), "{list}");
+    rows[0].clone()
+}
+
+/// The codes and objects of those findings of an answer that are about parked primaries.
+fn parked(answer: &Value) -> Vec<String> {
+    let findings = answer["findings"].as_array().expect("a list").iter();
+    let parked = findings.filter(|one| one["code"] == "primary.parked");
+    parked.map(|one| one["object"].as_str().expect("an object").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn x07_park_keeps_a_primary_and_says_so() {
+    let served = Served::start().await;
+    site(&served).await;
+    for query in ["?dry_run=true", ""] {
+        assert_eq!(primary(&served).await["node"], "db-1");
+        let answer = write(&served, "PATCH", &format!("/v1/nodes/db-1{query}"), &json!({"parked": true})).await;
+        assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &json!([])), "{}", answer.body);
+        assert_eq!(parked(&answer.body), ["node/db-1"]);
+        assert!(answer.warning.expect("a warning").contains("stemma node park db-1 --release-primary"));
+    }
+    let row = primary(&served).await;
+    assert_eq!([&row["node"], &row["parked"], &row["chosen_by"]], [&json!("db-1"), &json!(true), &json!("choice")]);
+    assert_eq!(served.get("/v1/nodes/db-1").await["primary_tags"], json!(["mysql"]));
+    let mut found = parked(&served.get("/v1/clusters/eu/validate").await);
+    found.sort();
+    assert_eq!(found, ["cluster/eu", "node/db-1"]);
+    let answer = write(&served, "PATCH", "/v1/nodes/db-1", &json!({"parked": false})).await;
+    assert_eq!((&answer.body["moved_primaries"], parked(&answer.body)), (&json!([]), vec![]));
+    assert_eq!(primary(&served).await["node"], "db-1");
+    // Ironic's clients park a node too.
+    let answer = served.send("PUT", "/v1/nodes/db-1/maintenance", &[], Some(&json!({"reason": "a disk"}))).await;
+    assert_eq!((answer.status, primary(&served).await["node"].clone()), (202, json!("db-1")));
+}
+
+#[tokio::test]
+async fn x07_no_verb_moves_one_without_saying_so() {
+    let served = Served::start().await;
+    site(&served).await;
+    served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-1"}), 200).await;
+    let moved_node = json!({"objects": [{"kind": "Node", "name": "db-1", "nodegroup": "eu/web"}]});
+    let no_tag = json!({"roles": {"db": {"remove_tags": ["mysql"]}}});
+    for (method, path, body, to) in [
+        ("PATCH", "/v1/nodes/db-1?release_primary=true", json!({"parked": true}), Some("db-2")),
+        ("PATCH", "/v1/nodes/db-1", json!({"nodegroup": "eu/web"}), Some("db-2")),
+        ("PATCH", "/v1/nodes/db-1", json!({"nodegroup": "us/db"}), Some("db-2")),
+        ("PATCH", "/v1/nodes/db-1", json!({"nodegroup": null}), Some("db-2")),
+        ("POST", "/v1/nodes/db-1/tags", json!({"unassign": ["mysql"]}), Some("db-2")),
+        ("DELETE", "/v1/nodes/db-1/tags", json!({"tags": ["mysql"]}), Some("db-2")),
+        ("DELETE", "/v1/nodes/db-1/tags/mysql", Value::Null, Some("db-2")),
+        ("DELETE", "/v1/nodes/db-1", Value::Null, Some("db-2")),
+        ("PUT", "/v1/clusters/eu/primaries/mysql", json!({"node": "db-3"}), Some("db-3")),
+        ("PATCH", "/v1/clusters/eu", json!({"primaries": {"mysql": "db-3"}}), Some("db-3")),
+        ("POST", "/v1/apply?manager=git", moved_node, Some("db-2")),
+        ("PUT", "/v1/clusters/eu/roles", no_tag, None),
+        ("PATCH", "/v1/clusters/eu/nodegroups/db", json!({"roles": []}), None),
+        ("PATCH", "/v1/clusters/eu", json!({"release": "plain"}), None),
+    ] {
+        let tried = format!("{path}{}dry_run=true", if path.contains('?') { '&' } else { '?' });
+        let answer = write(&served, method, &tried, &body).await;
+        let expected = json!([{"cluster": "eu", "tag": "mysql", "from": "db-1", "to": to}]);
+        assert_eq!(
+            (answer.status, &answer.body["moved_primaries"]),
+            (200, &expected),
+            "{method} {path} {body}: {}",
+            answer.body
+        );
+        assert_eq!(primary(&served).await["node"], "db-1", "it was only tried out");
+    }
+    // Who is answered with nothing is told in a header.
+    let answer = served.send("DELETE", "/v1/nodes/db-1/tags/mysql", &[], None).await;
+    let said = "the primary of tag mysql in cluster eu moves from db-1 to db-2";
+    assert!(answer.status == 204 && answer.warning.expect("a warning").contains(said));
+    assert_eq!(primary(&served).await["node"], "db-2");
+    // What comes later and sorts first takes nothing over, also where no choice was stored yet.
+    for body in [json!({"name": "db-0", "nodegroup": "eu/db"}), json!({"name": "a", "nodegroup": "eu/db"})] {
+        let made = write(&served, "POST", "/v1/nodes", &body).await;
+        assert_eq!((made.status, made.body.get("moved_primaries")), (201, None), "{}", made.body);
+        assert_eq!(primary(&served).await["node"], "db-2");
+    }
+    // But for one that the cluster names.
+    let named = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-9"}})).await;
+    assert_eq!((named.status, &named.body["moved_primaries"]), (200, &json!([])), "{}", named.body);
+    let made = write(&served, "POST", "/v1/nodes?dry_run=true", &json!({"name": "db-9", "nodegroup": "eu/db"})).await;
+    let expected = json!([{"cluster": "eu", "tag": "mysql", "from": "db-2", "to": "db-9"}]);
+    assert_eq!((made.status, &made.body["moved_primaries"]), (201, &expected), "{}", made.body);
+}
+
+#[tokio::test]
+async fn x07_primaries_of_a_cluster_are_obeyed_and_nobody_overrules_them() {
+    let served = Served::start().await;
+    site(&served).await;
+    served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-1"}), 200).await;
+    let named = json!({"primaries": {"mysql": "db-3"}});
+    let answer = write(&served, "PATCH", "/v1/clusters/eu?manager=facility", &named).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let row = primary(&served).await;
+    assert_eq!([&row["node"], &row["chosen_by"], &row["named"]], [&json!("db-3"), &json!("cluster"), &json!("db-3")]);
+    let set = write(&served, "PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-2"})).await;
+    assert_eq!((set.status, set.kind()), (409, "primary.kept"));
+    assert!(set.message().contains("'db-3'") && set.message().contains("facility"), "{}", set.body);
+    let released = write(&served, "PATCH", "/v1/nodes/db-3?release_primary=true", &json!({"parked": true})).await;
+    assert_eq!((released.status, released.kind()), (409, "primary.kept"), "{}", released.body);
+    assert_eq!(served.get("/v1/nodes/db-3").await["parked"], json!(false), "nothing was changed");
+    served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-3"}), 200).await;
+    // It is kept once the cluster no longer says so.
+    let answer = write(&served, "PATCH", "/v1/clusters/eu?manager=facility", &json!({"primaries": null})).await;
+    assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &json!([])), "{}", answer.body);
+    let row = primary(&served).await;
+    assert_eq!([&row["node"], &row["chosen_by"], &row["named"]], [&json!("db-3"), &json!("choice"), &Value::Null]);
+}
+
+#[tokio::test]
+async fn x07_release_primary_gives_it_to_the_next_in_the_same_write_or_changes_nothing() {
+    let served = Served::start().await;
+    site(&served).await;
+    let park = async |name: &str, query: &str| {
+        write(&served, "PATCH", &format!("/v1/nodes/{name}{query}"), &json!({"parked": true})).await
+    };
+    let unparked = write(&served, "PATCH", "/v1/nodes/db-1?release_primary=true", &json!({"description": "x"})).await;
+    assert_eq!((unparked.status, unparked.kind()), (400, "request.query"), "{}", unparked.body);
+    // Also where no choice was stored yet.
+    let released = park("db-1", "?release_primary=true").await;
+    let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-1", "to": "db-2"}]);
+    assert_eq!((released.status, &released.body["moved_primaries"]), (200, &moved), "{}", released.body);
+    assert_eq!(parked(&released.body), [""; 0]);
+    let row = primary(&served).await;
+    assert_eq!([&row["node"], &row["parked"], &row["chosen_by"]], [&json!("db-2"), &json!(false), &json!("choice")]);
+    // A node that is parked already releases what it keeps.
+    assert_eq!(park("db-2", "").await.status, 200);
+    assert_eq!(park("db-2", "?release_primary=true").await.status, 200);
+    assert_eq!(primary(&served).await["node"], "db-3");
+    let last = park("db-3", "?release_primary=true").await;
+    assert_eq!((last.status, last.kind()), (409, "primary.kept"), "all others are parked: {}", last.body);
+    assert_eq!(served.get("/v1/nodes/db-3").await["parked"], json!(false));
+    assert_eq!(park("web-1", "?release_primary=true").await.status, 200, "it holds nothing");
+}
+
+#[tokio::test]
+async fn x07_set_takes_a_node_that_has_the_tag_and_no_other() {
+    let served = Served::start().await;
+    site(&served).await;
+    let set = async |path: &str, body: Value| write(&served, "PUT", path, &body).await;
+    let mysql = "/v1/clusters/eu/primaries/mysql";
+    for (path, body, status, kind, says) in [
+        (mysql, json!({"node": "db-9"}), 400, "reference.dangling", "there is no node 'db-9'"),
+        (mysql, json!({"node": "web-1"}), 400, "field.invalid", "node 'web-1' does not have tag 'mysql' in cluster eu"),
+        (mysql, json!({"node": ""}), 400, "field.invalid", "the name or uuid of a node"),
+        (mysql, json!({"node": 7}), 400, "field.invalid", "the name or uuid of a node"),
+        (mysql, json!({}), 400, "field.missing", "this call takes"),
+        (mysql, json!({"node": "db-2", "force": true}), 400, "field.unknown", "'force'"),
+        ("/v1/clusters/eu/primaries/nginx", json!({"node": "web-1"}), 400, "field.invalid", "has no primary"),
+        ("/v1/clusters/eu/primaries/none", json!({"node": "db-2"}), 400, "field.invalid", "does not have tag 'none'"),
+        ("/v1/clusters/us/primaries/mysql", json!({"node": "db-2"}), 400, "field.invalid", "in cluster us"),
+        ("/v1/clusters/no/primaries/mysql", json!({"node": "db-2"}), 404, "object.not_found", "could not be found"),
+    ] {
+        let answer = set(path, body.clone()).await;
+        assert_eq!((answer.status, answer.kind()), (status, kind), "{path} {body}: {}", answer.body);
+        assert!(answer.message().contains(says), "{path} {body}: {}", answer.body);
+    }
+    assert_eq!(primary(&served).await["node"], "db-1");
+    let uuid = served.get("/v1/nodes/db-3").await["uuid"].clone();
+    for (node, name) in [(json!("db-2"), "db-2"), (uuid, "db-3")] {
+        let answer = set(mysql, json!({"node": node})).await;
+        assert_eq!((answer.status, &answer.body["node"]), (200, &json!(name)), "{}", answer.body);
+        assert_eq!(answer.body["changes"][0]["new"], json!(name), "{}", answer.body);
+        assert_eq!(primary(&served).await["node"], name);
+    }
+    let again = set(mysql, json!({"node": "db-3"})).await;
+    assert_eq!((again.status, &again.body["changes"]), (200, &json!([])), "{}", again.body);
+    // One that is parked can be set: whoever asks for it is told.
+    served.send("PATCH", "/v1/nodes/db-1", MERGE, Some(&json!({"parked": true}))).await;
+    let answer = set(mysql, json!({"node": "db-1"})).await;
+    assert_eq!((answer.status, &answer.body["parked"]), (200, &json!(true)), "{}", answer.body);
+    assert_eq!(parked(&answer.body), ["cluster/eu", "node/db-1"]);
+}
