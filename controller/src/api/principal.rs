@@ -38,13 +38,21 @@ impl Api {
                 let known = shown.and_then(|text| self.by_token(&model, text).ok());
                 Ok(Some(known.unwrap_or_else(|| Who::by_way(FIRST_ADMIN))))
             }
-            (Guarding::Certificates, Some(text)) => self.by_token(&model, text).map(Some).map_err(|unknown| {
-                let from = peer.map(|peer| peer.address.ip()).filter(|_| unknown.is_guess);
-                let busy = from.is_some_and(|from| !self.may_guess(from));
-                let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
-                let message = "the token is unknown, has ended or was revoked";
-                Unknown { refusal: ApiError::new(kind, message), name: unknown.name }
-            }),
+            (Guarding::Certificates, Some(text)) => match self.by_token(&model, text) {
+                Ok(who) => {
+                    if let Some(peer) = peer {
+                        peer.vouch();
+                    }
+                    Ok(Some(who))
+                }
+                Err(unknown) => {
+                    let from = peer.map(|peer| peer.address.ip()).filter(|_| unknown.is_guess);
+                    let busy = from.is_some_and(|from| !self.may_guess(from));
+                    let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
+                    let message = "the token is unknown, has ended or was revoked";
+                    Err(Unknown { refusal: ApiError::new(kind, message), name: unknown.name })
+                }
+            },
             (Guarding::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
                 Some(identity) => self.by_certificate(&model, identity),
                 None => Ok(None),
