@@ -178,7 +178,7 @@ async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
 /// An operator with a token, stored, and a caller that is it.
 async fn operator(registry: &Registry) -> Caller {
     let (issued_at, ends_at) = (Timestamp(0), Timestamp(u64::MAX));
-    let token = BearerToken { id: "t".to_owned(), secret_sha256: String::new(), issued_at, ends_at };
+    let token = BearerToken { id: "t".to_owned(), secret_sha256: String::new(), issued_at, ends_at, made_by: None };
     let spec = PrincipalSpec { role: PrincipalRole::Operator, tokens: vec![token], ..PrincipalSpec::default() };
     let create = |context: &Context<'_>| {
         let mut work = Work::on(context);

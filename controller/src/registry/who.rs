@@ -37,7 +37,7 @@ pub enum Shown {
 
 /// What a principal may.
 pub fn rights(spec: &PrincipalSpec) -> Rights {
-    Rights { role: spec.role, within: spec.cluster }
+    spec.rights()
 }
 
 impl Who {
@@ -73,6 +73,17 @@ impl Who {
             return Err(ApiError::new(ErrorType::AuthForbidden, message).detail("ask again"));
         }
         Ok(())
+    }
+
+    /// What whoever makes something by which a principal is known might do, as it is noted of that: of who makes it for itself, what is noted
+    /// of what it showed.
+    pub fn makes_for(&self, whose: &Principal, model: &Model) -> Option<Rights> {
+        let own = self.principal(model).filter(|own| own.meta.uuid == whose.meta.uuid);
+        match (&self.shown, own) {
+            (Shown::Certificate(serial), Some(own)) => own.spec.certificate(serial)?.made_by,
+            (Shown::Token(id), Some(own)) => own.spec.tokens.iter().find(|token| token.id == *id)?.made_by,
+            (Shown::Way, _) | (_, None) => Some(self.rights),
+        }
     }
 
     /// How it stands in the record of a request.
