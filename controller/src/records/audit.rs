@@ -15,6 +15,9 @@ pub struct AuditEvent {
     pub at: Timestamp,
     /// Who.
     pub principal: String,
+    /// Which principal that was; `None` in an entry of before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whose: Option<Whose>,
     /// Under which manager.
     pub manager: String,
     /// From where.
@@ -48,6 +51,9 @@ pub struct Refusal {
     pub at: Timestamp,
     /// Who.
     pub principal: String,
+    /// Which principal that was; `None` in an entry of before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whose: Option<Whose>,
     /// From where, as `127.0.0.1:4711`.
     pub address: String,
     /// From where else, where two hosts have one identity.
@@ -57,6 +63,22 @@ pub struct Refusal {
     pub refused: String,
     /// How many more of this principal and reason there were since the last such entry.
     pub unsaid: u64,
+}
+
+/// Which principal somebody was. A name is not enough: it may be given to another once its principal is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whose {
+    /// This one.
+    Principal(Uuid),
+    /// None that is stored: root, a host, the controller itself, or who showed something that is no principal's.
+    Nobody,
+}
+
+impl From<Option<Uuid>> for Whose {
+    fn from(principal: Option<Uuid>) -> Self {
+        principal.map_or(Self::Nobody, Self::Principal)
+    }
 }
 
 /// What became of an object.

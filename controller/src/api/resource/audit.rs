@@ -13,7 +13,7 @@ use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
-use crate::records::audit::{Action, AuditRecord, AuditedObject};
+use crate::records::audit::{Action, AuditRecord, AuditedObject, Whose};
 use crate::registry::audit::AuditPage;
 use crate::registry::names::group_path;
 use crate::store::{Order, Revision};
@@ -21,7 +21,7 @@ use crate::store::{Order, Revision};
 /// `GET /v1/audit`, in the order of revisions.
 pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
-    let seen = Seen::of(&model, request.principal());
+    let seen = Seen::of(&model);
     let filter = Filter::read(api, &seen, &request.query).await?;
     let page = Page::read(&request.query)?;
     if let Some(key) = page.sort_key.as_deref().filter(|key| *key != "id") {
@@ -72,12 +72,15 @@ impl<'a> Filter<'a> {
     }
 
     fn keeps(&self, seen: &Seen<'_>, record: &AuditRecord) -> bool {
-        let (at, principal, objects) = match record {
-            AuditRecord::Commit(event) => (event.at, &event.principal, &*event.objects),
-            AuditRecord::Refusal(refusal) => (refusal.at, &refusal.principal, &[][..]),
+        let (at, principal, whose, objects) = match record {
+            AuditRecord::Commit(event) => (event.at, &event.principal, event.whose, &*event.objects),
+            AuditRecord::Refusal(refusal) => (refusal.at, &refusal.principal, refusal.whose, &[][..]),
         };
-        let is_seen =
-            if objects.is_empty() { seen.knows(principal) } else { objects.iter().any(|one| seen.shows(one)) };
+        let is_seen = if objects.is_empty() {
+            seen.knows(principal, whose, at)
+        } else {
+            objects.iter().any(|one| seen.shows(one))
+        };
         is_seen
             && self.principal.is_none_or(|wanted| wanted == principal)
             && self.since.is_none_or(|since| at >= since)
@@ -171,13 +174,12 @@ fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, Bad
 /// What of the audit whoever asks sees: all, or what one cluster's objects and principals did and had done to them.
 pub(super) struct Seen<'a> {
     model: &'a Model,
-    asks: &'a str,
 }
 
 impl<'a> Seen<'a> {
     /// What is shown of objects.
-    pub(super) fn of(model: &'a Model, asks: &'a str) -> Self {
-        Self { model, asks }
+    pub(super) fn of(model: &'a Model) -> Self {
+        Self { model }
     }
 
     /// Whether what became of an object is shown, by where it stood then.
@@ -195,16 +197,19 @@ impl<'a> Seen<'a> {
         self.showed(object) || (object.clusters.is_empty() && stands_here())
     }
 
-    /// Whether it is told what somebody did that has no object.
-    fn knows(&self, principal: &str) -> bool {
+    /// Whether it is told what somebody did that has no object. A principal is known by its uuid: its name may be another's by now.
+    fn knows(&self, principal: &str, whose: Option<Whose>, at: Timestamp) -> bool {
         let is_node = || {
             let uuid = principal.strip_prefix("node/").and_then(|id| id.parse().ok());
             uuid.is_some_and(|uuid| self.model.nodes.get(uuid).is_some())
         };
-        self.model.within.is_none()
-            || principal == self.asks
-            || self.model.principals.named(None, principal).is_some()
-            || is_node()
+        let is_principal = || match whose {
+            Some(Whose::Principal(uuid)) => self.model.principals.get(uuid).is_some(),
+            Some(Whose::Nobody) => false,
+            // An earlier version noted the name alone.
+            None => self.model.principals.named(None, principal).is_some_and(|one| one.meta.created_at <= at),
+        };
+        self.model.within.is_none() || is_principal() || is_node()
     }
 }
 

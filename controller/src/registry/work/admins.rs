@@ -43,8 +43,9 @@ impl Work<'_> {
         if spec == before.spec {
             return Ok(());
         }
-        let asks = &self.context.caller.who.name;
-        if before.meta.name.as_str() != asks.as_str() || rights(&spec) != rights(&before.spec) {
+        let asks = self.context.caller.who.principal(self.context.whole);
+        let is_own = asks.is_some_and(|own| own.meta.uuid == before.meta.uuid);
+        if !is_own || rights(&spec) != rights(&before.spec) {
             self.check_rights(before)?;
         }
         let next = self.next(before, before.meta.name.clone(), spec);
@@ -86,8 +87,12 @@ impl Work<'_> {
                 continue;
             }
             let may = |place| after.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), place));
-            self.require_mark(&key::maker(before.meta.name.as_str()));
-            let of = whole.tokens.values().filter(|token| token.record.created_by == before.meta.name.as_str());
+            self.require_mark(&key::maker(uuid));
+            let of = whole.tokens.values().filter(|token| match token.record.maker {
+                Some(maker) => maker == uuid,
+                // With each principal of this name went all of its tokens.
+                None => token.record.created_by == before.meta.name.as_str(),
+            });
             for token in of.filter(|token| !may(whole.place_of_bound(token.record.bound))) {
                 let at = enrolled::token_key(&token.record.id);
                 self.draft.require(Precondition::unchanged(at.clone(), token.written));

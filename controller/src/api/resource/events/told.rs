@@ -38,7 +38,7 @@ pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) 
     let Some(commit) = commit(&change)? else { return Ok(String::new()) };
     let selector = filter.selector.as_ref();
     let reader = Reader { model: api.model(), whole: api.cache().model(), api: &api, selector };
-    let seen = Seen::of(&reader.model, "");
+    let seen = Seen::of(&reader.model);
     let mut told = Vec::new();
     for one in commit.objects.iter().filter(|one| one.action != Action::Unchanged) {
         if !filter.takes(one.kind) || !seen.showed(one) {
