@@ -115,7 +115,28 @@ pub struct AuditedObject {
     /// The clusters that it stood in, before and after: whoever is bound to one of them is shown it, also when it is gone.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
+    /// Its name before, where it was another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<String>,
+    /// The cluster that it left: whoever is bound to that is told of it by the name that it had there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<ClusterId>,
     /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal, or of a node that joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_before_principals_and_left_clusters_were_noted_is_read_and_written_as_it_was() {
+        let object = r#"{"kind":"Node","uuid":"00000000-0000-0000-0000-000000000007","name":"n","action":"updated","before":3}"#;
+        let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[{object}]}}"#);
+        let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("it is a commit") };
+        assert_eq!(event.whose, None);
+        assert_eq!((&event.objects[0].was, event.objects[0].left), (&None, None));
+        assert_eq!(serde_json::to_string(&AuditRecord::Commit(event)).unwrap(), text);
+    }
 }

@@ -88,7 +88,7 @@ impl<'a> Filter<'a> {
             && self.refused.is_none_or(|refused| refused == matches!(record, AuditRecord::Refusal(_)))
             && self.object.as_ref().is_none_or(|named| {
                 let is_hosts = objects.is_empty() && self.hosts.contains(principal);
-                is_hosts || objects.iter().any(|object| named.is(object) && seen.shows(object))
+                is_hosts || objects.iter().any(|object| named.is(seen, object) && seen.shows(object))
             })
     }
 }
@@ -138,7 +138,7 @@ impl<'a> Named<'a> {
 
     /// Those of this name that were deleted, the last ones first, as far back as one request looks.
     async fn deleted(&self, api: &Api, seen: &Seen<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
-        let is_it = |one: &AuditedObject| one.action == Action::Deleted && self.is(one) && seen.shows(one);
+        let is_it = |one: &AuditedObject| one.action == Action::Deleted && self.is(seen, one) && seen.shows(one);
         let of = |record: &AuditRecord| match record {
             AuditRecord::Commit(event) => event.objects.iter().filter(|one| is_it(one)).map(|one| one.uuid).collect(),
             AuditRecord::Refusal(_) => Vec::new(),
@@ -148,17 +148,17 @@ impl<'a> Named<'a> {
         Ok(deletions.entries.iter().flat_map(|(_, record)| of(record)).collect())
     }
 
-    fn is(&self, object: &AuditedObject) -> bool {
+    fn is(&self, seen: &Seen<'_>, object: &AuditedObject) -> bool {
         match self {
             Self::Uuid(kind, uuid) => object.uuid == *uuid && kind.is_none_or(|kind| object.kind == kind),
-            Self::Name(kind, name) => object.kind == *kind && object.name == *name,
+            Self::Name(kind, name) => object.kind == *kind && seen.name(object) == *name,
             Self::Group { there, cluster, name } => {
                 // An entry of an earlier version does not say of which cluster a group was: where it is gone, it may be any.
                 let is_its = match &object.cluster {
                     Some(own) => own == cluster,
                     None => there.is_none(),
                 };
-                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && object.name == *name && is_its)
+                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && seen.name(object) == *name && is_its)
             }
         }
     }
@@ -197,6 +197,13 @@ impl<'a> Seen<'a> {
         self.showed(object) || (object.clusters.is_empty() && stands_here())
     }
 
+    /// What an object is called to who asks: who is told that it left its cluster is told the name that it had there, and not what it was
+    /// given elsewhere.
+    pub(super) fn name<'o>(&self, object: &'o AuditedObject) -> &'o str {
+        let has_left = self.model.within.is_some() && object.left == self.model.within;
+        object.was.as_deref().filter(|_| has_left).unwrap_or(&object.name)
+    }
+
     /// Whether it is told what somebody did that has no object. A principal is known by its uuid: its name may be another's by now.
     fn knows(&self, principal: &str, whose: Option<Whose>, at: Timestamp) -> bool {
         let is_node = || {
@@ -218,7 +225,7 @@ fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
         AuditRecord::Commit(event) => json!({
             "revision": revision.get(), "at": view::time(event.at), "principal": event.principal, "manager": event.manager,
             "address": event.address, "reason": event.reason, "request_id": event.request_id, "refused": null,
-            "objects": event.objects.iter().filter(|one| seen.shows(one)).map(|one| shown(seen.model, one)).collect::<Vec<_>>(),
+            "objects": event.objects.iter().filter(|one| seen.shows(one)).map(|one| shown(seen, one)).collect::<Vec<_>>(),
         }),
         AuditRecord::Refusal(refusal) => json!({
             "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,
@@ -227,11 +234,12 @@ fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
     }
 }
 
-fn shown(model: &Model, object: &AuditedObject) -> Value {
+fn shown(seen: &Seen<'_>, object: &AuditedObject) -> Value {
+    let (model, name) = (seen.model, seen.name(object));
     let now = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
-    let then = || object.cluster.as_ref().map(|cluster| format!("{cluster}/{}", object.name));
+    let then = || object.cluster.as_ref().map(|cluster| format!("{cluster}/{name}"));
     json!({
-        "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| object.name.clone()),
+        "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| name.to_owned()),
         "action": object.action, "before": object.before, "part": object.part,
     })
 }

@@ -13,6 +13,7 @@ use super::Work;
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::Resource as _;
+use crate::records::audit::Action;
 use crate::records::{enrolled, key};
 use crate::registry::context::may_write;
 use crate::registry::rights;
@@ -105,17 +106,17 @@ impl Work<'_> {
         self.written().filter(|(kind, _)| *kind == Kind::Principal).map(|(_, uuid)| uuid).collect()
     }
 
-    /// Notes for the audit in which clusters what is touched stood, before and after.
+    /// Notes for the audit in which clusters what is touched stood, before and after, which it left, and what it was called before.
     pub(super) fn note_clusters(&mut self) {
         let (before, after) = (self.context.whole, &self.model);
         for one in self.draft.touched_mut() {
-            let places = [before, after].into_iter().filter_map(|model| model.place_of(one.kind, one.uuid));
-            one.clusters = places
-                .filter_map(|place| match place {
-                    Place::Cluster(cluster) => Some(cluster),
-                    Place::Shared | Place::Nowhere => None,
-                })
-                .collect();
+            let [stood, stands] = [before, after].map(|model| match model.place_of(one.kind, one.uuid)? {
+                Place::Cluster(cluster) => Some(cluster),
+                Place::Shared | Place::Nowhere => None,
+            });
+            one.clusters = stood.into_iter().chain(stands).collect();
+            one.left = stood.filter(|_| stood != stands && one.action != Action::Deleted);
+            one.was = before.title_of(one.kind, one.uuid).filter(|was| *was != one.name);
         }
     }
 }

@@ -298,6 +298,43 @@ async fn a_kept_answer_is_for_the_principal_that_was_answered_and_while_it_may_d
     assert_eq!((asked.status, &*asked.kind), (404, "object.not_found"), "{}", asked.body);
 }
 
+/// Whoever is bound to the cluster that a node left was told what it is called elsewhere.
+#[tokio::test]
+async fn x04_f15_the_audit_tells_who_sees_a_left_cluster_alone_the_name_that_was_left() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut vera = principal(&fleet, "vera", "viewer", Some("own")).await;
+    let mut wim = principal(&fleet, "wim", "viewer", Some("far")).await;
+    fleet.apply(json!([node("mover", "own/web"), node("stray", "own/web")])).await;
+    let mut uuids = Vec::new();
+    let elsewhere = json!({"op": "replace", "path": "/nodegroup", "value": "far/web"});
+    for (name, leaves) in [("mover", elsewhere), ("stray", json!({"op": "remove", "path": "/nodegroup"}))] {
+        uuids.push(fleet.read(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().to_owned());
+        let patch = json!([{"op": "replace", "path": "/name", "value": format!("{name}-anew")}, leaves]);
+        let (status, told) = fleet.ask(Method::PATCH, &format!("/v1/nodes/{name}"), &patch).await;
+        assert_eq!(status, 200, "{told}");
+    }
+    let names = async |client: &mut Client, object: &str| -> Vec<String> {
+        let audit = ask(client, "GET", &format!("/v1/audit?object=node/{object}"), &[], "").await.body;
+        let entries = audit["audit"].as_array().unwrap().iter();
+        let objects = entries.flat_map(|entry| entry["objects"].as_array().unwrap());
+        let own = objects.filter(|one| one["kind"] == "node" && uuids.iter().any(|uuid| one["uuid"] == **uuid));
+        own.map(|one| format!("{} {}", one["action"].as_str().unwrap(), one["name"].as_str().unwrap())).collect()
+    };
+    let of_vera = ["created mover", "created stray", "updated mover"];
+    assert_eq!(names(&mut vera, &uuids[0]).await, of_vera, "the entry that made both has both");
+    assert_eq!(names(&mut vera, "mover").await, of_vera);
+    assert_eq!(names(&mut vera, &uuids[1]).await, ["created mover", "created stray", "updated stray"]);
+    for unseen in ["mover-anew", "stray-anew"] {
+        assert_eq!(names(&mut vera, unseen).await, Vec::<String>::new(), "a guessed name is not confirmed");
+    }
+    assert_eq!(names(&mut wim, "mover-anew").await, ["updated mover-anew"]);
+    assert_eq!(names(&mut wim, "mover").await, Vec::<String>::new());
+    assert_eq!(names(&mut fleet.operator(), "mover-anew").await, ["updated mover-anew"]);
+    let whole = ask(&mut vera, "GET", "/v1/audit", &[], "").await.body.to_string();
+    assert!(whole.contains("mover") && !whole.contains("-anew"), "{whole}");
+}
+
 /// A principal that was made anew under a name saw the reasons, addresses and requests of the one before.
 #[tokio::test]
 async fn x04_f11_a_principal_made_anew_under_a_name_sees_nothing_of_the_one_before() {

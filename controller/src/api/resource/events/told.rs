@@ -54,7 +54,7 @@ pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) 
             continue;
         }
         told.push(json!({
-            "revision": change.revision.get(), "at": view::time(commit.at), "kind": one.kind.word(), "uuid": one.uuid, "name": one.name,
+            "revision": change.revision.get(), "at": view::time(commit.at), "kind": one.kind.word(), "uuid": one.uuid, "name": seen.name(one),
             "cluster": cluster(&reader.model, one, image.as_ref()), "action": one.action,
             "object": image.map(|image| image.body),
         }));
