@@ -175,12 +175,14 @@ mod tests {
     #[test]
     fn x04_f10_what_a_principal_is_known_by_ends_with_a_yes_alone() {
         let radius = |yes| Radius { dry_run: false, named: BTreeSet::new(), counted: 0, max_nodes: Some(5), yes };
-        assert!(radius(false).check_ended("carol", &[]).is_ok() && radius(true).check_ended("carol", &["tokens.a"]).is_ok());
+        assert!(radius(false).check_ended("carol", &[]).is_ok());
+        assert!(radius(true).check_ended("carol", &["tokens.a"]).is_ok());
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
             return;
         }
         let asked = radius(false).check_ended("carol", &["certificates.01", "tokens.a"]).unwrap_err().to_string();
-        assert!(asked.starts_with("this ends certificates.01, tokens.a of principal carol: ") && asked.contains("\n  say --yes"), "{asked}");
+        assert!(asked.starts_with("this ends certificates.01, tokens.a of principal carol: "), "{asked}");
+        assert!(asked.contains("\n  say --yes"), "{asked}");
     }
 
     #[test]

@@ -265,8 +265,12 @@ mod tests {
 
     #[test]
     fn x04_f10_what_ends_by_a_change_is_found_among_its_changes() {
-        let answer = json!({"name": "carol", "changes": [{"field": "role", "old": "operator", "new": "admin"}, {"field": "cluster", "old": "a"},
-            {"field": "certificates.01", "old": "good"}, {"field": "tokens.ab", "old": "good"}]});
+        let answer = json!({"name": "carol", "changes": [
+            {"field": "role", "old": "operator", "new": "admin"},
+            {"field": "cluster", "old": "a"},
+            {"field": "certificates.01", "old": "good"},
+            {"field": "tokens.ab", "old": "good"},
+        ]});
         assert_eq!(ended(&answer), ["certificates.01", "tokens.ab"]);
         assert!(ended(&Value::Null).is_empty());
     }

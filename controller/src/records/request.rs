@@ -144,7 +144,9 @@ mod tests {
             let principal = principal.map(Uuid::from_u128);
             Some(AskedBy { principal, role: PrincipalRole::Operator, within: None })
         };
-        let record = |asked_by| RequestRecord { at: Timestamp(7), hash: String::new(), answer: Answer::empty(200), asked_by };
+        let answer = Answer::empty(200);
+        let record =
+            |asked_by| RequestRecord { at: Timestamp(7), hash: String::new(), answer: answer.clone(), asked_by };
         for (asked_by, principal, made_at, is_its) in [
             (asked_by(Some(1)), 1, 3, true),
             (asked_by(Some(1)), 2, 3, false),

@@ -60,7 +60,8 @@ fn x04_f11_two_principals_of_one_name_are_counted_apart() {
     for n in 0..25 {
         assert_eq!(tallies.count(of(1), (Timestamp(n), from()), start).is_some(), n < 10);
     }
-    assert_eq!(tallies.count(of(2), (Timestamp(25), from()), start), Some((of(2), 0)), "of the next one it is the first");
+    let first = tallies.count(of(2), (Timestamp(25), from()), start);
+    assert_eq!(first, Some((of(2), 0)), "of the next one it is the first");
     let due: Vec<_> = tallies.due(start + MINUTE).into_iter().map(|due| (due.whose, due.unsaid)).collect();
     assert_eq!(due, [(Some(of(1).whose), 14)]);
 }
@@ -149,7 +150,8 @@ async fn refusals_go_after_ninety_days_and_what_commits_did_stays() {
     let day = |n: u64| Timestamp(n * 24 * 3600 * 1000);
     let refusal = |n: u64| {
         let (principal, address, refused) = ("p".to_owned(), String::new(), "x".to_owned());
-        AuditRecord::Refusal(Refusal { at: day(n), principal, whose: None, address, other_address: None, refused, unsaid: 0 })
+        let (whose, other_address, unsaid) = (None, None, 0);
+        AuditRecord::Refusal(Refusal { at: day(n), principal, whose, address, other_address, refused, unsaid })
     };
     let commit = |n: u64| {
         AuditRecord::Commit(AuditEvent {

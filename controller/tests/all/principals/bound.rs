@@ -400,8 +400,8 @@ async fn x04_f11_what_an_earlier_version_noted_of_a_name_is_of_a_principal_that_
     let uuid: Uuid = stored["uuid"].as_str().unwrap().parse().unwrap();
     let made = fleet.parts().registry.cache().model().principals.get(uuid).unwrap().meta.created_at.0;
     let refusal = |at: u64| {
-        let text = json!({"at": at, "principal": "otto", "address": format!("192.0.2.1:{at}"), "refused": "x", "unsaid": 0});
-        codec::encode(&text)
+        let address = format!("192.0.2.1:{at}");
+        codec::encode(&json!({"at": at, "principal": "otto", "address": address, "refused": "x", "unsaid": 0}))
     };
     let cluster = fleet.read("/v1/clusters/own").await["uuid"].clone();
     let record = |at: u64| {

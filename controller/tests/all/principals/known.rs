@@ -269,7 +269,8 @@ async fn x04_f10_where_rights_grow_nothing_stays_that_was_made_by_those_who_migh
     // By the first admin, and so no reason to end anything.
     let mut kept = principal(&fleet, "carol", "operator", Some("own")).await;
     let asking_of_ada = asking();
-    let wanted = json!({"principal": "carol", "csr": pem::encode("CERTIFICATE REQUEST", &asking_of_ada.csr)}).to_string();
+    let of_carol = |csr: &[u8]| json!({"principal": "carol", "csr": pem::encode("CERTIFICATE REQUEST", csr)}).to_string();
+    let wanted = of_carol(&asking_of_ada.csr);
     let told = ask(&mut ada, "POST", "/v1/certificates", &[JSON], &wanted).await;
     assert_eq!(told.status, 201, "{}", told.body);
     let of_ada = Credential::read(&told.body, private_key(&asking_of_ada.key));
@@ -278,7 +279,7 @@ async fn x04_f10_where_rights_grow_nothing_stays_that_was_made_by_those_who_migh
     let (token, token_id) = (told.body["token"].as_str().unwrap().to_owned(), told.body["id"].as_str().unwrap());
     // Ada in carol's name: what is made by hers is hers too.
     let asking_again = asking();
-    let wanted = json!({"csr": pem::encode("CERTIFICATE REQUEST", &asking_again.csr), "principal": "carol"}).to_string();
+    let wanted = of_carol(&asking_again.csr);
     let told = ask(&mut of_ada.client(&fleet), "POST", "/v1/certificates", &[JSON], &wanted).await;
     assert_eq!(told.status, 201, "{}", told.body);
     let laundered = Credential::read(&told.body, private_key(&asking_again.key));
