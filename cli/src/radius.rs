@@ -84,6 +84,26 @@ impl Radius {
         ask(&selected, "say --yes")
     }
 
+    /// Whether these certificates and tokens of a principal may end; a person at a terminal is asked.
+    ///
+    /// # Errors
+    /// Where there are any, without a yes.
+    pub(crate) fn check_ended(&self, principal: &str, ended: &[&str]) -> Result<()> {
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let all = printable(&ended.join(", "));
+        let ends = format!(
+            "this ends {all} of principal {}: whoever made them might do less than it may from now on, and may know the key or secret",
+            printable(principal)
+        );
+        if self.yes {
+            eprintln!("{ends}");
+            return Ok(());
+        }
+        ask(&ends, "say --yes, and make new ones: stemma cert create NAME --to DIR, or stemma principal token create NAME")
+    }
+
     fn check_bound(&self, hosts: usize) -> Result<()> {
         match self.max_nodes {
             Some(most) if hosts > most => Err(Exit::Error.because(format!(
@@ -182,6 +202,19 @@ mod tests {
                 (found, expected) => panic!("{hosts}: {found:?}, not {expected:?}"),
             }
         }
+    }
+
+    #[test]
+    fn x04_f10_what_a_principal_is_known_by_ends_with_a_yes_alone() {
+        let radius = |yes| Radius { dry_run: false, named: BTreeSet::new(), counted: 0, max_nodes: Some(5), yes };
+        assert!(radius(false).check_ended("carol", &[]).is_ok());
+        assert!(radius(true).check_ended("carol", &["tokens.a"]).is_ok());
+        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+            return;
+        }
+        let asked = radius(false).check_ended("carol", &["certificates.01", "tokens.a"]).unwrap_err().to_string();
+        assert!(asked.starts_with("this ends certificates.01, tokens.a of principal carol: "), "{asked}");
+        assert!(asked.contains("\n  say --yes"), "{asked}");
     }
 
     #[test]

@@ -317,6 +317,14 @@ impl Api {
         self.radius.check_selected(kind, names, hosts)
     }
 
+    /// Checks that these certificates and tokens of a principal may end; a person at a terminal is asked.
+    ///
+    /// # Errors
+    /// When a person says no.
+    pub(crate) fn may_end(&self, principal: &str, ended: &[&str]) -> Result<()> {
+        self.radius.check_ended(principal, ended)
+    }
+
     /// A file that nothing names changes nothing, and the controller drops it after a day: so it is no write of its own.
     async fn send_files(&mut self, files: &BTreeMap<String, PathBuf>) -> Result<()> {
         for (hash, path) in files {

@@ -65,9 +65,21 @@ async fn update(api: &mut Api, global: &Global, change: PrincipalChange) -> Resu
     if fleet {
         body["cluster"] = Value::Null;
     }
-    let answer = api.send(Write::to(Endpoint::PatchPrincipal, &[&name]).json(&body)).await?;
+    let write = Write::to(Endpoint::PatchPrincipal, &[&name]).json(&body);
+    let (mut answer, _) = api.decide(&write).await?;
+    if !api.is_dry() {
+        api.may_end(&name, &ended(&answer))?;
+        answer = api.make(&write).await?;
+    }
     let sentence = format!("principal {name} changed");
     Done { kind: "principal", name: &name, sentence, answer }.say(api, global.output).await
+}
+
+/// The certificates and tokens that end by a change of a principal, as its answer lists them.
+fn ended(answer: &Value) -> Vec<&str> {
+    let changes = answer.get("changes").and_then(Value::as_array).into_iter().flatten();
+    let fields = changes.filter_map(|change| change.get("field")?.as_str());
+    fields.filter(|field| field.starts_with("certificates.") || field.starts_with("tokens.")).collect()
 }
 
 /// `cert`.
@@ -249,6 +261,18 @@ mod tests {
         ] {
             assert!(known_by(&one).starts_with(begins), "{one}: {}", known_by(&one));
         }
+    }
+
+    #[test]
+    fn x04_f10_what_ends_by_a_change_is_found_among_its_changes() {
+        let answer = json!({"name": "carol", "changes": [
+            {"field": "role", "old": "operator", "new": "admin"},
+            {"field": "cluster", "old": "a"},
+            {"field": "certificates.01", "old": "good"},
+            {"field": "tokens.ab", "old": "good"},
+        ]});
+        assert_eq!(ended(&answer), ["certificates.01", "tokens.ab"]);
+        assert!(ended(&Value::Null).is_empty());
     }
 
     #[test]

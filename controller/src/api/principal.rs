@@ -13,6 +13,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::Peer;
 use stemma_wire::tls::Identity;
 use subtle::ConstantTimeEq as _;
+use uuid::Uuid;
 
 use super::Api;
 use super::http::serve::Guarding;
@@ -20,7 +21,7 @@ use super::http::who::{NOBODY, Unknown, token};
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::token_key;
-use crate::registry::{Shown, Who, rights};
+use crate::registry::{Shown, Who, holder_of};
 
 /// The name of who comes in by the socket.
 const ROOT: &str = "root";
@@ -38,13 +39,21 @@ impl Api {
                 let known = shown.and_then(|text| self.by_token(&model, text).ok());
                 Ok(Some(known.unwrap_or_else(|| Who::by_way(FIRST_ADMIN))))
             }
-            (Guarding::Certificates, Some(text)) => self.by_token(&model, text).map(Some).map_err(|unknown| {
-                let from = peer.map(|peer| peer.address.ip()).filter(|_| unknown.is_guess);
-                let busy = from.is_some_and(|from| !self.may_guess(from));
-                let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
-                let message = "the token is unknown, has ended or was revoked";
-                Unknown { refusal: ApiError::new(kind, message), name: unknown.name }
-            }),
+            (Guarding::Certificates, Some(text)) => match self.by_token(&model, text) {
+                Ok(who) => {
+                    if let Some(peer) = peer {
+                        peer.vouch();
+                    }
+                    Ok(Some(who))
+                }
+                Err(unknown) => {
+                    let from = peer.map(|peer| peer.address.ip()).filter(|_| unknown.is_guess);
+                    let busy = from.is_some_and(|from| !self.may_guess(from));
+                    let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
+                    let message = "the token is unknown, has ended or was revoked";
+                    Err(Unknown { refusal: ApiError::new(kind, message), name: unknown.name, uuid: unknown.uuid })
+                }
+            },
             (Guarding::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
                 Some(identity) => self.by_certificate(&model, identity),
                 None => Ok(None),
@@ -75,7 +84,8 @@ impl Api {
 
     fn by_certificate(&self, model: &Model, identity: &Identity) -> Result<Option<Who>, Unknown> {
         let Some(name) = identity.class.operator().map(ToString::to_string) else { return Ok(None) };
-        let unknown = |refusal| Unknown { refusal, name: name.clone() };
+        let uuid = holder_of(model, identity);
+        let unknown = |refusal| Unknown { refusal, name: name.clone(), uuid };
         let now = self.registry.now();
         if identity.expired_at(now.0 / 1000) {
             let message = "the certificate has ended; another is needed";
@@ -83,7 +93,7 @@ impl Api {
         }
         let shown = Shown::Certificate(Hex(&identity.serial).to_string());
         let who = match model.principals.named(None, &name) {
-            Some(principal) => Who { name: name.clone(), rights: rights(&principal.spec), shown },
+            Some(principal) => Who::shown(principal, shown),
             // A fleet of before there were principals: its admin is stored with the first.
             None if name == FIRST_ADMIN => Who { shown, ..Who::by_way(name.clone()) },
             None => return Err(unknown(ErrorType::AuthRevoked.into())),
@@ -103,11 +113,13 @@ impl Api {
         let is_equal = bool::from(shown.as_bytes().ct_eq(expected.as_bytes())) && !secret.is_empty();
         match found {
             Some((one, token)) if is_equal && token.ends_at > self.registry.now() => {
-                Ok(Who { name: one.meta.name.to_string(), rights: rights(&one.spec), shown: Shown::Token(token.id) })
+                Ok(Who::shown(one, Shown::Token(token.id)))
             }
-            Some((one, _)) if is_equal => Err(WrongToken { name: one.meta.name.to_string(), is_guess: false }),
-            Some((_, token)) => Err(WrongToken { name: format!("token/{}", token.id), is_guess: true }),
-            None => Err(WrongToken { name: NOBODY.to_owned(), is_guess: true }),
+            Some((one, _)) if is_equal => {
+                Err(WrongToken { name: one.meta.name.to_string(), uuid: Some(one.meta.uuid), is_guess: false })
+            }
+            Some((_, token)) => Err(WrongToken { name: format!("token/{}", token.id), uuid: None, is_guess: true }),
+            None => Err(WrongToken { name: NOBODY.to_owned(), uuid: None, is_guess: true }),
         }
     }
 
@@ -126,5 +138,6 @@ impl Api {
 /// Why a token is none.
 struct WrongToken {
     name: String,
+    uuid: Option<Uuid>,
     is_guess: bool,
 }

@@ -65,7 +65,7 @@ impl Enrolment {
         // Who holds a good token has shown that much: what is refused from here on is told of.
         joined.inspect_err(|refusal| {
             if refusal.status() < 500 {
-                self.rejected.tell(refusal.kind.name(), &format!("token/{token}"), from);
+                self.rejected.tell(refusal.kind.name(), &format!("token/{token}"), None, from);
             }
         })
     }

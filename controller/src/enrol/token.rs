@@ -87,13 +87,16 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
                 mode: wanted.mode,
                 created_at: context.now,
                 created_by: caller.who.name.clone(),
+                maker: caller.who.principal(context.whole).map(|maker| maker.meta.uuid),
                 within: caller.who.rights.within,
             };
             check_place(context, record.bound)?;
             let mut work = Work::on(context);
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
-            work.draft().entry(Op::Put { key: key::maker(&record.created_by).into(), value: Bytes::new() });
+            if let Some(maker) = record.maker {
+                work.draft().entry(Op::Put { key: key::maker(maker).into(), value: Bytes::new() });
+            }
             let answer = Answer::json(201, view(context.model, &record));
             work.finish(Answer { location: Some(Endpoint::GetToken.path(&[&id])), ..answer })
         })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
+use stemma_core::access::Rights;
 use stemma_core::digest::Hex;
 use stemma_core::object::{PrincipalCertificate, PrincipalRole, PrincipalSpec, Timestamp};
 use stemma_wire::clock::Clock;
@@ -70,5 +71,7 @@ fn certificate(layout: &Layout) -> Option<PrincipalCertificate> {
         issued_at: seconds(validity.not_before.timestamp()),
         ends_at: seconds(validity.not_after.timestamp()),
         revoked_at: None,
+        // Whoever runs `init` holds all keys of the fleet.
+        made_by: Some(Rights::ALL),
     })
 }

@@ -15,6 +15,9 @@ pub struct AuditEvent {
     pub at: Timestamp,
     /// Who.
     pub principal: String,
+    /// Which principal that was; `None` in an entry of before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whose: Option<Whose>,
     /// Under which manager.
     pub manager: String,
     /// From where.
@@ -48,6 +51,9 @@ pub struct Refusal {
     pub at: Timestamp,
     /// Who.
     pub principal: String,
+    /// Which principal that was; `None` in an entry of before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whose: Option<Whose>,
     /// From where, as `127.0.0.1:4711`.
     pub address: String,
     /// From where else, where two hosts have one identity.
@@ -57,6 +63,22 @@ pub struct Refusal {
     pub refused: String,
     /// How many more of this principal and reason there were since the last such entry.
     pub unsaid: u64,
+}
+
+/// Which principal somebody was. A name is not enough: it may be given to another once its principal is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whose {
+    /// This one.
+    Principal(Uuid),
+    /// None that is stored: root, a host, the controller itself, or who showed something that is no principal's.
+    Nobody,
+}
+
+impl From<Option<Uuid>> for Whose {
+    fn from(principal: Option<Uuid>) -> Self {
+        principal.map_or(Self::Nobody, Self::Principal)
+    }
 }
 
 /// What became of an object.
@@ -93,7 +115,28 @@ pub struct AuditedObject {
     /// The clusters that it stood in, before and after: whoever is bound to one of them is shown it, also when it is gone.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub clusters: BTreeSet<ClusterId>,
+    /// Its name before, where it was another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<String>,
+    /// The cluster that it left: whoever is bound to that is told of it by the name that it had there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<ClusterId>,
     /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal, or of a node that joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_of_before_principals_and_left_clusters_were_noted_is_read_and_written_as_it_was() {
+        let object = r#"{"kind":"Node","uuid":"00000000-0000-0000-0000-000000000007","name":"n","action":"updated","before":3}"#;
+        let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[{object}]}}"#);
+        let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("it is a commit") };
+        assert_eq!(event.whose, None);
+        assert_eq!((&event.objects[0].was, event.objects[0].left), (&None, None));
+        assert_eq!(serde_json::to_string(&AuditRecord::Commit(event)).unwrap(), text);
+    }
 }

@@ -137,6 +137,9 @@ pub struct TokenRecord {
     pub created_at: Timestamp,
     /// By whom.
     pub created_by: String,
+    /// The principal of that name; `None` for who is none, and in a token of before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maker: Option<Uuid>,
     /// The cluster to which its maker was bound: no host joins by it in another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,

@@ -17,7 +17,7 @@ pub const OBJECTS: &str = "object/";
 pub const HISTORY: &str = "history/";
 /// Audit events, by revision.
 pub const AUDIT: &str = "audit/";
-/// Records of requests, by principal and key.
+/// Records of requests, by the uuid of the principal, or the name of who is none, and by key.
 pub const REQUESTS: &str = "request/";
 /// The last Observation of each node.
 pub const OBSERVATIONS: &str = "observation/";
@@ -122,13 +122,13 @@ pub fn instance(uuid: Uuid) -> String {
 
 /// Written with each join token of a principal, and required unchanged by whoever takes the principal or its rights away: so that no
 /// token is made beside that.
-pub fn maker(principal: &str) -> String {
+pub fn maker(principal: Uuid) -> String {
     format!("makers/{principal}")
 }
 
-/// The record of a request.
-pub fn request(principal: &str, id: Uuid) -> String {
-    format!("{REQUESTS}{principal}/{id}")
+/// The record of a request: of a principal by its uuid, of who is none by name.
+pub fn request(asked_by: &str, id: Uuid) -> String {
+    format!("{REQUESTS}{asked_by}/{id}")
 }
 
 /// One node's entry under a prefix of entries by node.

@@ -22,7 +22,7 @@ pub struct RequestRecord {
     pub asked_by: Option<AskedBy>,
 }
 
-/// Who asked, and what they might do then. Their name stands in the record's key.
+/// Who asked, and what they might do then. Their uuid stands in the record's key, or their name where they are no principal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskedBy {
     /// The principal; `None` for who is none.
@@ -36,12 +36,20 @@ pub struct AskedBy {
 }
 
 impl RequestRecord {
+    /// Whether it is a principal's though it stands under a name: that may have been another's before. One in which no principal is noted is
+    /// its own where the principal was there then, as the first one of a fleet, which may be stored by the very request.
+    pub fn is_of(&self, principal: Uuid, made_at: Timestamp) -> bool {
+        match self.asked_by.and_then(|asked| asked.principal) {
+            Some(asked) => asked == principal,
+            None => made_at <= self.at,
+        }
+    }
+
     /// Whether its answer is for who asks now: it was given to them, and they may still do all that they might then. One who is bound to a
     /// cluster is given none of which that is not known.
     pub fn is_for(&self, asks: &AskedBy) -> bool {
         let Some(asked) = self.asked_by else { return asks.within.is_none() };
-        // The first principal of a fleet may be stored by the very request.
-        let is_same = asked.principal.zip(asks.principal).is_none_or(|(before, now)| before == now);
+        let is_same = asked.principal.is_none_or(|before| asks.principal == Some(before));
         is_same && asks.role >= asked.role && asks.within.is_none_or(|cluster| asked.within == Some(cluster))
     }
 }
@@ -121,11 +129,34 @@ mod tests {
             (by(Some(1), viewer, None), by(Some(1), operator, None), true),
             (by(Some(1), viewer, None), by(Some(1), operator, Some(2)), false),
             (by(Some(1), operator, None), by(Some(4), operator, None), false),
+            (by(Some(1), operator, None), by(None, operator, None), false),
             (by(None, operator, None), by(Some(1), operator, None), true),
         ] {
             let record = RequestRecord { asked_by: Some(asked), ..old.clone() };
             assert_eq!(record.is_for(&asks), is_given, "{asked:?} {asks:?}");
             assert_eq!(codec::decode::<RequestRecord>(&codec::encode(&record)).unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn x04_f11_a_record_under_a_name_is_of_the_principal_that_made_the_request_and_of_no_later_one() {
+        let asked_by = |principal: Option<u128>| {
+            let principal = principal.map(Uuid::from_u128);
+            Some(AskedBy { principal, role: PrincipalRole::Operator, within: None })
+        };
+        let answer = Answer::empty(200);
+        let record =
+            |asked_by| RequestRecord { at: Timestamp(7), hash: String::new(), answer: answer.clone(), asked_by };
+        for (asked_by, principal, made_at, is_its) in [
+            (asked_by(Some(1)), 1, 3, true),
+            (asked_by(Some(1)), 2, 3, false),
+            (asked_by(None), 2, 7, true),
+            (asked_by(None), 2, 8, false),
+            (None, 2, 7, true),
+            (None, 2, 8, false),
+        ] {
+            let record = record(asked_by);
+            assert_eq!(record.is_of(Uuid::from_u128(principal), Timestamp(made_at)), is_its, "{record:?} {principal}");
         }
     }
 }

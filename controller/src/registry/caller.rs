@@ -111,10 +111,11 @@ impl Caller {
     }
 
     /// The audit event of a commit that this caller makes.
-    pub(super) fn event(&self, at: Timestamp, objects: Vec<AuditedObject>) -> AuditEvent {
+    pub(super) fn event(&self, at: Timestamp, principal: Option<Uuid>, objects: Vec<AuditedObject>) -> AuditEvent {
         AuditEvent {
             at,
             principal: self.who.name.clone(),
+            whose: Some(principal.into()),
             manager: self.manager.to_string(),
             address: self.address.clone(),
             reason: self.reason.clone(),

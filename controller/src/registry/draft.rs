@@ -173,7 +173,8 @@ impl Draft {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
         let (kind, uuid, clusters) = (S::KIND, object.meta.uuid, BTreeSet::new());
-        self.touched.push(AuditedObject { kind, uuid, name, cluster: None, action, before, clusters, part: None });
+        let (cluster, was, left, part) = (None, None, None, None);
+        self.touched.push(AuditedObject { kind, uuid, name, cluster, action, before, clusters, was, left, part });
     }
 }
 

@@ -40,7 +40,7 @@ pub use draft::Draft;
 use extensions::Answered;
 pub use extensions::{Ask, NoExtensions};
 pub(crate) use extensions::{failed, undeclared};
-pub use who::{Shown, Who, rights};
+pub use who::{Shown, Who, holder_of, rights};
 
 use crate::cache::Cache;
 use crate::records::audit::AuditRecord;
@@ -268,8 +268,8 @@ impl Registry {
 
     /// What became of a request before.
     async fn earlier(&self, who: &Who, mark: &Mark) -> Result<Earlier, ApiError> {
-        let at = key::request(&who.name, mark.id);
-        let Some((record, revision)) = self.request_entry(&at).await? else {
+        let (at, found) = self.request_entry(who, mark.id).await?;
+        let Some((record, revision)) = found else {
             return Ok(Earlier::Unmade(Precondition::absent(at)));
         };
         if !self.is_kept(&record) {
@@ -291,12 +291,13 @@ impl Registry {
     /// # Errors
     /// That who asks may now do something else than when it was answered; what the store says.
     pub async fn request(&self, who: &Who, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
-        let found = self.request_entry(&key::request(&who.name, id)).await?.filter(|(record, _)| self.is_kept(record));
+        let (_, found) = self.request_entry(who, id).await?;
+        let found = found.filter(|(record, _)| self.is_kept(record));
         found.as_ref().map_or(Ok(()), |(record, _)| self.check_asked(who, record, id))?;
         Ok(found)
     }
 
-    /// Refuses an answer that was given to another of this name, or while they might do more: it may show what they do not see.
+    /// Refuses an answer that was given while they might do more: it may show what they do not see.
     fn check_asked(&self, who: &Who, record: &RequestRecord, id: Uuid) -> Result<(), ApiError> {
         if record.is_for(&who.asked_by(&self.cache.model())) {
             return Ok(());
@@ -309,8 +310,29 @@ impl Registry {
         Err(ApiError::new(ErrorType::AuthForbidden, message).detail(advice))
     }
 
-    /// The record of a request as it stands, also when it is older than it is kept.
-    async fn request_entry(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
+    /// Where the record of a request of who asks stands, and the record, also when it is older than it is kept.
+    async fn request_entry(
+        &self,
+        who: &Who,
+        id: Uuid,
+    ) -> Result<(String, Option<(RequestRecord, Revision)>), ApiError> {
+        let model = self.cache.model();
+        let named = key::request(&who.name, id);
+        let Some(principal) = who.principal(&model) else {
+            let found = self.record_at(&named).await?;
+            return Ok((named, found));
+        };
+        let at = key::request(&principal.meta.uuid.to_string(), id);
+        if let Some(found) = self.record_at(&at).await? {
+            return Ok((at, Some(found)));
+        }
+        // Of before they stood by uuid, or before the principal was stored.
+        let is_its = |record: &RequestRecord| record.is_of(principal.meta.uuid, principal.meta.created_at);
+        let found = self.record_at(&named).await?.filter(|(record, _)| self.is_kept(record) && is_its(record));
+        Ok((at, found))
+    }
+
+    async fn record_at(&self, at: &str) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
         let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
         let entry = snapshot.get(at.as_bytes()).await.map_err(|e| store_error(&e))?;
         let Some(entry) = entry else { return Ok(None) };
@@ -336,13 +358,13 @@ impl Registry {
 fn with_record(caller: &Caller, unmade: Option<Precondition>, decided: &Decided) -> Transaction {
     let Decided { decision, now, still, asked_by, .. } = decided;
     let draft = decision.draft.clone();
-    let event = (!draft.is_empty()).then(|| caller.event(*now, draft.touched().to_vec()));
+    let event = (!draft.is_empty()).then(|| caller.event(*now, asked_by.principal, draft.touched().to_vec()));
     let mut transaction = draft.into_transaction();
     if let Some(event) = event {
         transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));
     }
     if let (Some(mark), Some(unmade)) = (&caller.mark, unmade) {
-        let at = key::request(&caller.who.name, mark.id);
+        let at = unmade.key().clone();
         let answer = decision.answer.clone();
         let record = RequestRecord { at: *now, hash: mark.hash.clone(), answer, asked_by: Some(*asked_by) };
         // If the same request was made meanwhile, this commit fails, and the next attempt finds that answer.

@@ -132,7 +132,7 @@ async fn a_page_of_the_audit_ends_by_its_bytes_and_gives_each_entry_once() {
     // Many small ones, some that are large, one that is larger than a page.
     let sizes = [vec![10; 100], vec![1 << 20; 30], vec![10; 30], vec![6 << 20], vec![10; 2]].concat();
     for (number, size) in sizes.iter().enumerate() {
-        let event = marked(Uuid::nil()).event(Timestamp(number as u64), Vec::new());
+        let event = marked(Uuid::nil()).event(Timestamp(number as u64), None, Vec::new());
         let record =
             AuditRecord::Commit(crate::records::audit::AuditEvent { reason: Some("x".repeat(*size)), ..event });
         store.commit(Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record))).await.unwrap();
@@ -178,7 +178,7 @@ async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
 /// An operator with a token, stored, and a caller that is it.
 async fn operator(registry: &Registry) -> Caller {
     let (issued_at, ends_at) = (Timestamp(0), Timestamp(u64::MAX));
-    let token = BearerToken { id: "t".to_owned(), secret_sha256: String::new(), issued_at, ends_at };
+    let token = BearerToken { id: "t".to_owned(), secret_sha256: String::new(), issued_at, ends_at, made_by: None };
     let spec = PrincipalSpec { role: PrincipalRole::Operator, tokens: vec![token], ..PrincipalSpec::default() };
     let create = |context: &Context<'_>| {
         let mut work = Work::on(context);
@@ -186,7 +186,8 @@ async fn operator(registry: &Registry) -> Caller {
         work.finish(Answer::empty(201))
     };
     registry.write(&Caller { mark: None, ..marked(Uuid::nil()) }, create).await.unwrap();
-    let who = Who { name: "otto".to_owned(), rights: rights(&spec), shown: Shown::Token("t".to_owned()) };
+    let (uuid, shown) = (Some(Uuid::from_u128(7)), Shown::Token("t".to_owned()));
+    let who = Who { name: "otto".to_owned(), uuid, rights: rights(&spec), shown };
     Caller { who, mark: None, ..marked(Uuid::nil()) }
 }
 

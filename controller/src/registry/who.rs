@@ -5,10 +5,14 @@
 //! it was. What is revoked while a write is on its way ends with it.
 
 use stemma_core::access::Rights;
+use stemma_core::digest::Hex;
 use stemma_core::object::{Kind, Principal, PrincipalRole, PrincipalSpec, Timestamp};
 use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::tls::Identity;
+use uuid::Uuid;
 
 use crate::cache::Model;
+use crate::cache::model::certificate_key;
 use crate::records::key;
 use crate::records::request::AskedBy;
 use crate::store::{Precondition, Revision};
@@ -18,6 +22,8 @@ use crate::store::{Precondition, Revision};
 pub struct Who {
     /// Its name.
     pub name: String,
+    /// The principal; `None` for who is none. The name may be another's meanwhile.
+    pub uuid: Option<Uuid>,
     /// What it may.
     pub rights: Rights,
     /// By what it is known.
@@ -37,13 +43,25 @@ pub enum Shown {
 
 /// What a principal may.
 pub fn rights(spec: &PrincipalSpec) -> Rights {
-    Rights { role: spec.role, within: spec.cluster }
+    spec.rights()
+}
+
+/// The principal on which a certificate is listed, revoked or not.
+pub fn holder_of(model: &Model, identity: &Identity) -> Option<Uuid> {
+    let listed = certificate_key(&Hex(&identity.serial).to_string());
+    model.principals.keyed(&listed).map(|one| one.meta.uuid)
 }
 
 impl Who {
+    /// A principal, by what it showed.
+    pub fn shown(principal: &Principal, shown: Shown) -> Self {
+        let (name, uuid) = (principal.meta.name.to_string(), Some(principal.meta.uuid));
+        Self { name, uuid, rights: rights(&principal.spec), shown }
+    }
+
     /// Somebody who may do everything, by how they came in.
     pub fn by_way(name: impl Into<String>) -> Self {
-        Self { name: name.into(), rights: Rights::ALL, shown: Shown::Way }
+        Self { name: name.into(), uuid: None, rights: Rights::ALL, shown: Shown::Way }
     }
 
     /// Whether it is an admin of the whole fleet, for whom a part of what is shared is kept.
@@ -75,6 +93,17 @@ impl Who {
         Ok(())
     }
 
+    /// What whoever makes something by which a principal is known might do, as it is noted of that: of who makes it for itself, what is noted
+    /// of what it showed.
+    pub fn makes_for(&self, whose: &Principal, model: &Model) -> Option<Rights> {
+        let own = self.principal(model).filter(|own| own.meta.uuid == whose.meta.uuid);
+        match (&self.shown, own) {
+            (Shown::Certificate(serial), Some(own)) => own.spec.certificate(serial)?.made_by,
+            (Shown::Token(id), Some(own)) => own.spec.tokens.iter().find(|token| token.id == *id)?.made_by,
+            (Shown::Way, _) | (_, None) => Some(self.rights),
+        }
+    }
+
     /// How it stands in the record of a request.
     pub(super) fn asked_by(&self, model: &Model) -> AskedBy {
         let Rights { role, within } = self.rights;
@@ -95,6 +124,10 @@ impl Who {
 
     /// Its principal; `None` for who is none, and in a fleet of before there were any.
     pub fn principal<'m>(&self, model: &'m Model) -> Option<&'m Principal> {
-        model.principals.named(None, &self.name).map(|one| &**one)
+        let found = match self.uuid {
+            Some(uuid) => model.principals.get(uuid),
+            None => model.principals.named(None, &self.name),
+        };
+        found.map(|one| &**one)
     }
 }

@@ -11,6 +11,7 @@ use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::message::WireVersion;
 use stemma_wire::net::TcpListen;
 use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server, TlsSource};
+use stemma_wire::tls::Identity;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -36,7 +37,7 @@ use crate::reconcile::Reconciler;
 use crate::records::fleet::FleetRecord;
 use crate::registry::Registry;
 use crate::registry::intake::HostIntake;
-use crate::registry::refusals;
+use crate::registry::{holder_of, refusals};
 use crate::store::{OpenError, RedbOptions, RedbStore, Revision, Store};
 
 /// How long it is waited for another controller to let go of the store, as an agent does for its state.
@@ -323,7 +324,9 @@ impl Serving {
 
 /// Begins to write what is refused into the audit.
 fn tell_of_refusals(parts: &Parts, tasks: &mut Tasks) {
-    let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
+    let cache = Arc::clone(parts.registry.cache());
+    let holder = move |identity: &Identity| holder_of(&cache.model(), identity);
+    let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock), holder);
     let store = Arc::clone(parts.registry.store());
     tasks.spawn(async move {
         refusals.write(store).await;

@@ -345,6 +345,48 @@ async fn who_is_bound_to_a_cluster_is_not_told_what_was_or_comes_to_be_elsewhere
     assert_eq!(loose, [(json!("prod"), json!("far")), (json!("prod"), Value::Null)], "it came, and it went");
 }
 
+/// Whoever is bound to the cluster that a node left was told what it is called elsewhere.
+#[tokio::test]
+async fn x04_f15_who_sees_a_left_cluster_alone_is_told_the_name_that_was_left() {
+    let served = site().await;
+    served.expect("POST", "/v1/clusters", &json!({"name": "far"}), 202).await;
+    served.expect("POST", "/v1/clusters/far/nodegroups", &json!({"name": "web"}), 202).await;
+    let from = served.api().cache().model().revision.next();
+    let renamed = |name: &str| json!({"op": "replace", "path": "/name", "value": name});
+    let to_far = json!([renamed("n2"), {"op": "replace", "path": "/nodegroup", "value": "far/web"}]);
+    served.expect("PATCH", "/v1/nodes/n1", &to_far, 200).await;
+    served.expect("PATCH", "/v1/nodes/n2", &json!([renamed("n3")]), 200).await;
+    let to_nowhere = json!([renamed("n4"), {"op": "remove", "path": "/nodegroup"}]);
+    served.expect("PATCH", "/v1/nodes/n3", &to_nowhere, 200).await;
+    let label = json!([{"op": "add", "path": "/labels/last", "value": "x"}]);
+    for cluster in ["prod", "far"] {
+        served.expect("PATCH", &format!("/v1/clusters/{cluster}"), &label, 202).await;
+    }
+    for (cluster, expected) in [
+        (Some("prod"), &["updated node/n1 in prod", "updated cluster/prod in prod"][..]),
+        (
+            Some("far"),
+            &[
+                "updated node/n2 in far",
+                "updated node/n3 in far",
+                "updated node/n3 in far",
+                "updated cluster/far in far",
+            ],
+        ),
+        (None, &["updated node/n2 in far", "updated node/n3 in far", "updated node/n4 in -"]),
+    ] {
+        let model = served.api().cache().model();
+        let within = cluster.map(|name| ClusterId(model.clusters.find(None, name).unwrap().meta.uuid));
+        let bound = Arc::new(Api { within, ..Api::clone(&served.api()) });
+        let mut stream = Stream::open(bound, &format!("/v1/events?class=object&from={from}"), None).await;
+        let mut told = Vec::new();
+        while told.len() < expected.len() {
+            told.push(stream.change().await.1);
+        }
+        assert_eq!(told, expected, "{cluster:?}");
+    }
+}
+
 #[tokio::test]
 async fn streams_have_places_of_their_own_and_end_with_a_word() {
     let served = site().await;

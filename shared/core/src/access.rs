@@ -4,6 +4,8 @@
 //! a principal that is bound to one cluster. What stands in another cluster is hidden from it and not forbidden to it, so that no
 //! answer tells that it is there.
 
+use serde::{Deserialize, Serialize};
+
 use crate::object::{ClusterId, PrincipalRole};
 
 /// What is done.
@@ -38,11 +40,12 @@ pub enum Verdict {
 }
 
 /// What a principal may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
     /// At most.
     pub role: PrincipalRole,
     /// In this one cluster; `None`: in the whole fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<ClusterId>,
 }
 
@@ -103,6 +106,11 @@ impl Rights {
     /// Of an admin of the fleet, and of the controller itself.
     pub const ALL: Self = Self { role: PrincipalRole::Admin, within: None };
 
+    /// Whether it may all that another may.
+    pub fn covers(self, other: Self) -> bool {
+        self.role >= other.role && self.within.is_none_or(|own| other.within == Some(own))
+    }
+
     /// Whether it may do this to a thing there.
     pub fn judge(self, act: Act, place: Place) -> Verdict {
         let is_hidden = match (self.within, place) {
@@ -151,6 +159,23 @@ mod tests {
             assert_eq!(places.map(|place| rights.judge(Act::Read, place)), reads, "{rights:?} reads");
             assert_eq!(places.map(|place| rights.judge(Act::Write, place)), writes, "{rights:?} writes");
             assert_eq!(places.map(|place| rights.sees(place)), reads.map(|verdict| verdict == Yes), "{rights:?} sees");
+        }
+    }
+
+    #[test]
+    fn who_may_all_that_another_may_has_its_role_at_least_and_is_bound_to_no_other_cluster() {
+        use PrincipalRole::{Admin, Operator};
+        let [own, other] = [1, 2].map(|id| Some(ClusterId(Uuid::from_u128(id))));
+        for (one, another, covers) in [
+            ((Admin, None), (Admin, None), true),
+            ((Admin, None), (Operator, own), true),
+            ((Operator, None), (Admin, own), false),
+            ((Admin, own), (Operator, own), true),
+            ((Admin, own), (Operator, other), false),
+            ((Admin, own), (Operator, None), false),
+        ] {
+            let [one, another] = [one, another].map(|(role, within)| Rights { role, within });
+            assert_eq!(one.covers(another), covers, "{one:?} {another:?}");
         }
     }
 

@@ -116,6 +116,49 @@ fn a_token_is_told_once_or_written_into_a_context() -> Result<()> {
     Ok(())
 }
 
+/// An admin of one cluster knew a token of who became an admin of the fleet, and it was one from then on.
+#[test]
+fn x04_f10_what_another_made_ends_where_rights_grow_and_the_command_asks_before() -> Result<()> {
+    let fleet = Fleet::start()?;
+    fleet.stemma(&["create", "cluster", "prod"])?;
+    let (ada, carol) = (fleet.dir().join("ada"), fleet.dir().join("carol"));
+    let to = ada.to_string_lossy().into_owned();
+    fleet.stemma(&["principal", "create", "ada", "--role", "admin", "--cluster", "prod", "--to", &to])?;
+    let as_ada = ada.join("context.toml").to_string_lossy().into_owned();
+    let as_ada = ["--context", as_ada.as_str()];
+    done(&stemma(&as_ada, &["principal", "create", "carol", "--role", "operator", "--cluster", "prod"])?)?;
+    let to = carol.to_string_lossy().into_owned();
+    done(&stemma(&as_ada, &["principal", "token", "create", "carol", "--to", &to])?)?;
+    let as_carol = carol.join("context.toml").to_string_lossy().into_owned();
+    let as_carol = ["--context", as_carol.as_str()];
+    done(&stemma(&as_carol, &["get", "nodes"])?)?;
+    let token = std::fs::read_to_string(carol.join("token"))?;
+    let part = format!("tokens.{}", token.split_once('.').context("ID.SECRET")?.0);
+
+    let grow = ["principal", "update", "carol", "--role", "admin", "--fleet"];
+    let tried = done(&fleet.cli(&[&["--dry-run"][..], &grow].concat())?)?;
+    ensure!(tried.contains(&format!("{part}  good -> (unset)")), "{tried}");
+    let asked = fleet.cli(&grow)?;
+    let text = said(&asked);
+    ensure!(asked.status.code() == Some(1) && text.contains(&format!("this ends {part} of principal carol")), "{text}");
+    ensure!(text.contains("nobody is at a terminal") && text.contains("say --yes"), "{text}");
+    done(&stemma(&as_carol, &["get", "nodes"])?)?;
+    fleet.stemma(&[&grow[..], &["--yes"]].concat())?;
+    let cut = stemma(&as_carol, &["get", "nodes"])?;
+    ensure!(!cut.status.success() && said(&cut).contains("the token is unknown"), "{}", said(&cut));
+    let audit = fleet.stemma(&["audit", "principal/carol", "-o", "json"])?;
+    ensure!(audit.contains(&format!("\"{part}\"")), "{audit}");
+
+    // What an admin of the fleet made stays, and nobody is asked.
+    fleet.stemma(&["principal", "create", "dora", "--role", "viewer", "--cluster", "prod"])?;
+    let to = fleet.dir().join("dora");
+    fleet.stemma(&["cert", "create", "dora", "--to", &to.to_string_lossy()])?;
+    fleet.stemma(&["principal", "update", "dora", "--role", "operator", "--fleet"])?;
+    let as_dora = to.join("context.toml").to_string_lossy().into_owned();
+    done(&stemma(&["--context", as_dora.as_str()], &["get", "nodes"])?)?;
+    Ok(())
+}
+
 #[test]
 fn root_mends_a_lost_admin_on_the_controllers_machine() -> Result<()> {
     let mut fleet = Fleet::start()?;

@@ -6,11 +6,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use stemma_controller::records::audit::{Action, AuditEvent, AuditRecord};
+use stemma_controller::records::audit::{Action, AuditEvent, AuditRecord, Whose};
 use stemma_controller::records::codec;
 use stemma_controller::records::key;
 use stemma_controller::records::request::RequestRecord;
 use stemma_controller::store::{Entry, Query, RedbOptions, RedbStore, Store as _};
+use stemma_core::object::{Kind, Principal};
 use uuid::Uuid;
 
 /// A store as it stood when it was copied.
@@ -58,7 +59,17 @@ impl Stored {
 
     /// What a request was answered and at which revision, when it was made.
     pub(crate) fn request(&self, principal: &str, id: Uuid) -> Option<&(RequestRecord, u64)> {
-        self.requests.get(&key::request(principal, id))
+        let by_uuid = self.uuid_of(principal).and_then(|uuid| self.requests.get(&key::request(&uuid, id)));
+        // One that was made before its principal was stored, or by an earlier version.
+        by_uuid.or_else(|| self.requests.get(&key::request(principal, id)))
+    }
+
+    fn uuid_of(&self, principal: &str) -> Option<String> {
+        self.objects.iter().find_map(|one| {
+            let (kind, uuid) = key::read_object(&one.key)?;
+            let object: Principal = (kind == Kind::Principal.word()).then(|| codec::decode(&one.value).ok())??;
+            (object.meta.name.to_string() == principal).then(|| uuid.to_string())
+        })
     }
 
     /// The audit event of a revision.
@@ -88,8 +99,13 @@ impl Stored {
         }
         for (name, (record, revision)) in &self.requests {
             let event = self.events.get(revision);
-            let is_audited =
-                event.is_some_and(|event| name.starts_with(&format!("{}{}/", key::REQUESTS, event.principal)));
+            let is_audited = event.is_some_and(|event| {
+                let whose = match event.whose {
+                    Some(Whose::Principal(uuid)) => uuid.to_string(),
+                    Some(Whose::Nobody) | None => event.principal.clone(),
+                };
+                name.starts_with(&format!("{}{whose}/", key::REQUESTS))
+            });
             ensure!(record.answer.unchanged != is_audited, "{name} at {revision}: the audit has {event:?}");
         }
         Ok(())

@@ -169,7 +169,7 @@ impl CheckIns {
     /// Tells of two hosts with one identity (S19): in the journal and the audit, each with both addresses, and in the node's state.
     fn alarm(&self, slot: &Slot, peer: &Peer, [one, other]: Addresses) {
         log::warn!(node:% = slot.node(), peer:% = other, address:% = one; "two hosts check in with one node's identity");
-        self.rejected.refuse_pair(DOUBLED, &Peer { address: other, identity: peer.identity.clone() }, one);
+        self.rejected.refuse_pair(DOUBLED, &Peer::new(other, peer.identity.clone()), one);
         self.desired.status().set_doubled(slot.node(), true);
     }
 

@@ -110,7 +110,7 @@ impl Site {
             clock: Arc::new(FixedClock(NOW_S)),
             rejected: Arc::default(),
         };
-        let peer = Arc::new(Peer { address: "127.0.0.1:1".parse().unwrap(), identity: None });
+        let peer = Arc::new(Peer::new("127.0.0.1:1".parse().unwrap(), None));
         Self { check_ins, slow, peer }
     }
 

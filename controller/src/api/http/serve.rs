@@ -68,9 +68,9 @@ where
     let is_head = parts.method == HttpMethod::HEAD;
     let method = if is_head { HttpMethod::GET } else { parts.method };
     let who = api.who(peer.as_deref(), &parts.headers);
-    let name = match &who {
-        Ok(who) => who.as_ref().map(|who| who.name.clone()),
-        Err(unknown) => Some(unknown.name.clone()),
+    let named = match &who {
+        Ok(who) => who.as_ref().map(|who| (who.name.clone(), who.uuid)),
+        Err(unknown) => Some((unknown.name.clone(), unknown.uuid)),
     };
     let asker = who.as_ref().ok().cloned().flatten();
     let outcome = match &versions {
@@ -89,7 +89,7 @@ where
     };
     let outcome = outcome.map_err(|refusal| as_of_path(refusal, parts.uri.path()));
     if let Err(refusal) = &outcome {
-        note_refusal(&*api, peer.as_deref(), name.as_deref(), parts.uri.path(), refusal);
+        note_refusal(&*api, peer.as_deref(), named, parts.uri.path(), refusal);
     }
     let mut response = render(outcome, share, &id, service);
     match &versions {
@@ -134,7 +134,13 @@ fn as_of_path(refusal: ApiError, path: &str) -> ApiError {
 }
 
 /// Counts what is refused, and tells of it where who asks is known.
-fn note_refusal(api: &impl Operations, peer: Option<&Peer>, name: Option<&str>, path: &str, refusal: &ApiError) {
+fn note_refusal(
+    api: &impl Operations,
+    peer: Option<&Peer>,
+    named: Option<(String, Option<Uuid>)>,
+    path: &str,
+    refusal: &ApiError,
+) {
     let is_refusal = refusal.kind.is_refusal() || (refusal.status() < 500 && has_odd_segment(path));
     if !is_refusal {
         return;
@@ -143,9 +149,9 @@ fn note_refusal(api: &impl Operations, peer: Option<&Peer>, name: Option<&str>, 
     api.rejected().refuse(reason, peer.map(|peer| peer.address.ip()));
     // On the plain listener a browser may have been lured into it, by whomever.
     let is_anybodys = matches!(refusal.kind, ErrorType::RequestHost | ErrorType::RequestOrigin);
-    let name = name.filter(|_| api.guarding() != Guarding::Loopback || !is_anybodys);
-    if let (Some(peer), Some(name)) = (peer, name) {
-        api.rejected().tell(reason, name, peer.address);
+    let named = named.filter(|_| api.guarding() != Guarding::Loopback || !is_anybodys);
+    if let (Some(peer), Some((name, uuid))) = (peer, named) {
+        api.rejected().tell(reason, &name, uuid, peer.address);
     }
 }
 

@@ -5,6 +5,7 @@ use stemma_core::access::{Act, Place, Rights, Verdict};
 use stemma_core::object::PrincipalRole;
 use stemma_wire::endpoint::{Caller, Endpoint, Method};
 use stemma_wire::error::{ApiError, ErrorType};
+use uuid::Uuid;
 
 use crate::registry::Who;
 
@@ -21,6 +22,8 @@ pub(crate) struct Unknown {
     pub refusal: ApiError,
     /// What it is called in the audit.
     pub name: String,
+    /// The principal whose it was.
+    pub uuid: Option<Uuid>,
 }
 
 /// Nobody in particular, at a row that is open to all.

@@ -13,7 +13,7 @@ use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
-use crate::records::audit::{Action, AuditRecord, AuditedObject};
+use crate::records::audit::{Action, AuditRecord, AuditedObject, Whose};
 use crate::registry::audit::AuditPage;
 use crate::registry::names::group_path;
 use crate::store::{Order, Revision};
@@ -21,7 +21,7 @@ use crate::store::{Order, Revision};
 /// `GET /v1/audit`, in the order of revisions.
 pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
-    let seen = Seen::of(&model, request.principal());
+    let seen = Seen::of(&model);
     let filter = Filter::read(api, &seen, &request.query).await?;
     let page = Page::read(&request.query)?;
     if let Some(key) = page.sort_key.as_deref().filter(|key| *key != "id") {
@@ -72,12 +72,15 @@ impl<'a> Filter<'a> {
     }
 
     fn keeps(&self, seen: &Seen<'_>, record: &AuditRecord) -> bool {
-        let (at, principal, objects) = match record {
-            AuditRecord::Commit(event) => (event.at, &event.principal, &*event.objects),
-            AuditRecord::Refusal(refusal) => (refusal.at, &refusal.principal, &[][..]),
+        let (at, principal, whose, objects) = match record {
+            AuditRecord::Commit(event) => (event.at, &event.principal, event.whose, &*event.objects),
+            AuditRecord::Refusal(refusal) => (refusal.at, &refusal.principal, refusal.whose, &[][..]),
         };
-        let is_seen =
-            if objects.is_empty() { seen.knows(principal) } else { objects.iter().any(|one| seen.shows(one)) };
+        let is_seen = if objects.is_empty() {
+            seen.knows(principal, whose, at)
+        } else {
+            objects.iter().any(|one| seen.shows(one))
+        };
         is_seen
             && self.principal.is_none_or(|wanted| wanted == principal)
             && self.since.is_none_or(|since| at >= since)
@@ -85,7 +88,7 @@ impl<'a> Filter<'a> {
             && self.refused.is_none_or(|refused| refused == matches!(record, AuditRecord::Refusal(_)))
             && self.object.as_ref().is_none_or(|named| {
                 let is_hosts = objects.is_empty() && self.hosts.contains(principal);
-                is_hosts || objects.iter().any(|object| named.is(object) && seen.shows(object))
+                is_hosts || objects.iter().any(|object| named.is(seen, object) && seen.shows(object))
             })
     }
 }
@@ -135,7 +138,7 @@ impl<'a> Named<'a> {
 
     /// Those of this name that were deleted, the last ones first, as far back as one request looks.
     async fn deleted(&self, api: &Api, seen: &Seen<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
-        let is_it = |one: &AuditedObject| one.action == Action::Deleted && self.is(one) && seen.shows(one);
+        let is_it = |one: &AuditedObject| one.action == Action::Deleted && self.is(seen, one) && seen.shows(one);
         let of = |record: &AuditRecord| match record {
             AuditRecord::Commit(event) => event.objects.iter().filter(|one| is_it(one)).map(|one| one.uuid).collect(),
             AuditRecord::Refusal(_) => Vec::new(),
@@ -145,17 +148,17 @@ impl<'a> Named<'a> {
         Ok(deletions.entries.iter().flat_map(|(_, record)| of(record)).collect())
     }
 
-    fn is(&self, object: &AuditedObject) -> bool {
+    fn is(&self, seen: &Seen<'_>, object: &AuditedObject) -> bool {
         match self {
             Self::Uuid(kind, uuid) => object.uuid == *uuid && kind.is_none_or(|kind| object.kind == kind),
-            Self::Name(kind, name) => object.kind == *kind && object.name == *name,
+            Self::Name(kind, name) => object.kind == *kind && seen.name(object) == *name,
             Self::Group { there, cluster, name } => {
                 // An entry of an earlier version does not say of which cluster a group was: where it is gone, it may be any.
                 let is_its = match &object.cluster {
                     Some(own) => own == cluster,
                     None => there.is_none(),
                 };
-                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && object.name == *name && is_its)
+                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && seen.name(object) == *name && is_its)
             }
         }
     }
@@ -171,13 +174,12 @@ fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, Bad
 /// What of the audit whoever asks sees: all, or what one cluster's objects and principals did and had done to them.
 pub(super) struct Seen<'a> {
     model: &'a Model,
-    asks: &'a str,
 }
 
 impl<'a> Seen<'a> {
     /// What is shown of objects.
-    pub(super) fn of(model: &'a Model, asks: &'a str) -> Self {
-        Self { model, asks }
+    pub(super) fn of(model: &'a Model) -> Self {
+        Self { model }
     }
 
     /// Whether what became of an object is shown, by where it stood then.
@@ -195,16 +197,26 @@ impl<'a> Seen<'a> {
         self.showed(object) || (object.clusters.is_empty() && stands_here())
     }
 
-    /// Whether it is told what somebody did that has no object.
-    fn knows(&self, principal: &str) -> bool {
+    /// What an object is called to who asks: who is told that it left its cluster is told the name that it had there, and not what it was
+    /// given elsewhere.
+    pub(super) fn name<'o>(&self, object: &'o AuditedObject) -> &'o str {
+        let has_left = self.model.within.is_some() && object.left == self.model.within;
+        object.was.as_deref().filter(|_| has_left).unwrap_or(&object.name)
+    }
+
+    /// Whether it is told what somebody did that has no object. A principal is known by its uuid: its name may be another's by now.
+    fn knows(&self, principal: &str, whose: Option<Whose>, at: Timestamp) -> bool {
         let is_node = || {
             let uuid = principal.strip_prefix("node/").and_then(|id| id.parse().ok());
             uuid.is_some_and(|uuid| self.model.nodes.get(uuid).is_some())
         };
-        self.model.within.is_none()
-            || principal == self.asks
-            || self.model.principals.named(None, principal).is_some()
-            || is_node()
+        let is_principal = || match whose {
+            Some(Whose::Principal(uuid)) => self.model.principals.get(uuid).is_some(),
+            Some(Whose::Nobody) => false,
+            // An earlier version noted the name alone.
+            None => self.model.principals.named(None, principal).is_some_and(|one| one.meta.created_at <= at),
+        };
+        self.model.within.is_none() || is_principal() || is_node()
     }
 }
 
@@ -213,7 +225,7 @@ fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
         AuditRecord::Commit(event) => json!({
             "revision": revision.get(), "at": view::time(event.at), "principal": event.principal, "manager": event.manager,
             "address": event.address, "reason": event.reason, "request_id": event.request_id, "refused": null,
-            "objects": event.objects.iter().filter(|one| seen.shows(one)).map(|one| shown(seen.model, one)).collect::<Vec<_>>(),
+            "objects": event.objects.iter().filter(|one| seen.shows(one)).map(|one| shown(seen, one)).collect::<Vec<_>>(),
         }),
         AuditRecord::Refusal(refusal) => json!({
             "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,
@@ -222,11 +234,12 @@ fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
     }
 }
 
-fn shown(model: &Model, object: &AuditedObject) -> Value {
+fn shown(seen: &Seen<'_>, object: &AuditedObject) -> Value {
+    let (model, name) = (seen.model, seen.name(object));
     let now = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
-    let then = || object.cluster.as_ref().map(|cluster| format!("{cluster}/{}", object.name));
+    let then = || object.cluster.as_ref().map(|cluster| format!("{cluster}/{name}"));
     json!({
-        "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| object.name.clone()),
+        "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| name.to_owned()),
         "action": object.action, "before": object.before, "part": object.part,
     })
 }

@@ -88,6 +88,7 @@ pub(super) async fn issue(api: &Api, request: &Request) -> HandlerResult {
             issued_at: work.now(),
             ends_at: Timestamp(work.now().0.saturating_add(ttl_s * 1000)),
             revoked_at: None,
+            made_by: caller.who.makes_for(&before, &work.model),
         };
         // One that is only tried out is not made: it would be good for whoever has the key.
         if work.is_dry_run() {
@@ -184,8 +185,13 @@ pub(super) async fn create_token(api: &Api, request: &Request) -> HandlerResult 
         keep_first(api, &mut work)?;
         let before = named(&work.model, request.part("principal"))?;
         let ends_at = Timestamp(context.now.0.saturating_add(ttl_s * 1000));
-        let token =
-            BearerToken { id: id.clone(), secret_sha256: Hex(&hash).to_string(), issued_at: context.now, ends_at };
+        let token = BearerToken {
+            id: id.clone(),
+            secret_sha256: Hex(&hash).to_string(),
+            issued_at: context.now,
+            ends_at,
+            made_by: caller.who.makes_for(&before, &work.model),
+        };
         change(&mut work, &before, format!("tokens.{id}"), |spec| spec.add_token(token).map_err(too_many))?;
         let body = json!({"id": id, "principal": before.meta.name.to_string(), "ends_at": view::time(ends_at)});
         let location = Some(Endpoint::RevokeBearerToken.path(&[&before.meta.name, &id]));
@@ -215,8 +221,13 @@ pub(super) async fn revoke_token(api: &Api, request: &Request) -> HandlerResult 
 
 /// The answer to what takes something back.
 fn gone(field: &str, request: &Request, work: &Work<'_>) -> Answer {
-    let changes = json!([{"field": field, "old": "good"}]);
+    let changes = json!([ended(field)]);
     tell(Answer::empty(204), request, changes, &LostLabels::default(), work)
+}
+
+/// How an answer lists that a certificate or token ends.
+pub(super) fn ended(field: &str) -> Value {
+    json!({"field": field, "old": "good"})
 }
 
 /// Changes what a principal is known by; what has ended is dropped with it.

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::changes::{Changes, LostLabels};
 use super::writes::{self, tell};
-use super::{lists, view};
+use super::{credentials, lists, view};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -132,8 +132,14 @@ pub(super) async fn patch(api: &Api, request: &Request) -> HandlerResult {
         if let Some(description) = &description {
             spec.description.clone_from(description);
         }
+        // Before it is stored: from then on it would be good for more.
+        let ended = spec.end_lesser(before.spec.rights(), work.now());
         let written = work.update(&before, before.meta.name.clone(), spec)?.object;
-        let changes = Changes::default().between(&fields(work.before(), &before), &fields(&work.model, &written));
+        if !ended.is_empty() {
+            work.draft().name_part(ended.join(", "));
+        }
+        let mut changes = Changes::default().between(&fields(work.before(), &before), &fields(&work.model, &written));
+        changes.as_array_mut().expect("a list").extend(ended.iter().map(|field| credentials::ended(field)));
         let answer = Answer::json(200, shown(&work.model, &written));
         Ok(tell(answer, request, changes, &LostLabels::default(), work))
     })

@@ -203,6 +203,11 @@ impl Model {
         (kinds::row(kind.name())?.place)(self, uuid)
     }
 
+    /// What an object is called; `None` for one that is not seen.
+    pub fn title_of(&self, kind: Kind, uuid: Uuid) -> Option<String> {
+        (kinds::row(kind.name())?.title)(self, uuid)
+    }
+
     /// Where hosts will stand that join with a token.
     pub fn place_of_bound(&self, bound: Bound) -> Place {
         let cluster = match bound {

@@ -13,11 +13,13 @@ use std::time::Duration;
 use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
 use stemma_wire::serve::{Refused, Rejected};
+use stemma_wire::tls::Identity;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
+use uuid::Uuid;
 
-use crate::records::audit::{AuditRecord, Refusal};
+use crate::records::audit::{AuditRecord, Refusal, Whose};
 use crate::records::{codec, key};
 use crate::store::{KeyRange, Over, Query, Store, StoreError, Transaction, drop_unchanged};
 
@@ -47,7 +49,30 @@ struct Refusals {
 
 /// How often something was refused, by whom and why.
 #[derive(Default)]
-struct Tallies(Mutex<HashMap<(String, &'static str), Tally>>);
+struct Tallies(Mutex<HashMap<Key, Tally>>);
+
+/// Who was refused, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    principal: String,
+    whose: Whose,
+    reason: &'static str,
+}
+
+impl Key {
+    /// The entry of one, with how many more it tells of.
+    fn entry(&self, (at, from): (Timestamp, SocketAddr), other: Option<SocketAddr>, unsaid: u64) -> Refusal {
+        Refusal {
+            at,
+            principal: self.principal.clone(),
+            whose: Some(self.whose),
+            address: from.to_string(),
+            other_address: other.map(|other| other.to_string()),
+            refused: self.reason.to_owned(),
+            unsaid,
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Tally {
@@ -65,25 +90,33 @@ pub struct Waiting {
     clock: Arc<dyn Clock>,
 }
 
-/// Hears of all refusals from now on. What is to be written comes out at the other end.
-pub fn watch(rejected: &Rejected, clock: Arc<dyn Clock>) -> Waiting {
+/// Hears of all refusals from now on. What is to be written comes out at the other end. `holder` says on which principal a certificate
+/// is listed.
+pub fn watch(
+    rejected: &Rejected,
+    clock: Arc<dyn Clock>,
+    holder: impl Fn(&Identity) -> Option<Uuid> + Send + Sync + 'static,
+) -> Waiting {
     let (waiting, entries) = mpsc::channel(MOST_WAITING);
     let tallies = Arc::new(Tallies::default());
     let this = Refusals { tallies: Arc::clone(&tallies), waiting, clock: Arc::clone(&clock), lost: AtomicU64::new(0) };
-    rejected.watch(Box::new(move |refused| this.note(refused, Instant::now())));
+    rejected.watch(Box::new(move |refused: &Refused<'_>| {
+        let uuid = refused.uuid.or_else(|| refused.identity.and_then(&holder));
+        this.note(refused, uuid.into(), Instant::now());
+    }));
     Waiting { entries, tallies, clock }
 }
 
 impl Refusals {
-    fn note(&self, refused: &Refused<'_>, now: Instant) {
-        let Refused { reason, principal, from, other } = *refused;
-        let at = Timestamp(self.clock.unix_seconds().saturating_mul(1000));
-        let Some((principal, unsaid)) = self.tallies.count(reason, principal, (at, from), now) else { return };
-        let other_address = other.map(|other| other.to_string());
-        let refusal =
-            Refusal { at, principal, address: from.to_string(), other_address, refused: reason.to_owned(), unsaid };
-        let Err(not_sent) = self.waiting.try_send(refusal) else { return };
-        self.tallies.give_back(reason, not_sent.into_inner(), (at, from), now);
+    fn note(&self, refused: &Refused<'_>, whose: Whose, now: Instant) {
+        let Refused { reason, principal, from, other, .. } = *refused;
+        let this = (Timestamp(self.clock.unix_seconds().saturating_mul(1000)), from);
+        let key = Key { principal: principal.to_owned(), whose, reason };
+        let Some((key, unsaid)) = self.tallies.count(key, this, now) else { return };
+        if self.waiting.try_send(key.entry(this, other, unsaid)).is_ok() {
+            return;
+        }
+        self.tallies.give_back(key, unsaid, this, now);
         let full = self.lost.fetch_add(1, Ordering::Relaxed);
         if full.is_multiple_of(1000) {
             log::warn!(late = full + 1; "refusals come faster than they can be written to the audit, and are counted");
@@ -92,18 +125,11 @@ impl Refusals {
 }
 
 impl Tallies {
-    /// Counts one. When it is to be said: under which name, and how many went unsaid before it.
-    fn count(
-        &self,
-        reason: &'static str,
-        principal: &str,
-        this: (Timestamp, SocketAddr),
-        now: Instant,
-    ) -> Option<(String, u64)> {
+    /// Counts one. When it is to be said: as whose, and how many went unsaid before it.
+    fn count(&self, mut key: Key, this: (Timestamp, SocketAddr), now: Instant) -> Option<(Key, u64)> {
         let mut tallies = self.lock();
-        let mut key = (principal.to_owned(), reason);
         if tallies.len() >= MOST_REMEMBERED && !tallies.contains_key(&key) {
-            OTHERS.clone_into(&mut key.0);
+            key = Key { principal: OTHERS.to_owned(), whose: Whose::Nobody, ..key };
         }
         let one = tallies.entry(key.clone()).or_insert_with(|| Tally::new(now));
         if now.duration_since(one.minute_began) >= MINUTE {
@@ -114,40 +140,33 @@ impl Tallies {
             return None;
         }
         one.said += 1;
-        Some((key.0, std::mem::take(&mut one.unsaid)))
+        Some((key, std::mem::take(&mut one.unsaid)))
     }
 
     /// An entry that found no place is unsaid, as are those that it told of.
-    fn give_back(&self, reason: &'static str, refusal: Refusal, this: (Timestamp, SocketAddr), now: Instant) {
+    fn give_back(&self, key: Key, unsaid: u64, this: (Timestamp, SocketAddr), now: Instant) {
         let mut tallies = self.lock();
-        let one = tallies.entry((refusal.principal, reason)).or_insert_with(|| Tally::new(now));
-        one.leave(refusal.unsaid.saturating_add(1), this);
+        let one = tallies.entry(key).or_insert_with(|| Tally::new(now));
+        one.leave(unsaid.saturating_add(1), this);
     }
 
     /// What is still unsaid of minutes that are over, each with the last one in its own words. Those who were quiet since are
     /// remembered no longer.
     fn due(&self, now: Instant) -> Vec<Refusal> {
         let mut due = Vec::new();
-        self.lock().retain(|(principal, reason), one| {
+        self.lock().retain(|key, one| {
             if now.duration_since(one.minute_began) < MINUTE {
                 return true;
             }
-            if let Some((at, from)) = one.last.take().filter(|_| one.unsaid > 0) {
-                due.push(Refusal {
-                    at,
-                    principal: principal.clone(),
-                    address: from.to_string(),
-                    other_address: None,
-                    refused: (*reason).to_owned(),
-                    unsaid: one.unsaid - 1,
-                });
+            if let Some(last) = one.last.take().filter(|_| one.unsaid > 0) {
+                due.push(key.entry(last, None, one.unsaid - 1));
             }
             false
         });
         due
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, &'static str), Tally>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Tally>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,15 +10,19 @@ fn from() -> SocketAddr {
     "192.0.2.1:4711".parse().unwrap()
 }
 
+fn key(principal: &str) -> Key {
+    Key { principal: principal.to_owned(), whose: Whose::Nobody, reason: "x" }
+}
+
 #[test]
 fn ten_a_minute_are_written_for_each_principal_and_reason_and_then_a_count() {
     let rejected = Rejected::default();
-    let Waiting { mut entries, .. } = watch(&rejected, Arc::new(FixedClock(5)));
+    let Waiting { mut entries, .. } = watch(&rejected, Arc::new(FixedClock(5)), |_| None);
     for _ in 0..25 {
-        rejected.tell("x", "node/a", from());
+        rejected.tell("x", "node/a", None, from());
     }
-    rejected.tell("x", "node/b", from());
-    rejected.tell("y", "node/a", from());
+    rejected.tell("x", "node/b", None, from());
+    rejected.tell("y", "node/a", None, from());
     let mut said = Vec::new();
     while let Ok(refusal) = entries.try_recv() {
         assert_eq!((refusal.at, refusal.address.as_str()), (Timestamp(5000), "192.0.2.1:4711"));
@@ -33,12 +37,12 @@ fn ten_a_minute_are_written_for_each_principal_and_reason_and_then_a_count() {
 #[test]
 fn the_count_is_said_with_the_next_one_or_when_the_minute_is_over() {
     let (tallies, start) = (Tallies::default(), Instant::now());
-    let count = |seconds: u64, now| tallies.count("x", "p", (Timestamp(seconds), from()), now);
+    let count = |seconds: u64, now| tallies.count(key("p"), (Timestamp(seconds), from()), now);
     for n in 0..25 {
         assert_eq!(count(n, start).is_some(), n < 10);
     }
-    assert_eq!(count(60, start + MINUTE), Some(("p".to_owned(), 15)));
-    assert_eq!(count(60, start + MINUTE), Some(("p".to_owned(), 0)));
+    assert_eq!(count(60, start + MINUTE), Some((key("p"), 15)));
+    assert_eq!(count(60, start + MINUTE), Some((key("p"), 0)));
     for n in 61..80 {
         count(n, start + MINUTE);
     }
@@ -50,20 +54,33 @@ fn the_count_is_said_with_the_next_one_or_when_the_minute_is_over() {
 }
 
 #[test]
+fn x04_f11_two_principals_of_one_name_are_counted_apart() {
+    let (tallies, start) = (Tallies::default(), Instant::now());
+    let of = |uuid| Key { whose: Whose::Principal(Uuid::from_u128(uuid)), ..key("p") };
+    for n in 0..25 {
+        assert_eq!(tallies.count(of(1), (Timestamp(n), from()), start).is_some(), n < 10);
+    }
+    let first = tallies.count(of(2), (Timestamp(25), from()), start);
+    assert_eq!(first, Some((of(2), 0)), "of the next one it is the first");
+    let due: Vec<_> = tallies.due(start + MINUTE).into_iter().map(|due| (due.whose, due.unsaid)).collect();
+    assert_eq!(due, [(Some(of(1).whose), 14)]);
+}
+
+#[test]
 fn what_finds_no_place_is_counted() {
     let (waiting, mut entries) = mpsc::channel(1);
     let (tallies, clock) = (Arc::new(Tallies::default()), Arc::new(FixedClock(0)));
     let refusals = Refusals { tallies: Arc::clone(&tallies), waiting, clock, lost: AtomicU64::new(0) };
     let start = Instant::now();
-    let refused = Refused { reason: "x", principal: "p", from: from(), other: None };
+    let refused = Refused { reason: "x", principal: "p", uuid: None, identity: None, from: from(), other: None };
     for _ in 0..25 {
-        refusals.note(&refused, start);
+        refusals.note(&refused, Whose::Nobody, start);
     }
     assert_eq!(entries.try_recv().unwrap().unsaid, 0);
-    refusals.note(&refused, start + MINUTE);
+    refusals.note(&refused, Whose::Nobody, start + MINUTE);
     assert_eq!(entries.try_recv().unwrap().unsaid, 24, "of 26, this one and another have entries");
     for _ in 0..3 {
-        refusals.note(&refused, start + MINUTE);
+        refusals.note(&refused, Whose::Nobody, start + MINUTE);
     }
     assert_eq!(tallies.due(start + 2 * MINUTE)[0].unsaid, 1, "of two without an entry one is told as itself");
 }
@@ -72,8 +89,8 @@ fn what_finds_no_place_is_counted() {
 fn more_than_are_told_apart_are_counted_together_and_cost_no_look_at_all_of_them() {
     let (tallies, now) = (Tallies::default(), Instant::now());
     let all = MOST_REMEMBERED + 25;
-    let said = (0..all).filter_map(|n| tallies.count("x", &format!("node/{n}"), (Timestamp(0), from()), now));
-    assert_eq!(said.filter(|(principal, _)| principal == OTHERS).count(), 10);
+    let said = (0..all).filter_map(|n| tallies.count(key(&format!("node/{n}")), (Timestamp(0), from()), now));
+    assert_eq!(said.filter(|(key, _)| key.principal == OTHERS).count(), 10);
     assert_eq!(tallies.lock().len(), MOST_REMEMBERED + 1);
     let due = tallies.due(now + MINUTE);
     assert_eq!((due.len(), due[0].principal.as_str(), due[0].unsaid), (1, OTHERS, 14));
@@ -109,9 +126,9 @@ async fn written(store: &dyn Store, entries: usize) -> Vec<AuditRecord> {
 async fn refusals_that_were_only_counted_are_written_when_their_minute_is_over() {
     let directory = tempfile::tempdir().unwrap();
     let (rejected, store) = (Rejected::default(), store(&directory));
-    let writing = tokio::spawn(watch(&rejected, Arc::new(FixedClock(5))).write(Arc::clone(&store)));
+    let writing = tokio::spawn(watch(&rejected, Arc::new(FixedClock(5)), |_| None).write(Arc::clone(&store)));
     for _ in 0..25 {
-        rejected.tell("x", "node/a", from());
+        rejected.tell("x", "node/a", None, from());
     }
     assert_eq!(written(store.as_ref(), 10).await.len(), 10);
     tokio::time::pause();
@@ -133,12 +150,14 @@ async fn refusals_go_after_ninety_days_and_what_commits_did_stays() {
     let day = |n: u64| Timestamp(n * 24 * 3600 * 1000);
     let refusal = |n: u64| {
         let (principal, address, refused) = ("p".to_owned(), String::new(), "x".to_owned());
-        AuditRecord::Refusal(Refusal { at: day(n), principal, address, other_address: None, refused, unsaid: 0 })
+        let (whose, other_address, unsaid) = (None, None, 0);
+        AuditRecord::Refusal(Refusal { at: day(n), principal, whose, address, other_address, refused, unsaid })
     };
     let commit = |n: u64| {
         AuditRecord::Commit(AuditEvent {
             at: day(n),
             principal: "p".to_owned(),
+            whose: None,
             manager: "m".to_owned(),
             address: String::new(),
             reason: None,
@@ -169,6 +188,7 @@ fn a_refusal_is_no_change_of_an_object() {
     let refusal = Refusal {
         at: Timestamp(1),
         principal: "p".into(),
+        whose: None,
         address: "a".into(),
         other_address: None,
         refused: "x".into(),
@@ -179,4 +199,16 @@ fn a_refusal_is_no_change_of_an_object() {
     assert_eq!(text, r#"{"at":1,"principal":"p","address":"a","refused":"x","unsaid":3}"#);
     assert_eq!(serde_json::from_str::<AuditRecord>(&text).unwrap(), event);
     assert!(serde_json::from_str::<AuditEvent>(&text).is_err());
+    let of = |whose| match &event {
+        AuditRecord::Refusal(refusal) => AuditRecord::Refusal(Refusal { whose: Some(whose), ..refusal.clone() }),
+        AuditRecord::Commit(_) => panic!("it is a refusal"),
+    };
+    for (whose, text) in [
+        (Whose::Nobody, r#""whose":"nobody""#),
+        (Whose::Principal(Uuid::from_u128(7)), r#""whose":{"principal":"00000000-0000-0000-0000-000000000007"}"#),
+    ] {
+        let stored = serde_json::to_string(&of(whose)).unwrap();
+        assert!(stored.contains(text), "{stored}");
+        assert_eq!(serde_json::from_str::<AuditRecord>(&stored).unwrap(), of(whose));
+    }
 }

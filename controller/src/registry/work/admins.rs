@@ -13,6 +13,7 @@ use super::Work;
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::Resource as _;
+use crate::records::audit::Action;
 use crate::records::{enrolled, key};
 use crate::registry::context::may_write;
 use crate::registry::rights;
@@ -43,8 +44,9 @@ impl Work<'_> {
         if spec == before.spec {
             return Ok(());
         }
-        let asks = &self.context.caller.who.name;
-        if before.meta.name.as_str() != asks.as_str() || rights(&spec) != rights(&before.spec) {
+        let asks = self.context.caller.who.principal(self.context.whole);
+        let is_own = asks.is_some_and(|own| own.meta.uuid == before.meta.uuid);
+        if !is_own || rights(&spec) != rights(&before.spec) {
             self.check_rights(before)?;
         }
         let next = self.next(before, before.meta.name.clone(), spec);
@@ -86,8 +88,12 @@ impl Work<'_> {
                 continue;
             }
             let may = |place| after.is_some_and(|rights| may_write(rights, Some(Endpoint::CreateToken), place));
-            self.require_mark(&key::maker(before.meta.name.as_str()));
-            let of = whole.tokens.values().filter(|token| token.record.created_by == before.meta.name.as_str());
+            self.require_mark(&key::maker(uuid));
+            let of = whole.tokens.values().filter(|token| match token.record.maker {
+                Some(maker) => maker == uuid,
+                // With each principal of this name went all of its tokens.
+                None => token.record.created_by == before.meta.name.as_str(),
+            });
             for token in of.filter(|token| !may(whole.place_of_bound(token.record.bound))) {
                 let at = enrolled::token_key(&token.record.id);
                 self.draft.require(Precondition::unchanged(at.clone(), token.written));
@@ -100,17 +106,17 @@ impl Work<'_> {
         self.written().filter(|(kind, _)| *kind == Kind::Principal).map(|(_, uuid)| uuid).collect()
     }
 
-    /// Notes for the audit in which clusters what is touched stood, before and after.
+    /// Notes for the audit in which clusters what is touched stood, before and after, which it left, and what it was called before.
     pub(super) fn note_clusters(&mut self) {
         let (before, after) = (self.context.whole, &self.model);
         for one in self.draft.touched_mut() {
-            let places = [before, after].into_iter().filter_map(|model| model.place_of(one.kind, one.uuid));
-            one.clusters = places
-                .filter_map(|place| match place {
-                    Place::Cluster(cluster) => Some(cluster),
-                    Place::Shared | Place::Nowhere => None,
-                })
-                .collect();
+            let [stood, stands] = [before, after].map(|model| match model.place_of(one.kind, one.uuid)? {
+                Place::Cluster(cluster) => Some(cluster),
+                Place::Shared | Place::Nowhere => None,
+            });
+            one.clusters = stood.into_iter().chain(stands).collect();
+            one.left = stood.filter(|_| stood != stands && one.action != Action::Deleted);
+            one.was = before.title_of(one.kind, one.uuid).filter(|was| *was != one.name);
         }
     }
 }

@@ -3,7 +3,10 @@
 use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
+use stemma_controller::records::{codec, key};
+use stemma_controller::store::{Store as _, Transaction};
 use stemma_wire::client::Client;
+use uuid::Uuid;
 
 use crate::fleet::Fleet;
 use crate::principals::people::{JSON, ask, certified, principal, told_of, two_clusters};
@@ -284,13 +287,140 @@ async fn a_kept_answer_is_for_the_principal_that_was_answered_and_while_it_may_d
         change_to(json!({"role": role})).await;
         assert_eq!(post(&mut client).await.body, made.body, "{role}: it may do the same again, or more");
     }
-    // Another one of the same name.
+    // Another one of the same name has asked for nothing yet.
     let (status, _) = fleet.ask(Method::DELETE, "/v1/principals/otto", &Value::Null).await;
     assert_eq!(status, 204);
     let (status, _) = fleet.ask(Method::POST, "/v1/principals", &otto).await;
     assert_eq!(status, 201);
     let mut client = certified(&fleet, "otto").await.0;
-    for told in [post(&mut client).await, ask(&mut client, "GET", &path, &[], "").await] {
-        assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{}", told.body);
+    let (posted, asked) = (post(&mut client).await, ask(&mut client, "GET", &path, &[], "").await);
+    assert_eq!((posted.status, &*posted.kind), (409, "object.exists"), "{}", posted.body);
+    assert_eq!((asked.status, &*asked.kind), (404, "object.not_found"), "{}", asked.body);
+}
+
+/// Whoever is bound to the cluster that a node left was told what it is called elsewhere.
+#[tokio::test]
+async fn x04_f15_the_audit_tells_who_sees_a_left_cluster_alone_the_name_that_was_left() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut vera = principal(&fleet, "vera", "viewer", Some("own")).await;
+    let mut wim = principal(&fleet, "wim", "viewer", Some("far")).await;
+    fleet.apply(json!([node("mover", "own/web"), node("stray", "own/web")])).await;
+    let mut uuids = Vec::new();
+    let elsewhere = json!({"op": "replace", "path": "/nodegroup", "value": "far/web"});
+    for (name, leaves) in [("mover", elsewhere), ("stray", json!({"op": "remove", "path": "/nodegroup"}))] {
+        uuids.push(fleet.read(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().to_owned());
+        let patch = json!([{"op": "replace", "path": "/name", "value": format!("{name}-anew")}, leaves]);
+        let (status, told) = fleet.ask(Method::PATCH, &format!("/v1/nodes/{name}"), &patch).await;
+        assert_eq!(status, 200, "{told}");
+    }
+    let names = async |client: &mut Client, object: &str| -> Vec<String> {
+        let audit = ask(client, "GET", &format!("/v1/audit?object=node/{object}"), &[], "").await.body;
+        let entries = audit["audit"].as_array().unwrap().iter();
+        let objects = entries.flat_map(|entry| entry["objects"].as_array().unwrap());
+        let own = objects.filter(|one| one["kind"] == "node" && uuids.iter().any(|uuid| one["uuid"] == **uuid));
+        own.map(|one| format!("{} {}", one["action"].as_str().unwrap(), one["name"].as_str().unwrap())).collect()
+    };
+    let of_vera = ["created mover", "created stray", "updated mover"];
+    assert_eq!(names(&mut vera, &uuids[0]).await, of_vera, "the entry that made both has both");
+    assert_eq!(names(&mut vera, "mover").await, of_vera);
+    assert_eq!(names(&mut vera, &uuids[1]).await, ["created mover", "created stray", "updated stray"]);
+    for unseen in ["mover-anew", "stray-anew"] {
+        assert_eq!(names(&mut vera, unseen).await, Vec::<String>::new(), "a guessed name is not confirmed");
+    }
+    assert_eq!(names(&mut wim, "mover-anew").await, ["updated mover-anew"]);
+    assert_eq!(names(&mut wim, "mover").await, Vec::<String>::new());
+    assert_eq!(names(&mut fleet.operator(), "mover-anew").await, ["updated mover-anew"]);
+    let whole = ask(&mut vera, "GET", "/v1/audit", &[], "").await.body.to_string();
+    assert!(whole.contains("mover") && !whole.contains("-anew"), "{whole}");
+}
+
+/// A principal that was made anew under a name saw the reasons, addresses and requests of the one before.
+#[tokio::test]
+async fn x04_f11_a_principal_made_anew_under_a_name_sees_nothing_of_the_one_before() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let (mut vera, mut wim) =
+        (principal(&fleet, "vera", "viewer", Some("own")).await, principal(&fleet, "wim", "viewer", Some("far")).await);
+    let key = "0198c0de-0000-7000-8000-000000000011";
+    let template = json!({"name": "t"}).to_string();
+    let mut first = principal(&fleet, "otto", "operator", Some("own")).await;
+    let forbidden = ask(&mut first, "POST", "/v1/clustertemplates", &[JSON], &template).await;
+    assert_eq!((forbidden.status, &*forbidden.kind), (403, "auth.forbidden"), "{}", forbidden.body);
+    fleet.audited("otto", "auth.forbidden", 1).await;
+    let headers = [JSON, ("idempotency-key", key), ("stemma-reason", "ticket seven")];
+    let body = json!({"nodegroup": "own/web"}).to_string();
+    let told = ask(&mut first, "POST", "/v1/join-tokens", &headers, &body).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    let of_otto = async |client: &mut Client| {
+        let audit = ask(client, "GET", "/v1/audit", &[], "").await.body;
+        let entries = audit["audit"].as_array().unwrap().iter().filter(|one| one["principal"] == "otto");
+        let said: Vec<String> = entries.map(|one| format!("{} {}", one["refused"], one["reason"])).collect();
+        said
+    };
+    let all = [r#""auth.forbidden" null"#, r#"null "ticket seven""#];
+    assert_eq!(of_otto(&mut vera).await, all, "who sees its principal sees what it did");
+    assert_eq!(of_otto(&mut wim).await, Vec::<String>::new());
+
+    let (status, _) = fleet.ask(Method::DELETE, "/v1/principals/otto", &Value::Null).await;
+    assert_eq!(status, 204);
+    let mut second = principal(&fleet, "otto", "operator", Some("far")).await;
+    for client in [&mut wim, &mut second] {
+        assert_eq!(of_otto(client).await, Vec::<String>::new());
+    }
+    assert_eq!(of_otto(&mut fleet.operator()).await, all, "who sees all sees it still");
+    let told = ask(&mut second, "GET", &format!("/v1/requests/{key}"), &[], "").await;
+    assert_eq!((told.status, &*told.kind), (404, "object.not_found"), "{}", told.body);
+    let body = json!({"nodegroup": "far/web"}).to_string();
+    let told = ask(&mut second, "POST", "/v1/join-tokens", &[JSON, ("idempotency-key", key)], &body).await;
+    assert_eq!(told.status, 201, "its key is its own: {}", told.body);
+    // The certificate of the one before is no sign of the one that has its name now.
+    let told = ask(&mut first, "GET", "/v1/nodes", &[], "").await;
+    assert_eq!((told.status, &*told.kind), (403, "auth.revoked"), "{}", told.body);
+    fleet.audited("otto", "auth.revoked", 1).await;
+    assert_eq!(of_otto(&mut wim).await, ["null null"], "the join token of the second one and no more");
+    let forbidden = ask(&mut second, "POST", "/v1/clustertemplates", &[JSON], &template).await;
+    assert_eq!(forbidden.status, 403, "{}", forbidden.body);
+    fleet.audited("otto", "auth.forbidden", 2).await;
+    assert_eq!(of_otto(&mut wim).await, ["null null", r#""auth.forbidden" null"#]);
+    // The join token of the second one ends with it.
+    let (status, _) = fleet.ask(Method::DELETE, "/v1/principals/otto", &Value::Null).await;
+    assert_eq!(status, 204);
+    let left = fleet.read("/v1/join-tokens").await;
+    assert!(!left.to_string().contains("otto"), "{left}");
+}
+
+/// An earlier version noted names alone, and kept requests by them.
+#[tokio::test]
+async fn x04_f11_what_an_earlier_version_noted_of_a_name_is_of_a_principal_that_was_there_then() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut otto = principal(&fleet, "otto", "operator", Some("own")).await;
+    let stored = fleet.read("/v1/principals/otto").await;
+    let uuid: Uuid = stored["uuid"].as_str().unwrap().parse().unwrap();
+    let made = fleet.parts().registry.cache().model().principals.get(uuid).unwrap().meta.created_at.0;
+    let refusal = |at: u64| {
+        let address = format!("192.0.2.1:{at}");
+        codec::encode(&json!({"at": at, "principal": "otto", "address": address, "refused": "x", "unsaid": 0}))
+    };
+    let cluster = fleet.read("/v1/clusters/own").await["uuid"].clone();
+    let record = |at: u64| {
+        let asked_by = json!({"role": "operator", "within": cluster});
+        codec::encode(&json!({"at": at, "hash": "h", "answer": {"status": 201}, "asked_by": asked_by}))
+    };
+    let written = Transaction::new()
+        .put_at_revision(key::AUDIT, refusal(made - 1000))
+        .put(key::request("otto", Uuid::from_u128(1)), record(made - 1000))
+        .put(key::request("otto", Uuid::from_u128(2)), record(made));
+    let store = fleet.parts().registry.store();
+    store.commit(written).await.unwrap();
+    let written = store.commit(Transaction::new().put_at_revision(key::AUDIT, refusal(made))).await.unwrap();
+    fleet.parts().registry.cache().reached(written).await;
+    let audit = ask(&mut otto, "GET", "/v1/audit?refused=true", &[], "").await.body;
+    let addresses: Vec<&Value> = audit["audit"].as_array().unwrap().iter().map(|one| &one["address"]).collect();
+    assert_eq!(addresses, [&json!(format!("192.0.2.1:{made}"))], "{audit}");
+    for (id, status) in [(1, 404), (2, 200)] {
+        let told = ask(&mut otto, "GET", &format!("/v1/requests/{}", Uuid::from_u128(id)), &[], "").await;
+        assert_eq!(told.status, status, "{}", told.body);
     }
 }

@@ -260,6 +260,66 @@ async fn a_token_ends_when_it_is_revoked_and_when_its_time_is_over() {
     assert_eq!(parts[2..4], [&json!(format!("tokens.{id}")); 2], "made and taken back: {audit}");
 }
 
+/// What an admin of a cluster made, or by what it made, was good for the whole fleet from the moment on in which its principal was.
+#[tokio::test]
+async fn x04_f10_where_rights_grow_nothing_stays_that_was_made_by_those_who_might_less() {
+    let fleet = Fleet::start().await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "own"}])).await;
+    let mut ada = principal(&fleet, "ada", "admin", Some("own")).await;
+    // By the first admin, and so no reason to end anything.
+    let mut kept = principal(&fleet, "carol", "operator", Some("own")).await;
+    let asking_of_ada = asking();
+    let of_carol = |csr: &[u8]| json!({"principal": "carol", "csr": pem::encode("CERTIFICATE REQUEST", csr)}).to_string();
+    let wanted = of_carol(&asking_of_ada.csr);
+    let told = ask(&mut ada, "POST", "/v1/certificates", &[JSON], &wanted).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    let of_ada = Credential::read(&told.body, private_key(&asking_of_ada.key));
+    let told = ask(&mut ada, "POST", "/v1/principals/carol/tokens", &[JSON], "{}").await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    let (token, token_id) = (told.body["token"].as_str().unwrap().to_owned(), told.body["id"].as_str().unwrap());
+    // Ada in carol's name: what is made by hers is hers too.
+    let asking_again = asking();
+    let wanted = of_carol(&asking_again.csr);
+    let told = ask(&mut of_ada.client(&fleet), "POST", "/v1/certificates", &[JSON], &wanted).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    let laundered = Credential::read(&told.body, private_key(&asking_again.key));
+
+    let grow = json!({"role": "admin", "cluster": null});
+    let mut expected = vec![
+        format!("certificates.{}", of_ada.serial),
+        format!("certificates.{}", laundered.serial),
+        format!("tokens.{token_id}"),
+    ];
+    expected.sort();
+    let ended = |told: &Value| {
+        let changes = told["changes"].as_array().unwrap().iter().filter(|change| change["old"] == "good");
+        let mut fields: Vec<String> = changes.map(|change| change["field"].as_str().unwrap().to_owned()).collect();
+        fields.sort();
+        fields
+    };
+    let (status, tried) = fleet.ask(Method::PATCH, "/v1/principals/carol?dry_run=true", &grow).await;
+    assert_eq!((status, ended(&tried)), (200, expected.clone()), "{tried}");
+    for one in [&of_ada, &laundered] {
+        assert_eq!(ask(&mut one.client(&fleet), "GET", "/v1/nodes", &[], "").await.status, 200, "it was tried out");
+    }
+    // As an admin of the cluster it may what ada may, and nothing ends.
+    let (status, told) = fleet.ask(Method::PATCH, "/v1/principals/carol", &json!({"role": "admin"})).await;
+    assert_eq!((status, ended(&told)), (200, Vec::<String>::new()), "{told}");
+    let (status, told) = fleet.ask(Method::PATCH, "/v1/principals/carol", &grow).await;
+    assert_eq!((status, ended(&told)), (200, expected), "{told}");
+    for one in [&of_ada, &laundered] {
+        let told = ask(&mut one.client(&fleet), "GET", "/v1/nodes", &[], "").await;
+        assert_eq!((told.status, &*told.kind), (403, "auth.revoked"));
+    }
+    let told = ask(&mut stranger(&fleet), "GET", "/v1/nodes", &[("x-auth-token", &token)], "").await;
+    assert_eq!(told.status, 401);
+    let told = ask(&mut kept, "GET", "/v1/principals", &[], "").await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    let audit = fleet.read("/v1/audit?object=principal/carol&sort_dir=desc&limit=1").await;
+    let part = audit["audit"][0]["objects"][0]["part"].as_str().unwrap_or_default();
+    assert!(part.contains(&of_ada.serial) && part.contains(&laundered.serial) && part.contains(token_id), "{audit}");
+}
+
 #[tokio::test]
 async fn root_mends_a_lost_admin_by_the_socket() {
     let fleet = Fleet::start().await;

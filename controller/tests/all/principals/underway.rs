@@ -101,6 +101,49 @@ async fn a_long_list_is_cut_when_who_asked_is_revoked() {
     assert!(!taken.ends_with(b"0\r\n\r\n") && taken.len() < 400 * 20_000, "{} bytes", taken.len());
 }
 
+/// Asks for something by a token on a connection of its own, which stays open; gives the status.
+async fn held(fleet: &Fleet, path: &str, token: Option<&str>) -> (TlsStream<TcpStream>, u16) {
+    let mut stream = connection(fleet).await;
+    let token = token.map(|token| format!("x-auth-token: {token}\r\n")).unwrap_or_default();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}\r\n").as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.unwrap();
+    (stream, std::str::from_utf8(&line[9..]).unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn x04_f13_neither_a_hundred_strangers_nor_a_hundred_streams_by_token_lock_a_good_token_out() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "robot", "viewer", None).await);
+    let (token, _) = bearer(&fleet, "robot").await;
+    let (mut strangers, mut known) = (Vec::new(), Vec::new());
+    for _ in 0..100 {
+        let (stream, status) = held(&fleet, "/v1/nodes", None).await;
+        assert_eq!(status, 401);
+        strangers.push(stream);
+    }
+    for n in 0..120 {
+        let (stream, status) = held(&fleet, "/v1/events", Some(&token)).await;
+        assert_eq!(status, 200, "stream {n}");
+        known.push(stream);
+    }
+    let (_request, status) = held(&fleet, "/v1/nodes", Some(&token)).await;
+    assert_eq!(status, 200);
+    assert_eq!(held(&fleet, "/v1/nodes", None).await.1, 401, "a stranger is answered too");
+    let cut = fleet.rejected("too_many_strangers_of_one_address");
+    assert!(cut <= 1, "{cut} were cut, where each who shows a token gives the place of a stranger back");
+    // Each stream is where it was: it is told what happens now.
+    fleet.apply(json!([{"kind": "Cluster", "name": "prod"}])).await;
+    for stream in &mut known {
+        let mut text = Vec::new();
+        while !text.windows(6).any(|window| window == b"\"prod\"") {
+            let read = tokio::time::timeout(PATIENCE, stream.read_buf(&mut text)).await.unwrap().unwrap();
+            assert_ne!(read, 0, "{}", String::from_utf8_lossy(&text));
+        }
+    }
+}
+
 #[tokio::test]
 async fn join_tokens_end_with_who_made_them() {
     let fleet = Fleet::start().await;

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterId, Timestamp};
+use crate::access::Rights;
 
 /// How many certificates, and how many tokens, a principal may have that are good.
 const MOST_KNOWN_BY: usize = 64;
@@ -65,6 +66,10 @@ pub struct PrincipalCertificate {
     /// When it was taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
+    /// What whoever made it might do then; `None`: that is not known. Who made one by another of the same principal has that one's maker,
+    /// who may have been at work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<Rights>,
 }
 
 /// A bearer token, without its secret.
@@ -78,6 +83,9 @@ pub struct BearerToken {
     pub issued_at: Timestamp,
     /// From then on it is worth nothing.
     pub ends_at: Timestamp,
+    /// What whoever made it might do then, as of a certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<Rights>,
 }
 
 impl PrincipalCertificate {
@@ -104,6 +112,11 @@ impl PrincipalRole {
 }
 
 impl PrincipalSpec {
+    /// What it may.
+    pub fn rights(&self) -> Rights {
+        Rights { role: self.role, within: self.cluster }
+    }
+
     /// Whether it is an admin of the whole fleet.
     pub fn is_fleet_admin(&self) -> bool {
         self.role == PrincipalRole::Admin && self.cluster.is_none()
@@ -165,10 +178,38 @@ impl PrincipalSpec {
             Some(listed) => listed.ends_at = listed.ends_at.min(ends_at),
             None => {
                 let serial = serial.to_owned();
-                self.certificates.push(PrincipalCertificate { serial, issued_at: now, ends_at, revoked_at: None });
+                let made_by = None;
+                self.certificates.push(PrincipalCertificate {
+                    serial,
+                    issued_at: now,
+                    ends_at,
+                    revoked_at: None,
+                    made_by,
+                });
                 self.takes_unlisted = false;
             }
         }
+    }
+
+    /// Where it may more than it might before, ends what was made by those who might not all that it may now: they may know the key or the
+    /// secret, and would have been given more with it. Gives what ends, as `certificates.SERIAL` and `tokens.ID`.
+    pub fn end_lesser(&mut self, before: Rights, now: Timestamp) -> Vec<String> {
+        let rights = self.rights();
+        let mut ended = Vec::new();
+        if before.covers(rights) {
+            return ended;
+        }
+        let is_lesser = |made_by: Option<Rights>| made_by.is_none_or(|maker| !maker.covers(rights));
+        for one in self.certificates.iter_mut().filter(|one| one.is_good(now) && is_lesser(one.made_by)) {
+            one.revoked_at = Some(now);
+            ended.push(format!("certificates.{}", one.serial));
+        }
+        self.tokens.retain(|token| {
+            let ends = token.ends_at > now && is_lesser(token.made_by);
+            ended.extend(ends.then(|| format!("tokens.{}", token.id)));
+            !ends
+        });
+        ended
     }
 
     /// The same without what ended before this time: nobody can show it any more.
@@ -190,7 +231,61 @@ mod tests {
             issued_at: Timestamp(0),
             ends_at: Timestamp(ends_at),
             revoked_at: revoked_at.map(Timestamp),
+            made_by: None,
         }
+    }
+
+    #[test]
+    fn x04_f10_what_was_made_by_those_who_might_less_ends_where_rights_grow() {
+        use PrincipalRole::{Admin, Operator, Viewer};
+        let [own, other] = [1, 2].map(|id| Some(ClusterId(uuid::Uuid::from_u128(id))));
+        let rights = |(role, within)| Rights { role, within };
+        let known_by = |made_by: Option<Rights>| {
+            let token = BearerToken {
+                id: "t".to_owned(),
+                secret_sha256: String::new(),
+                issued_at: Timestamp(0),
+                ends_at: Timestamp(10),
+                made_by,
+            };
+            let over = BearerToken { id: "over".to_owned(), ends_at: Timestamp(5), ..token.clone() };
+            let good = PrincipalCertificate { made_by, ..certificate("01", 10, None) };
+            let revoked = PrincipalCertificate { made_by, ..certificate("02", 10, Some(1)) };
+            PrincipalSpec { certificates: vec![good, revoked], tokens: vec![token, over], ..PrincipalSpec::default() }
+        };
+        for (before, after, made_by, ends) in [
+            // An admin of a cluster made it, and its principal becomes one of the fleet.
+            ((Operator, own), (Operator, None), Some((Admin, own)), true),
+            ((Operator, own), (Admin, None), Some((Admin, own)), true),
+            ((Operator, own), (Operator, other), Some((Admin, own)), true),
+            ((Operator, own), (Operator, other), Some((Admin, other)), false),
+            ((Viewer, own), (Admin, own), Some((Admin, own)), false),
+            ((Viewer, None), (Admin, None), Some((Admin, None)), false),
+            ((Viewer, None), (Admin, None), Some((Operator, None)), true),
+            ((Viewer, None), (Operator, None), None, true),
+            // It may no more than it might.
+            ((Admin, None), (Operator, own), Some((Viewer, other)), false),
+            ((Operator, own), (Operator, own), None, false),
+        ] {
+            let (before, made_by) = (rights(before), made_by.map(rights));
+            let Rights { role, within: cluster } = rights(after);
+            let mut spec = PrincipalSpec { role, cluster, ..known_by(made_by) };
+            let expected: &[&str] = if ends { &["certificates.01", "tokens.t"] } else { &[] };
+            assert_eq!(spec.end_lesser(before, Timestamp(5)), expected, "{before:?} {after:?} {made_by:?}");
+            let is_known = [spec.takes_certificate("01", Timestamp(5)), spec.takes_token("t", Timestamp(5))];
+            assert_eq!(is_known, [!ends; 2]);
+            assert_eq!(spec.certificate("02").and_then(|one| one.revoked_at), Some(Timestamp(1)));
+        }
+    }
+
+    #[test]
+    fn what_was_listed_before_it_was_noted_who_made_it_is_read() {
+        let stored = r#"{"role":"viewer","certificates":[{"serial":"01","issued_at":0,"ends_at":10}],
+            "tokens":[{"id":"t","secret_sha256":"","issued_at":0,"ends_at":10}]}"#;
+        let spec: PrincipalSpec = serde_json::from_str(stored).unwrap();
+        assert_eq!(spec.certificates, [certificate("01", 10, None)]);
+        assert_eq!(spec.tokens[0].made_by, None);
+        assert_eq!(serde_json::to_string(&spec).unwrap(), stored.replace(['\n', ' '], ""));
     }
 
     #[test]

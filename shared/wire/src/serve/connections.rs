@@ -4,7 +4,7 @@
 //! in one atomic, and one sweep twice a second looks at all of them (10,000 loads are 20 µs); a deadline is met
 //! within half a second, which is enough for limits of 5 s and more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -115,6 +115,11 @@ impl Watch {
         self.deadline_ms.store(NEVER, Ordering::Relaxed);
     }
 
+    /// Whether a handler is at work for it.
+    fn is_at_work(&self) -> bool {
+        self.deadline_ms.load(Ordering::Relaxed) == NEVER
+    }
+
     /// Whether the connection is to end after what it is doing.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
@@ -183,16 +188,27 @@ struct OfAddress {
     all: usize,
     /// Those of which nothing is known yet.
     handshakes: usize,
-    strangers: usize,
+    /// Those who showed no certificate, the first one first. Who has shown a good token since is taken out when there is no more room.
+    strangers: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
 struct Entry {
     address: IpAddr,
     watch: Arc<Watch>,
-    is_stranger: bool,
     peer: Option<Arc<Peer>>,
     task: Option<AbortHandle>,
+}
+
+/// What room there was for a stranger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// There was some.
+    Free,
+    /// Another stranger of its address was cut for it.
+    OfAnother,
+    /// There was none.
+    Full,
 }
 
 /// One connection's place; given back when dropped.
@@ -203,6 +219,17 @@ pub(super) struct Place {
     /// Under which it is counted.
     counted: IpAddr,
     pub(super) watch: Arc<Watch>,
+}
+
+impl Entry {
+    fn is_stranger(&self) -> bool {
+        self.peer.as_deref().is_none_or(Peer::is_stranger)
+    }
+
+    /// Its task, where no handler is at work for it.
+    fn idle_task(&self) -> Option<&AbortHandle> {
+        self.task.as_ref().filter(|_| !self.watch.is_at_work())
+    }
 }
 
 impl Connections {
@@ -255,7 +282,7 @@ impl Connections {
         let id = open.next;
         open.next += 1;
         let watch = Arc::new(Watch::new(self.0.began));
-        open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), is_stranger: false, peer: None, task: None });
+        open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), peer: None, task: None });
         Ok(Place { connections: self.clone(), id, counted, watch })
     }
 
@@ -315,18 +342,28 @@ impl Place {
         self.id
     }
 
-    /// Counts it among those who showed no certificate; false when its address has its share of them.
-    pub(super) fn count_stranger(&self) -> bool {
+    /// Counts it among those who showed no certificate. Where its address has its share of them, the one that is there for the longest is
+    /// cut for it. One whose request is being answered is not: a crowd of hosts that join at once would never come to an end.
+    pub(super) fn count_stranger(&self) -> Room {
+        let most = self.connections.0.max_strangers_of_address;
         let mut open = self.connections.lock();
-        let of_address = open.by_address.entry(self.counted).or_default();
-        if of_address.strangers >= self.connections.0.max_strangers_of_address {
-            return false;
+        let Open { by_id, by_address, .. } = &mut *open;
+        let by_id = &*by_id;
+        let strangers = &mut by_address.entry(self.counted).or_default().strangers;
+        let mut room = Room::Free;
+        if strangers.len() >= most {
+            strangers.retain(|id| by_id.get(id).is_some_and(Entry::is_stranger));
         }
-        of_address.strangers += 1;
-        if let Some(entry) = open.by_id.get_mut(&self.id) {
-            entry.is_stranger = true;
+        if strangers.len() >= most {
+            let Some((id, task)) = strangers.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?))) else {
+                return Room::Full;
+            };
+            task.abort();
+            strangers.remove(&id);
+            room = Room::OfAnother;
         }
-        true
+        strangers.insert(self.id);
+        room
     }
 
     /// Who it is, once the handshake is made.
@@ -347,7 +384,7 @@ impl Drop for Place {
         if let Some(of_address) = open.by_address.get_mut(&self.counted) {
             of_address.all -= 1;
             of_address.handshakes -= usize::from(entry.peer.is_none());
-            of_address.strangers -= usize::from(entry.is_stranger);
+            of_address.strangers.remove(&self.id);
             if of_address.all == 0 {
                 open.by_address.remove(&self.counted);
             }

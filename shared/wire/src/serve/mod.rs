@@ -38,7 +38,7 @@ use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
 use self::answer::Answerer;
-use self::connections::{Awaited, Place, Watch};
+use self::connections::{Awaited, Place, Room, Watch};
 use self::guard::Guard;
 use crate::clock::Clock;
 use crate::net::{Listen, Stream};
@@ -83,7 +83,8 @@ pub struct Limits {
     pub connections_of_one_address: usize,
     /// Connections of one address that have not finished their handshake. What somebody can hold who says nothing at all.
     pub handshakes_of_one_address: usize,
-    /// Connections of one address that showed no certificate, once their handshake is made. What a stranger can hold.
+    /// Connections of one address that showed neither a certificate nor a good token, once their handshake is made. What strangers can
+    /// hold. One more takes the place of the one that is there for the longest, so that nobody is locked out by those who only sit there.
     pub strangers_of_one_address: usize,
     /// Whether an IPv6 network of 64 bits, which one host may have all to itself, counts as one address. A fleet may stand in one.
     pub networks_are_addresses: bool,
@@ -275,14 +276,14 @@ impl<H: Handler> Task<H> {
             Err(error) => return self.refuse(handshake_reason(&error)),
         };
         match peer_identity(stream.get_ref().1, self.shared.clock.unix_seconds()) {
-            Ok(None) if !self.place.count_stranger() => self.refuse("too_many_strangers_of_one_address"),
+            Ok(None) if !self.admits_stranger() => {}
             Ok(identity) => Box::pin(self.serve(stream, identity)).await,
             Err(refusal) => self.refuse(refusal.reason()),
         }
     }
 
     async fn serve<S: Stream>(self, stream: S, identity: Option<crate::tls::Identity>) {
-        let peer = Arc::new(Peer { address: self.address, identity });
+        let peer = Arc::new(Peer::new(self.address, identity));
         self.place.set_peer(Arc::clone(&peer));
         let watch = Arc::clone(&self.place.watch);
         watch.expect(Awaited::Request, self.shared.limits.idle);
@@ -298,6 +299,15 @@ impl<H: Handler> Task<H> {
             self.shared.rejected.refuse_peer("head_malformed", &peer);
         }
         drop(self.place);
+    }
+
+    /// Whether who showed no certificate has a place. What another lost for it is counted as what is refused.
+    fn admits_stranger(&self) -> bool {
+        let room = self.place.count_stranger();
+        if room != Room::Free {
+            self.shared.rejected.refuse("too_many_strangers_of_one_address", Some(self.address.ip()));
+        }
+        room != Room::Full
     }
 
     fn refuse(self, reason: &'static str) {

@@ -8,8 +8,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, interval};
+use uuid::Uuid;
 
 use super::Peer;
+use crate::tls::Identity;
 
 /// Journal entries a minute for one reason and address; what comes beyond is counted, and said with the next entry or when the
 /// minute is over.
@@ -34,6 +36,10 @@ pub struct Refused<'a> {
     pub reason: &'static str,
     /// Who.
     pub principal: &'a str,
+    /// Its uuid, where who tells of it knows one: a name is given anew.
+    pub uuid: Option<Uuid>,
+    /// The certificate that names it, where it was shown.
+    pub identity: Option<&'a Identity>,
     /// From where.
     pub from: SocketAddr,
     /// The other address, where two show the same.
@@ -101,13 +107,14 @@ impl Rejected {
     fn refuse_one_of(&self, reason: &'static str, peer: &Peer, other: Option<SocketAddr>) {
         self.refuse(reason, Some(peer.address.ip()));
         if let Some(principal) = peer.principal() {
-            self.witnessed(&Refused { reason, principal: &principal, from: peer.address, other });
+            let (from, identity) = (peer.address, peer.identity.as_ref());
+            self.witnessed(&Refused { reason, principal: &principal, uuid: None, identity, from, other });
         }
     }
 
     /// Tells of a refusal that is counted elsewhere, of somebody who has shown by other means who they are.
-    pub fn tell(&self, reason: &'static str, principal: &str, from: SocketAddr) {
-        self.witnessed(&Refused { reason, principal, from, other: None });
+    pub fn tell(&self, reason: &'static str, principal: &str, uuid: Option<Uuid>, from: SocketAddr) {
+        self.witnessed(&Refused { reason, principal, uuid, identity: None, from, other: None });
     }
 
     fn witnessed(&self, refused: &Refused<'_>) {

@@ -461,13 +461,72 @@ async fn s45_strangers_hold_less_than_nodes() {
     };
     let mut strangers = [client(None), client(None), client(None)];
     for (number, stranger) in strangers.iter_mut().enumerate() {
-        assert_eq!(stranger.send(get("/x")).await.is_ok(), number < 2, "stranger {number}");
+        assert!(stranger.send(get("/x")).await.is_ok(), "stranger {number}");
     }
-    assert_eq!(server.refused("too_many_strangers_of_one_address"), 1);
-    assert!(client(Some(node.identity())).send(get("/x")).await.is_ok(), "a node is none of them");
-    strangers[0].close();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(strangers[2].send(get("/x")).await.is_ok(), "a place that was given back");
+    assert_eq!((server.refused("too_many_strangers_of_one_address"), server.connections.count()), (1, 2));
+    let mut node = client(Some(node.identity()));
+    assert!(node.send(get("/x")).await.is_ok(), "a node is none of them");
+    assert_eq!((server.refused("too_many_strangers_of_one_address"), server.connections.count()), (1, 3));
+    strangers[1].close();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(strangers[0].send(get("/x")).await.is_ok(), "a place that was given back");
+    assert_eq!((server.refused("too_many_strangers_of_one_address"), server.connections.count()), (1, 3));
+}
+
+/// A hundred strangers who sat there locked every token out of their address.
+#[tokio::test(start_paused = true)]
+async fn x04_f13_the_stranger_that_is_there_for_the_longest_makes_room_and_who_showed_a_token_is_none() {
+    let of = Fleeting::new();
+    let config = Arc::new(server_config(&of.agents_listener(), of.server_key(), clock()).expect("a config"));
+    let source: TlsSource = Arc::new(move || Arc::clone(&config));
+    let limits = Limits { strangers_of_one_address: 2, ..Limits::default() };
+    let server = serve(limits, Some(source), |peer: &Arc<Peer>, request: Request<RequestBody>| {
+        if request.uri().path() == "/token" {
+            peer.vouch();
+        }
+        async move {
+            if request.uri().path() == "/park" {
+                tokio::time::sleep(Duration::from_hours(1)).await;
+            }
+            Response::new(Full::from("done"))
+        }
+    });
+    let client = || {
+        let tls = client_config(&of.roots(), Some(fleet()), None, clock()).expect("a config");
+        Client::over(server.connect.clone(), target(), Some(Arc::new(tls)), ClientLimits::default())
+    };
+    let state = async || {
+        // Those that were cut are gone.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (server.refused("too_many_strangers_of_one_address"), server.connections.count())
+    };
+    let mut known: Vec<_> = (0..5).map(|_| client()).collect();
+    for one in &mut known {
+        assert!(one.send(get("/token")).await.is_ok());
+    }
+    assert_eq!(state().await, (0, 5), "who showed a token has a place that is no stranger's");
+    let mut strangers = [client(), client(), client()];
+    for one in &mut strangers {
+        assert!(one.send(get("/x")).await.is_ok(), "nobody is refused");
+    }
+    assert_eq!(state().await, (1, 7));
+    for one in known.iter_mut().chain(&mut strangers[1..]) {
+        assert!(one.send(get("/x")).await.is_ok());
+    }
+    assert_eq!(state().await, (1, 7), "all but the first are where they were");
+    assert!(strangers[0].send(get("/x")).await.is_ok(), "it comes back in the place of another");
+    assert_eq!(state().await, (2, 7));
+    let parked = [client(), client()].map(|mut one| {
+        tokio::spawn(async move { one.send_within(get("/park"), Duration::from_hours(2)).await })
+    });
+    assert_eq!(state().await, (4, 7));
+    assert!(client().send(get("/x")).await.is_err(), "whose request is being answered is not cut");
+    assert_eq!(state().await, (5, 7));
+    assert!(known[0].send(get("/x")).await.is_ok());
+    for one in parked {
+        assert!(one.await.expect("no panic").is_ok());
+    }
 }
 
 #[tokio::test(start_paused = true)]

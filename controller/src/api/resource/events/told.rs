@@ -38,7 +38,7 @@ pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) 
     let Some(commit) = commit(&change)? else { return Ok(String::new()) };
     let selector = filter.selector.as_ref();
     let reader = Reader { model: api.model(), whole: api.cache().model(), api: &api, selector };
-    let seen = Seen::of(&reader.model, "");
+    let seen = Seen::of(&reader.model);
     let mut told = Vec::new();
     for one in commit.objects.iter().filter(|one| one.action != Action::Unchanged) {
         if !filter.takes(one.kind) || !seen.showed(one) {
@@ -54,7 +54,7 @@ pub(super) async fn objects(api: Api, filter: Arc<Filter>, change: Arc<Change>) 
             continue;
         }
         told.push(json!({
-            "revision": change.revision.get(), "at": view::time(commit.at), "kind": one.kind.word(), "uuid": one.uuid, "name": one.name,
+            "revision": change.revision.get(), "at": view::time(commit.at), "kind": one.kind.word(), "uuid": one.uuid, "name": seen.name(one),
             "cluster": cluster(&reader.model, one, image.as_ref()), "action": one.action,
             "object": image.map(|image| image.body),
         }));

@@ -229,6 +229,8 @@ pub(super) struct Row {
     pub(super) users: for<'m> fn(&'m Model, &Reference) -> Box<dyn Iterator<Item = String> + 'm>,
     /// [`Resource::place`], where the object is there.
     pub(super) place: fn(&Model, Uuid) -> Option<Place>,
+    /// [`Resource::title`], where the object is there.
+    pub(super) title: fn(&Model, Uuid) -> Option<String>,
     /// Hides from a model what a principal that is bound to a cluster does not see of the whole one.
     pub(super) hide: fn(&mut Model, &Arc<Model>, ClusterId),
     /// Shows it again.
@@ -244,6 +246,7 @@ impl Row {
             load_changes: S::load_changes,
             users: |model, to| Box::new(S::users(model, to).map(|object| S::full_title(model, object))),
             place: |model, uuid| Some(S::place(model, S::shelf(model).get(uuid)?)),
+            title: |model, uuid| Some(S::title(S::shelf(model).get(uuid)?)),
             hide: Model::hide::<S>,
             show_all: |model| S::shelf_mut(model).see_all(),
         }
