@@ -18,10 +18,10 @@ use super::extra::Kept;
 use super::fields::Fields;
 use super::names::Names;
 use super::parts::{LEVELED, OF_NODE};
-use crate::field::{Bound, Form, Part};
+use crate::field::{Bound, Described, Form, Help, Part};
 use crate::json::{compact_len, count, items, members, text};
 use crate::labels::Layer;
-use crate::object::NodeTags;
+use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
 use crate::ownership::OwnedSet;
 
 /// Checks what a body gives a field; `stood` is what the field holds.
@@ -57,19 +57,31 @@ pub fn check_bounds<S: Fields>(before: Option<&S>, after: &S, names: &dyn Names)
     for field in S::FIELDS {
         let part = Part::new(field.name, field.form, field.help);
         let of = |spec: &S| (field.show)(spec, names);
-        let checked = check_sent(&part, &raw(&of(after)), || before.map_or(Value::Null, of));
+        let checked = check_left(&of(after), |value| check_sent(&part, value, || before.map_or(Value::Null, of)));
         checked.map_err(|error| error.within(field.name))?;
     }
     for kept in S::EXTRA {
         let of = |spec: &S| spec.extra_ref().get(kept.name).cloned().unwrap_or(Value::Null);
-        let checked = check_kept(kept, &raw(&of(after)), || before.map_or(Value::Null, of));
+        let checked = check_left(&of(after), |value| check_kept(kept, value, || before.map_or(Value::Null, of)));
         checked.map_err(|error| error.within(kept.name))?;
     }
     for part in S::KEYED.iter().copied().flatten() {
         let of = |spec: &S| keyed(spec, part.name);
-        check_keyed(part.name, &raw(&of(after)), || before.map_or(Value::Null, of))?;
+        check_left(&of(after), |value| check_keyed(part.name, value, || before.map_or(Value::Null, of)))?;
     }
     Ok(())
+}
+
+/// The same of tags beside a release, which no body names all at once.
+///
+/// # Errors
+/// As [`check_bounds`].
+pub fn check_tags_beside(before: Option<&ReleaseTagsSpec>, after: &ReleaseTagsSpec) -> Result<(), BodyError> {
+    const TAGS: &Form = &Form::MapOf(TagSpec::PARTS);
+    const PART: Part = Part::new("tags", Form::up_to(MAX_TAGS, TAGS), Help::new("{}", "The tags.", "{}"));
+    let of = |ReleaseTagsSpec { tags }: &ReleaseTagsSpec| serde_json::to_value(tags).expect("tags are JSON");
+    let checked = check_sent(&PART, &raw(&of(after)), || before.map_or(Value::Null, of));
+    checked.map_err(|error| error.within(PART.name))
 }
 
 /// What an object holds that is owned key by key, as a body would say it.
@@ -86,6 +98,11 @@ pub(super) fn keyed<S: Fields>(spec: &S, name: &str) -> Value {
         // `merge_labels` is a flag, and no spec holds `reports`.
         _ => Value::Null,
     }
+}
+
+/// Checks what a write leaves of a field, where it leaves anything.
+fn check_left(left: &Value, check: impl FnOnce(&RawValue) -> Result<(), BodyError>) -> Result<(), BodyError> {
+    if left.is_null() { Ok(()) } else { check(&raw(left)) }
 }
 
 /// Takes what is refused where it is no larger than what stood there and would be refused too.
@@ -229,7 +246,7 @@ mod tests {
     use super::*;
     use crate::labels::BodyShape;
     use crate::name::TagName;
-    use crate::object::{AllocationSpec, ClusterSpec, NodeGroupSpec, NodeSpec, TagSpec};
+    use crate::object::{AllocationSpec, ClusterSpec, NodeGroupSpec, NodeSpec};
     use crate::ownership::Manager;
 
     fn tags(count: usize) -> BTreeMap<TagName, TagSpec> {
@@ -268,6 +285,14 @@ mod tests {
         ] {
             assert_eq!(says(before, after), expected, "{before:?} {after}");
         }
+    }
+
+    #[test]
+    fn x03_tags_beside_a_release_are_as_many_as_its_own_at_most() {
+        let beside = |count: usize| ReleaseTagsSpec { tags: tags(count) };
+        assert_eq!(check_tags_beside(None, &beside(4096)), Ok(()));
+        let refused = check_tags_beside(Some(&beside(4096)), &beside(4097)).unwrap_err();
+        assert_eq!(refused.to_string(), "tags: it has 4097 entries, and the most are 4096: leave some out");
     }
 
     #[test]
@@ -326,7 +351,7 @@ mod tests {
 
     #[test]
     fn white_space_and_escapes_count_nothing() {
-        let part = Part::new("a", Form::Any, crate::field::Help::new("", "A.", "1"));
+        let part = Part::new("a", Form::Any, Help::new("", "A.", "1"));
         let check = |json: String| check_part(&part, &RawValue::from_string(json).unwrap()).is_ok();
         assert!(check(format!("[{}1]", " ".repeat(70_000))));
         assert!(check(format!("[\"{}\"]", "\\u0041".repeat(60_000))));

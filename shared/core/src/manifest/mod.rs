@@ -26,7 +26,7 @@ mod tests;
 mod write;
 
 pub use body::{Body, is_null};
-pub use bound::check_bounds;
+pub use bound::{check_bounds, check_tags_beside};
 pub use document::{Document, Key, read_document};
 pub use error::{BodyError, BodyErrorKind};
 pub use extra::{Kept, KeptForm};

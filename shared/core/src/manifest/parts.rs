@@ -6,14 +6,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::field::{Bound, Described, Form, Help, Part, REQUIRED, described};
-use crate::key::MAX_ANNOTATIONS;
-use crate::labels::{MAX_EFFECTIVE, MAX_KEYS};
+use crate::key::{MAX_ANNOTATIONS, MAX_VALUE};
+use crate::labels::{MAX_KEYS, MAX_PARAMETERS};
 use crate::name::TagName;
 use crate::object::{MAX_FACTS, TraitSet};
 
 /// What a map that goes down the levels may hold as JSON. What its keys and values are, and how much they may be together without quotes
 /// and escapes, is asked where they are read.
-const OF_LEVEL: Bound = Form::Map.bound().entries(MAX_KEYS).bytes(2 * MAX_EFFECTIVE).with_empty();
+const OF_LEVEL: Bound = Form::Map.bound().entries(MAX_KEYS).with_empty();
 
 /// What the facts of one host may be as JSON.
 const OF_FACTS: Bound = Form::Map.bound().entries(4096).bytes(2 * MAX_FACTS);
@@ -22,7 +22,7 @@ const OF_FACTS: Bound = Form::Map.bound().entries(4096).bytes(2 * MAX_FACTS);
 pub(super) const LEVELED: &[Part] = &[
     Part::new(
         "labels",
-        Form::UpTo(OF_LEVEL, &Form::Map),
+        Form::UpTo(OF_LEVEL.bytes(2 * MAX_KEYS * MAX_VALUE), &Form::Map),
         Help::new(
             "not provided",
             "Labels that this level provides; `null`: the key is not inherited here.",
@@ -49,7 +49,7 @@ pub(super) const LEVELED: &[Part] = &[
     ),
     Part::new(
         "parameters",
-        Form::UpTo(OF_LEVEL, &Form::Map),
+        Form::UpTo(OF_LEVEL.bytes(2 * MAX_PARAMETERS), &Form::Map),
         Help::new(
             "not provided",
             "JSON values that go down the levels, the nearest level's for each key; read as `params.KEY`.",

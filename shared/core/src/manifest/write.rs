@@ -27,6 +27,8 @@ use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Entry, Intent, Manager, Operation, OwnedMap, OwnedSet, Owner, Said};
 
+const MERGE_LABELS: &str = "merge_labels";
+
 /// Who writes, and how.
 #[derive(Clone, Copy, Debug)]
 pub enum Author<'a> {
@@ -204,8 +206,11 @@ impl Writing<'_> {
 
     /// Writes the maps that go down the levels.
     fn inherited(&mut self, inherited: &mut Inherited) -> Result<(), BodyError> {
-        let sent = self.body.get("merge_labels").map(read_merge).transpose();
-        let sent = sent.map_err(|why| BodyError::new("merge_labels", why.to_string()))?.flatten();
+        if let Some(raw) = self.body.get(MERGE_LABELS) {
+            bound::check_keyed(MERGE_LABELS, raw, || Value::Null)?;
+        }
+        let sent = self.body.get(MERGE_LABELS).map(read_merge).transpose();
+        let sent = sent.map_err(|why| BodyError::new(MERGE_LABELS, why.to_string()))?.flatten();
         let shape = if let Author::Update { shape, .. } = self.author { shape } else { BodyShape::Own };
         let provides =
             self.layer(&mut inherited.labels, "labels").map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
