@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Number, Value};
 
 use super::{FieldOwners, Timestamp};
-use crate::field::{Form, REQUIRED, described};
+use crate::field::{Described, Form, REQUIRED, described};
 
 /// How many entries a list or map of a namespace has at most.
 pub const MAX_MEMBERS: usize = 1_000;
