@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use stemma_core::object::{Kind, Object, Spec};
 use uuid::Uuid;
 
@@ -46,8 +47,8 @@ impl Draft {
         }
     }
 
-    /// Writes an object: a new one, or in the place of `before`.
-    pub fn put<S: Resource>(&mut self, before: Option<&Object<S>>, after: &Object<S>) {
+    /// Writes an object, as it is stored: a new one, or in the place of `before`.
+    pub fn put<S: Resource>(&mut self, before: Option<&Object<S>>, after: &Object<S>, value: Bytes) {
         let (uuid, at) = (after.meta.uuid, key::object(S::KIND, after.meta.uuid));
         self.preconditions.push(unchanged(&at, before));
         self.name(before, Some(after));
@@ -56,7 +57,6 @@ impl Draft {
             self.refer(&reference);
         }
         self.made.insert(at.clone().into_bytes());
-        let value = codec::encode(after);
         self.ops.push(Op::Put { key: at.into(), value: value.clone() });
         self.ops.push(Op::PutAtRevision { prefix: key::history(S::KIND, uuid).into(), value });
         let action = if before.is_some() { Action::Updated } else { Action::Created };
@@ -98,9 +98,8 @@ impl Draft {
     }
 
     /// Writes an object that it writes already in another form, under the same name.
-    pub(super) fn amend<S: Resource>(&mut self, after: &Object<S>) {
+    pub(super) fn amend<S: Resource>(&mut self, after: &Object<S>, amended: &Bytes) {
         let (at, history) = (key::object(S::KIND, after.meta.uuid), key::history(S::KIND, after.meta.uuid));
-        let amended = codec::encode(after);
         for op in &mut self.ops {
             match op {
                 Op::Put { key, value } if key.as_ref() == at.as_bytes() => *value = amended.clone(),

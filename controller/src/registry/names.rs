@@ -1,6 +1,6 @@
 //! What objects are called, as authors write it: by name, or by uuid, which an API's clients prefer.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use stemma_core::manifest::Names;
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeGroup, NodeId, TemplateId};
@@ -18,6 +18,12 @@ impl<'a> ModelNames<'a> {
     /// Names of a model, and the traits that are known at this site.
     pub const fn new(model: &'a Model, traits: &'a TraitNames) -> Self {
         Self { model, traits }
+    }
+
+    /// Names of a model to show what is stored, for which no trait is looked up.
+    pub fn to_show(model: &'a Model) -> Self {
+        static NONE: LazyLock<TraitNames> = LazyLock::new(TraitNames::default);
+        Self { model, traits: &NONE }
     }
 }
 

@@ -38,6 +38,21 @@ pub enum Form {
     OneOf(&'static [&'static str]),
     /// Anything.
     Any,
+    /// A field of that form with a bound of its own.
+    UpTo(Bound, &'static Form),
+}
+
+/// What a field may hold at most. Every form has one, so no field is without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// How many entries a list or a map may have.
+    pub entries: usize,
+    /// How long a text in a list of texts, or a key of a map, may be, in bytes.
+    pub each: usize,
+    /// How long a text may be, or anything else as JSON without white space, in bytes.
+    pub bytes: usize,
+    /// Whether a text in a list of texts, a key of a map, or a text that is required may be empty.
+    pub takes_empty: bool,
 }
 
 /// What a person must know of a field to write it.
@@ -75,11 +90,77 @@ pub trait Described {
     const PARTS: &'static [Part];
 }
 
+/// The longest text, in bytes.
+const TEXT: usize = 4 * 1024;
+/// The longest key or text of a list, in bytes: more than any name, label key or `NAME@VERSION` has.
+const ENTRY: usize = 512;
+/// The largest JSON of which the form says nothing more, in bytes.
+const FREE: usize = 64 * 1024;
+/// The most of a value whose entries have bounds of their own, in bytes: no body is larger.
+const WHOLE: usize = 8 * 1024 * 1024;
+
+impl Bound {
+    const fn of(bytes: usize) -> Self {
+        Self { entries: 256, each: ENTRY, bytes, takes_empty: false }
+    }
+
+    /// The same with another number of entries.
+    #[must_use]
+    pub const fn entries(self, entries: usize) -> Self {
+        Self { entries, ..self }
+    }
+
+    /// The same with another length of each entry, in bytes.
+    #[must_use]
+    pub const fn each(self, each: usize) -> Self {
+        Self { each, ..self }
+    }
+
+    /// The same with other bytes in all.
+    #[must_use]
+    pub const fn bytes(self, bytes: usize) -> Self {
+        Self { bytes, ..self }
+    }
+
+    /// The same, and what is empty is taken: other systems' own, where it may mean something.
+    #[must_use]
+    pub const fn with_empty(self) -> Self {
+        Self { takes_empty: true, ..self }
+    }
+}
+
 impl Form {
+    /// The form with another number of entries.
+    pub const fn up_to(entries: usize, of: &'static Self) -> Self {
+        Self::UpTo(of.bound().entries(entries), of)
+    }
+
+    /// What a field of this form may hold at most.
+    pub const fn bound(self) -> Bound {
+        match self {
+            Self::Text | Self::Flag | Self::Count | Self::Number | Self::Share | Self::OneOf(_) => Bound::of(TEXT),
+            Self::Map | Self::Objects | Self::Any => Bound::of(FREE),
+            // As many bytes as its expressions may have together.
+            Self::MapOrList => Bound::of(4 * FREE),
+            // A script, and what stands in its environment.
+            Self::Parameters => Bound::of(16 * FREE),
+            Self::Object(_) | Self::MapOf(_) | Self::ListOf(_) | Self::Names => Bound::of(WHOLE),
+            // A task may name all tasks of its release, whose ids are longer than names.
+            Self::TextOrList => Bound::of(WHOLE).entries(4096).each(1024),
+            Self::UpTo(bound, _) => bound,
+        }
+    }
+
+    /// The form itself, where it has a bound of its own.
+    pub const fn plain(self) -> Self {
+        if let Self::UpTo(_, of) = self { of.plain() } else { self }
+    }
+
     /// The members of its objects, where they are known.
     pub fn parts(self) -> &'static [Part] {
         match self {
             Self::Object(parts) | Self::MapOf(parts) | Self::ListOf(parts) => parts,
+            Self::UpTo(_, of) => of.parts(),
             Self::Text
             | Self::Flag
             | Self::Count
@@ -112,6 +193,7 @@ impl Form {
             Self::Share => "whole number or percentage".to_owned(),
             Self::OneOf(texts) => format!("one of {}", texts.join(", ")),
             Self::Any => "any value".to_owned(),
+            Self::UpTo(_, of) => of.words(),
         }
     }
 }

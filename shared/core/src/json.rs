@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::de::{MapAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Number, Value};
@@ -64,6 +64,55 @@ pub fn members(raw: &RawValue) -> Result<Vec<(String, &RawValue)>, InvalidJson> 
 /// The items of a list; of anything else none.
 pub fn items(raw: &RawValue) -> Vec<&RawValue> {
     serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+/// How many items a list has, or members an object; anything else has none. Nothing of them is kept.
+pub fn count(raw: &RawValue) -> usize {
+    if !raw.get().starts_with(['[', '{']) {
+        return 0;
+    }
+    serde_json::from_str(raw.get()).map_or(0, |Count(count)| count)
+}
+
+/// How long a JSON text is without white space and without escapes that need not be, in bytes.
+pub fn compact_len(json: &str) -> usize {
+    let (mut length, mut in_text, mut left) = (0, false, json.as_bytes());
+    while let [byte, rest @ ..] = left {
+        left = rest;
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' if !in_text => {}
+            b'\\' => {
+                let (taken, bytes) = of_escape(rest);
+                left = rest.get(taken..).unwrap_or_default();
+                length += bytes;
+            }
+            b'"' => {
+                in_text = !in_text;
+                length += 1;
+            }
+            _ => length += 1,
+        }
+    }
+    length
+}
+
+/// How many bytes stand behind the backslash of an escape, and how many the character takes where it is escaped no more than it must be.
+fn of_escape(behind: &[u8]) -> (usize, usize) {
+    match behind.first() {
+        Some(b'u') => {}
+        Some(b'/') => return (1, 1),
+        Some(_) | None => return (1, 2),
+    }
+    let digits = behind.get(1..5).and_then(|digits| std::str::from_utf8(digits).ok());
+    let bytes = match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
+        Some(0..0x20) | None => 6,
+        Some(0x22 | 0x5c) => 2,
+        Some(0x20..0x80) => 1,
+        // Half of a pair, which takes four bytes together.
+        Some(0x80..0x800 | 0xd800..0xe000) => 2,
+        Some(_) => 3,
+    };
+    (5, bytes)
 }
 
 /// Reads the text of a JSON number. An integer is one of 64 bits, signed or not; anything else is a float.
@@ -127,6 +176,35 @@ pub(crate) fn is_within_depth(value: &Value, depth: usize) -> bool {
     }
 }
 
+struct Count(usize);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Counting;
+        impl<'de> Visitor<'de> for Counting {
+            type Value = Count;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list or an object")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+        deserializer.deserialize_any(Counting)
+    }
+}
+
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -161,6 +239,29 @@ mod tests {
         for text in ["18446744073709551616", "-9223372036854775809", "1e999"] {
             let says = format!("number out of range: {text} does not fit into 64 bits; where a text will do, quote it");
             assert_eq!(number(text).unwrap_err().to_string(), says);
+        }
+    }
+
+    #[test]
+    fn a_text_is_measured_as_it_would_be_stored() {
+        let sent = "{ \"a\" : [ 1 ,\n\t\"x y\" ], \"\\u00e9\\u0041\" : \"\\ud83d\\ude00 \\\" \\u0001 \\u20ac \\/\" }";
+        let stored = serde_json::from_str::<Value>(sent).unwrap().to_string();
+        assert_eq!((compact_len(sent), compact_len(&stored)), (stored.len(), stored.len()), "{stored}");
+        assert_eq!([compact_len("\"\\"), compact_len("\"\\u00"), compact_len("")], [3, 7, 0], "what is no JSON");
+    }
+
+    #[test]
+    fn what_stands_in_a_list_or_an_object_is_counted() {
+        let counted = |json: &str| count(&RawValue::from_string(json.to_owned()).unwrap());
+        for (json, expected) in [
+            ("[]", 0),
+            ("[[1, 2], {}, null]", 3),
+            ("{\"a\": [1, 2], \"a\": 2}", 2),
+            ("\"[1, 2]\"", 0),
+            ("7", 0),
+            ("null", 0),
+        ] {
+            assert_eq!(counted(json), expected, "{json}");
         }
     }
 

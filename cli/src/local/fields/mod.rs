@@ -61,7 +61,7 @@ fn say_field(kind: &str, path: &str, parts: &[Part]) -> Result<()> {
         shown = format!("{shown}.{}", part.name);
         within = format!("{within}{}{}", if within.is_empty() { "" } else { "." }, part.name);
         parts = part.form.parts();
-        match (part.form, steps.clone().next()) {
+        match (part.form.plain(), steps.clone().next()) {
             (Form::Parameters, Some(name)) => return say_type(&shown, name),
             (_, None) => say_part(&shown, &within, part),
             (_, Some(_)) => {}
@@ -79,7 +79,7 @@ fn say_part(shown: &str, within: &str, part: &Part) {
         say!("  also     {}", part.aliases.join(", "));
     }
     say!("  example  {}: {}", part.name, part.help.example);
-    if part.form == Form::Parameters {
+    if part.form.plain() == Form::Parameters {
         let row = |kind: &TaskType| Some(vec![kind.name.to_owned(), names(kind)?]);
         say!("\n{}", table(&["type", "parameters"], TASK_TYPES.iter().filter_map(row)));
     }

@@ -207,7 +207,7 @@ fn json_patch<S: Shown>(
 
 /// A text of a field as that shows it once it is written: a reference is tested by uuid as by name.
 fn as_shown<S: Shown>(api: &Api, work: &Work<'_>, spec: &S, name: &str, value: &Value) -> Option<Value> {
-    let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name && field.form == Form::Text)?;
+    let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name && field.form.plain() == Form::Text)?;
     let names = ModelNames::new(&work.model, &api.traits);
     let mut read = spec.clone();
     (field.read)(&mut read, &raw(value), &names).ok()?;
@@ -236,6 +236,7 @@ fn default_of(form: Form) -> Value {
         Form::Text | Form::Count | Form::Number | Form::Object(_) | Form::Share | Form::OneOf(_) | Form::Any => {
             Value::Null
         }
+        Form::UpTo(_, of) => default_of(*of),
     }
 }
 

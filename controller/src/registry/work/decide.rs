@@ -58,8 +58,8 @@ impl Work<'_> {
             return Ok(());
         }
         let next = Arc::new(next);
-        self.put(self.model.nodes.made(node.meta.uuid), Some(&node.spec), &next)?;
-        self.draft.amend(&next);
+        let value = self.put(self.model.nodes.made(node.meta.uuid), Some(&**node), &next)?;
+        self.draft.amend(&next, &value);
         Ok(())
     }
 

@@ -37,7 +37,7 @@ impl Work<'_> {
     /// The groups whose roles, or what these produce, are others now.
     pub fn changed_groups(&self) -> Vec<GroupId> {
         let changed = |group: &GroupId| match self.folds(*group) {
-            Some((before, after)) => before.table != after.table || before.roles != after.roles,
+            Some((before, after)) => !before.produces_like(after) || before.roles != after.roles,
             None => false,
         };
         self.refolded().filter(changed).collect()

@@ -24,6 +24,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde_json::json;
 use stemma_core::name::TagName;
 use stemma_core::object::{ClusterId, Kind, Meta, NodeId, Object, Primary, PrimarySpec};
@@ -32,6 +33,8 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
+use super::admit::bad_field;
+use super::names::ModelNames;
 use super::{Context, Decision, Draft, Undecided};
 use crate::cache::model::{Model, Reach, Resource};
 use crate::records::audit::Action;
@@ -184,8 +187,8 @@ impl<'a> Work<'a> {
         }
         self.check_name(uuid, &object.meta.name, &object.spec)?;
         checked?;
-        self.put(u64::MAX, None, &object)?;
-        self.draft.put(None, &object);
+        let value = self.put(u64::MAX, None, &object)?;
+        self.draft.put(None, &object, value);
         Ok(Written { object, action: Action::Created })
     }
 
@@ -225,19 +228,29 @@ impl<'a> Work<'a> {
 
     fn replace<S: Resource>(&mut self, before: &Object<S>, next: Object<S>) -> Result<Written<S>, ApiError> {
         let object = Arc::new(next);
-        self.put(S::shelf(&self.model).made(object.meta.uuid), Some(&before.spec), &object)?;
-        self.draft.put(Some(before), &object);
+        let value = self.put(S::shelf(&self.model).made(object.meta.uuid), Some(before), &object)?;
+        self.draft.put(Some(before), &object, value);
         Ok(Written { object, action: Action::Updated })
     }
 
-    fn put<S: Resource>(&mut self, made: u64, before: Option<&S>, object: &Arc<Object<S>>) -> Result<(), ApiError> {
+    /// Puts an object into the fleet that is decided on, and gives it as it will be stored.
+    fn put<S: Resource>(
+        &mut self,
+        made: u64,
+        before: Option<&Object<S>>,
+        object: &Arc<Object<S>>,
+    ) -> Result<Bytes, ApiError> {
+        let value = size::encoded(before, object)?;
+        let before = before.map(|before| &before.spec);
+        let bounds = object.spec.check_bounds(before, &ModelNames::to_show(&self.model));
+        bounds.map_err(|error| bad_field(S::KIND.word(), &error))?;
         let mut errors = Vec::new();
         match self.model.put(made, object) {
             Ok(reach) => self.reach.extend(reach),
             Err(broken) => errors.extend(broken),
         }
         errors.extend(object.spec.refused(before));
-        if errors.is_empty() { Ok(()) } else { Err(bad_release(&errors)) }
+        if errors.is_empty() { Ok(value) } else { Err(bad_release(&errors)) }
     }
 
     fn check_name<S: Resource>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
@@ -278,8 +291,8 @@ impl<'a> Work<'a> {
             None => Primary { meta: Meta::new(Uuid::now_v7(), tag.clone(), since), spec },
         };
         let next = Arc::new(next);
-        self.put(self.model.primaries.made(next.meta.uuid), before.as_ref().map(|before| &before.spec), &next)?;
-        self.draft.put(before.as_deref(), &next);
+        let value = self.put(self.model.primaries.made(next.meta.uuid), before.as_deref(), &next)?;
+        self.draft.put(before.as_deref(), &next, value);
         self.note_elected(Kind::Primary, Some(cluster));
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Refuses a write that makes a host's labels or desired state larger than an agent takes.
+//! Refuses a write that makes an object larger than one of its kind may be, or a host's labels or desired state larger than an agent
+//! takes.
 //!
 //! An agent refuses what is too large, and would go on with what it has while everybody believes that it was told. So the
 //! write that makes it so is refused, for what it reaches and where it is larger than before: a fleet that is too large
@@ -10,9 +11,10 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use stemma_core::fleet::{Levels, Maps};
 use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
-use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, TemplateId};
+use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, Object, TemplateId};
 use stemma_core::release::ProfileHash;
 use stemma_core::resolve::Resolution;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -21,8 +23,10 @@ use uuid::Uuid;
 
 use super::Work;
 use crate::cache::Model;
+use crate::cache::model::Resource;
 use crate::desired::size::{TooLarge, of_answer};
 use crate::records::audit::AuditedObject;
+use crate::records::codec;
 use crate::registry::names::group_path;
 
 /// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
@@ -107,6 +111,22 @@ impl Work<'_> {
             + reported.sum::<usize>()
             + self.model.fleet.ruled_bytes(node)
     }
+}
+
+/// An object as it is stored, where it is no larger than one of its kind may be, or no larger than before.
+///
+/// # Errors
+/// Its size, and what to do.
+pub(super) fn encoded<S: Resource>(before: Option<&Object<S>>, object: &Object<S>) -> Result<Bytes, ApiError> {
+    let value = codec::encode(object);
+    let (bytes, most) = (value.len(), S::MOST_BYTES);
+    if bytes <= most || before.is_some_and(|before| codec::encode(before).len() >= bytes) {
+        return Ok(value);
+    }
+    let subject = Subject::of(S::KIND, S::title(object));
+    let message = format!("{subject} would take {bytes} bytes, and the most are {most}; nothing was changed");
+    let advice = "make texts shorter, take entries away, or divide it among several objects; a file's content is stored by PUT /v1/blobs";
+    Err(subject.named_in(ApiError::new(ErrorType::ObjectTooLarge, message).detail(advice)))
 }
 
 /// What the levels above groups hand down to a written one, with its own. Groups are checked with all that are reached.

@@ -117,7 +117,7 @@ fn object(parts: &[Part]) -> Value {
 
 fn of_part(part: &Part) -> Value {
     let mut schema = of_form(part.form);
-    if let Some((_, most)) = LONGEST.iter().find(|(name, _)| part.form == Form::Text && *name == part.name) {
+    if let Some((_, most)) = LONGEST.iter().find(|(name, _)| part.form.plain() == Form::Text && *name == part.name) {
         schema["maxLength"] = (*most).into();
     }
     schema
@@ -140,6 +140,7 @@ fn of_form(form: Form) -> Value {
         Form::Parameters | Form::TextOrList | Form::MapOrList | Form::Share | Form::Any => {
             json!({"description": "Any value."})
         }
+        Form::UpTo(_, of) => of_form(*of),
     }
 }
 

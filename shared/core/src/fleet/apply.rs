@@ -376,6 +376,9 @@ impl Fleet {
         let nodes: Vec<NodeId> = entry.nodes.iter().copied().collect();
         let before = entry.fold.clone();
         let after = self.folded(id);
+        if let Ok(fold) = &after {
+            self.keep_table(fold);
+        }
         if let Some(entry) = self.groups.get_mut(&id) {
             entry.fold.clone_from(&after);
         }

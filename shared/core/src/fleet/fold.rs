@@ -1,11 +1,11 @@
 //! What comes down to a group: computed once for all of its nodes, and again only when a level above changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use uuid::Uuid;
 
-use super::{Fleet, Missing};
+use super::{Fleet, KeptTable, Missing};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Path, Read};
 use crate::key::{LabelKey, LabelValue};
@@ -113,6 +113,53 @@ impl Fleet {
         self.table(self.cluster_release(cluster), cluster)
     }
 
+    /// The same under a release that is there: the table that groups of the cluster have already, where it is still good or the new one
+    /// says the same.
+    fn shared_table(&self, release: &Arc<CompiledRelease>, cluster: &Arc<Cluster>) -> Arc<RoleTable> {
+        let kept = self.kept_table(release, cluster);
+        let table = kept.and_then(|kept| kept.table.upgrade());
+        if let Some(table) = &table
+            && kept.is_some_and(|kept| self.is_good(kept, release, cluster))
+        {
+            return Arc::clone(table);
+        }
+        let made = self.table(Some(&release.name), cluster);
+        table.filter(|table| **table == made).unwrap_or_else(|| Arc::new(made))
+    }
+
+    fn kept_table(&self, release: &CompiledRelease, cluster: &Cluster) -> Option<&KeptTable> {
+        self.clusters.get(&ClusterId(cluster.meta.uuid))?.tables.get(&release.name)
+    }
+
+    /// Whether a table was made of what is there.
+    fn is_good(&self, kept: &KeptTable, release: &Arc<CompiledRelease>, cluster: &Arc<Cluster>) -> bool {
+        let is_beside = match (&kept.beside, self.release_tags(&release.name.name)) {
+            (Some(kept), Some(beside)) => is_of(kept, beside),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        is_beside && is_of(&kept.release, release) && is_of(&kept.cluster, cluster)
+    }
+
+    /// Keeps the table of a group for the others of its cluster. Those of the cluster as it was are made again when they are asked for.
+    pub(super) fn keep_table(&mut self, fold: &GroupFold) {
+        let GroupFold { release: Some(release), table: Some(table), cluster, .. } = fold else { return };
+        let release = &release.value;
+        let is_kept = |kept: &KeptTable| is_of(&kept.table, table) && self.is_good(kept, release, cluster);
+        if self.kept_table(release, cluster).is_some_and(is_kept) {
+            return;
+        }
+        let kept = KeptTable {
+            release: Arc::downgrade(release),
+            beside: self.release_tags(&release.name.name).map(Arc::downgrade),
+            cluster: Arc::downgrade(cluster),
+            table: Arc::downgrade(table),
+        };
+        if let Some(entry) = self.clusters.get_mut(&fold.cluster_id()) {
+            entry.tables.insert(release.name.clone(), kept);
+        }
+    }
+
     /// The same under a release. Of one that is not there, only the tags beside it are seen.
     fn table(&self, release: Option<&ReleaseRef>, cluster: &Cluster) -> RoleTable {
         let beside = release.and_then(|release| self.release_tags(&release.name));
@@ -124,6 +171,11 @@ impl Fleet {
             None => RoleTable::new(&BTreeMap::new(), &BTreeMap::new(), beside, &cluster.spec.roles),
         }
     }
+}
+
+/// Whether one is the other. What is kept holds its place, so nothing else can stand there.
+fn is_of<T>(kept: &Weak<T>, one: &Arc<T>) -> bool {
+    std::ptr::eq(kept.as_ptr(), Arc::as_ptr(one))
 }
 
 /// The release that the level nearest to the hosts names.
@@ -158,7 +210,7 @@ impl GroupFold {
                 None => Err(Missing::Release(said.value.clone())),
             })
             .transpose()?;
-        let table = release.as_ref().map(|release| Arc::new(fleet.table(Some(&release.value.name), cluster)));
+        let table = release.as_ref().map(|release| fleet.shared_table(&release.value, cluster));
         Ok(Self {
             maps: Maps::of(&fleet.levels_to_group(GroupId(group.meta.uuid))),
             host_labels: host_labels(group, cluster, template),
@@ -197,8 +249,18 @@ impl GroupFold {
         let release = |fold: &Self| fold.release.as_ref().map(|release| release.value.hash);
         self.cluster_id() == other.cluster_id()
             && release(self) == release(other)
-            && self.table == other.table
+            && self.produces_like(other)
             && self.roles == other.roles
+    }
+
+    /// Whether roles produce what they produce under another fold.
+    pub fn produces_like(&self, other: &Self) -> bool {
+        match (&self.table, &other.table) {
+            // Most groups of a cluster share one.
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other) || own == other,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
     }
 
     /// Whether tags have the same ready probes as under another fold. Another release can have others and place nodes alike.

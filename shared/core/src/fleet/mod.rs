@@ -23,7 +23,7 @@ mod share;
 mod view;
 
 use std::cmp::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use imbl::{OrdMap, OrdSet};
 use uuid::Uuid;
@@ -52,7 +52,7 @@ use crate::object::{
     ReleaseTags, SaidOnHost, TemplateId,
 };
 use crate::release::{CompiledRelease, Profile, ProfileHash};
-use crate::role::natural_cmp;
+use crate::role::{RoleTable, natural_cmp};
 use crate::status::{Side, parked};
 use crate::task::Mode;
 
@@ -101,6 +101,18 @@ struct ClusterEntry {
     holders: OrdMap<TagName, NodeId>,
     /// What tasks of its nodes look up.
     lookups: OrdMap<Reference, LookUp>,
+    /// What the roles of each release that its groups run produce here: one table for all of these groups.
+    tables: OrdMap<ReleaseRef, KeptTable>,
+}
+
+/// A table of roles, with what it was made of: it is good as long as that is what is there. The groups hold it; here it is found alone, so
+/// that nothing of a release stays that no group runs any more.
+#[derive(Clone)]
+struct KeptTable {
+    release: Weak<CompiledRelease>,
+    beside: Option<Weak<ReleaseTags>>,
+    cluster: Weak<Cluster>,
+    table: Weak<RoleTable>,
 }
 
 /// The nodes of a cluster that have a tag which has a primary.

@@ -10,6 +10,9 @@ use super::reader::{check_depth, read};
 use crate::json;
 use crate::name::cut;
 
+/// The most fields of a body: more than any kind has.
+const MAX_FIELDS: usize = 256;
+
 /// The members of a JSON object, in order, each name once.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
@@ -25,6 +28,11 @@ impl Body {
         check_depth(json)?;
         let no_object = |why: String| BodyError::new("", format!("no JSON object: {why}"));
         let raw = serde_json::from_str(json).map_err(|why| no_object(why.to_string()))?;
+        let fields = json::count(raw);
+        if fields > MAX_FIELDS {
+            let reason = format!("it has {fields} fields, and no kind has more than {MAX_FIELDS}: take out what is none");
+            return Err(BodyError::new("", reason));
+        }
         let members = json::members(raw).map_err(|why| no_object(why.to_string()))?;
         for (at, (name, _)) in members.iter().enumerate() {
             if members[..at].iter().any(|(before, _)| before == name) {
@@ -72,6 +80,17 @@ pub fn is_null(raw: &RawValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn x03_f08_a_body_of_more_fields_than_any_kind_has_is_refused_unread() {
+        let body = |count: usize| {
+            let fields: Vec<String> = (0..count).map(|n| format!("\"f{n}\": 1")).collect();
+            Body::parse(&format!("{{{}}}", fields.join(", "))).map(|body| body.iter().count())
+        };
+        assert_eq!(body(256), Ok(256));
+        let says = "it has 300000 fields, and no kind has more than 256: take out what is none";
+        assert_eq!(body(300_000).unwrap_err().to_string(), says);
+    }
 
     #[test]
     fn members_keep_their_text_and_stand_once() {

@@ -6,6 +6,7 @@ use uuid::Uuid as AnyUuid;
 
 use self::KeptForm::{Any, Flag, List, Number, Object, Text, Uuid};
 use super::error::BodyError;
+use crate::field::{Bound, Form};
 use crate::name::{cut, uuid_form};
 
 /// One kept field.
@@ -36,6 +37,18 @@ pub enum KeptForm {
     List,
     /// Any JSON value.
     Any,
+}
+
+impl KeptForm {
+    /// What a field of this form may hold at most.
+    pub const fn bound(self) -> Bound {
+        match self {
+            // A character takes four bytes at most.
+            Text(characters) => Form::Text.bound().bytes(4 * characters),
+            Uuid | Number | Flag => Form::Text.bound(),
+            Object | List | Any => Form::Any.bound(),
+        }
+    }
 }
 
 impl Kept {

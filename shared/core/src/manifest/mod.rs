@@ -6,6 +6,7 @@
 //! specs name them by uuid, so [`Names`] stands between.
 
 mod body;
+mod bound;
 mod document;
 mod error;
 mod extra;
@@ -25,6 +26,7 @@ mod tests;
 mod write;
 
 pub use body::{Body, is_null};
+pub use bound::{check_bounds, check_tags_beside};
 pub use document::{Document, Key, read_document};
 pub use error::{BodyError, BodyErrorKind};
 pub use extra::{Kept, KeptForm};

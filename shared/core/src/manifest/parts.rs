@@ -5,15 +5,24 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::field::{Described, Form, Help, Part, REQUIRED, described};
+use crate::field::{Bound, Described, Form, Help, Part, REQUIRED, described};
+use crate::key::{MAX_ANNOTATIONS, MAX_VALUE};
+use crate::labels::{MAX_KEYS, MAX_PARAMETERS};
 use crate::name::TagName;
-use crate::object::TraitSet;
+use crate::object::{MAX_FACTS, TraitSet};
+
+/// What a map that goes down the levels may hold as JSON. What its keys and values are, and how much they may be together without quotes
+/// and escapes, is asked where they are read.
+const OF_LEVEL: Bound = Form::Map.bound().entries(MAX_KEYS).with_empty();
+
+/// What the facts of one host may be as JSON.
+const OF_FACTS: Bound = Form::Map.bound().entries(4096).bytes(2 * MAX_FACTS);
 
 /// What every level has and owns key by key, and the flag beside it.
 pub(super) const LEVELED: &[Part] = &[
     Part::new(
         "labels",
-        Form::Map,
+        Form::UpTo(OF_LEVEL.bytes(2 * MAX_KEYS * MAX_VALUE), &Form::Map),
         Help::new(
             "not provided",
             "Labels that this level provides; `null`: the key is not inherited here.",
@@ -31,7 +40,7 @@ pub(super) const LEVELED: &[Part] = &[
     ),
     Part::new(
         "annotations",
-        Form::Map,
+        Form::UpTo(OF_LEVEL.bytes(2 * MAX_ANNOTATIONS), &Form::Map),
         Help::new(
             "not provided",
             "Annotations that this level provides; they always merge.",
@@ -40,7 +49,7 @@ pub(super) const LEVELED: &[Part] = &[
     ),
     Part::new(
         "parameters",
-        Form::Map,
+        Form::UpTo(OF_LEVEL.bytes(2 * MAX_PARAMETERS), &Form::Map),
         Help::new(
             "not provided",
             "JSON values that go down the levels, the nearest level's for each key; read as `params.KEY`.",
@@ -125,7 +134,7 @@ described! {
     #[serde(default, deny_unknown_fields)]
     pub(super) struct Reports {
         /// Facts, as docs/facts.md lists them.
-        pub(super) facts: Map<String, Value> = Form::Map, "{}", r#"{"cpu": {"count": 8}}"#;
+        pub(super) facts: Map<String, Value> = Form::UpTo(OF_FACTS, &Form::Map), "{}", r#"{"cpu": {"count": 8}}"#;
         /// Traits that it would detect.
         pub(super) traits: TraitSet = Form::Names, "[]", r#"["HW_CPU_X86_AVX2"]"#;
         /// Labels of its own files.

@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::body::is_null;
+use super::bound;
 use super::document::{Document, Key};
 use super::error::{BodyError, no_object};
 use super::fields::Fields;
@@ -88,6 +89,7 @@ fn add(to: &mut Objects, document: &Document, manager: &Manager, names: &SetName
         Key::Node(name) => {
             let node = object(document, Some(name.clone()), NodeSpec::default(), manager, names)?;
             if let Some(raw) = document.body.get("reports").filter(|raw| !is_null(raw)) {
+                bound::check_keyed("reports", raw, || serde_json::Value::Null).map_err(|error| vec![error])?;
                 let reports: Reports = read(raw).map_err(|error| vec![error.within("reports")])?;
                 to.observations.push((node.id(), reports.observation()));
             }

@@ -17,7 +17,7 @@ use crate::release::select::ANY;
 use crate::task::Task;
 
 /// The most tasks of one release.
-const MAX_TASKS: usize = 4096;
+pub(super) const MAX_TASKS: usize = 4096;
 
 /// Fields that only Fuel's tasks have.
 const FUEL_ONLY: &[&str] =
@@ -83,7 +83,7 @@ fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyE
     let Some(part) = Task::PARTS.iter().find(|part| part.is_called(&name)) else {
         return Ok((!value.is_null()).then_some((name, value)));
     };
-    let value = match (part.name, part.form) {
+    let value = match (part.name, part.form.plain()) {
         // `tags: null` counts under `matching.roles: tags`, as an empty list.
         ("tags", _) => tags(if value.is_null() { Value::Array(Vec::new()) } else { value }),
         _ if value.is_null() => return Ok(None),

@@ -14,16 +14,20 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::{Body, is_null};
+use super::bound;
 use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields};
 use super::names::Names;
 use super::parts::WrittenTags;
 use super::reader::read;
 use super::sound;
+use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Entry, Intent, Manager, Operation, OwnedMap, OwnedSet, Owner, Said};
+
+const MERGE_LABELS: &str = "merge_labels";
 
 /// Who writes, and how.
 #[derive(Clone, Copy, Debug)]
@@ -202,8 +206,11 @@ impl Writing<'_> {
 
     /// Writes the maps that go down the levels.
     fn inherited(&mut self, inherited: &mut Inherited) -> Result<(), BodyError> {
-        let sent = self.body.get("merge_labels").map(read_merge).transpose();
-        let sent = sent.map_err(|why| BodyError::new("merge_labels", why.to_string()))?.flatten();
+        if let Some(raw) = self.body.get(MERGE_LABELS) {
+            bound::check_keyed(MERGE_LABELS, raw, || Value::Null)?;
+        }
+        let sent = self.body.get(MERGE_LABELS).map(read_merge).transpose();
+        let sent = sent.map_err(|why| BodyError::new(MERGE_LABELS, why.to_string()))?.flatten();
         let shape = if let Author::Update { shape, .. } = self.author { shape } else { BodyShape::Own };
         let provides =
             self.layer(&mut inherited.labels, "labels").map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
@@ -222,6 +229,7 @@ impl Writing<'_> {
         V: Clone + PartialEq + FromJson + Serialize,
     {
         let Some(raw) = self.body.get(map) else { return Ok(false) };
+        bound::check_keyed(map, raw, || bound::provided(layer))?;
         let written = Written::<K, V>::from_json(raw).map_err(|why| BodyError::new(map, why.to_string()))?;
         let Some(Written(whole)) = written else {
             // `null` names no map in an apply; in a plain write it takes back what was provided.
@@ -240,6 +248,11 @@ impl Writing<'_> {
 
     /// Writes a node's traits and tags.
     fn node(&mut self, node: &mut NodeSpec) -> Result<(), BodyError> {
+        for (name, kind) in [("traits", BodyErrorKind::Trait), ("tags", BodyErrorKind::Value)] {
+            let Some(raw) = self.body.get(name) else { continue };
+            let checked = bound::check_keyed(name, raw, || bound::keyed(&*node, name));
+            checked.map_err(|error| error.in_value_of(kind))?;
+        }
         if let Some(raw) = self.body.get("traits").filter(|raw| !is_null(raw)) {
             let given: Result<Vec<String>, BodyError> = read(raw);
             let given = given.map_err(|error| error.in_value_of(BodyErrorKind::Trait).within("traits"))?;
@@ -302,11 +315,14 @@ fn read_field<S: Fields>(
     raw: &RawValue,
     names: &dyn Names,
 ) -> Result<Option<Value>, BodyError> {
-    if let Some(field) = table(name) {
+    if let Some(field) = table::<S>(name) {
+        let part = Part::new(field.name, field.form, field.help);
+        bound::check_sent(&part, raw, || (field.show)(spec, names))?;
         (field.read)(spec, raw, names)?;
         return Ok(Some((field.show)(spec, names)));
     }
     let Some(kept) = S::EXTRA.iter().find(|kept| kept.name == name) else { return Ok(None) };
+    bound::check_kept(kept, raw, || spec.extra_ref().get(name).cloned().unwrap_or(Value::Null))?;
     let value = kept.read(read(raw)?)?;
     if value.is_null() {
         spec.extra().remove(name);

@@ -119,7 +119,7 @@ described! {
         pub max_groups: Option<u32> = Form::Count, "no limit", "1";
         /// The order of the groups, by name.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub order: Vec<String> = Form::Names, "none", r#"["databases", "frontends"]"#;
+        pub order: Vec<String> = Form::up_to(4_096, &Form::Names), "none", r#"["databases", "frontends"]"#;
         /// Until this date no new lease is given.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub freeze: Option<FreezeUntil> = Form::Text, "none", r#""2026-12-31T00:00:00Z""#;

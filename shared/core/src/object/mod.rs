@@ -34,8 +34,8 @@ pub use cluster::{
 };
 pub use hold::{Held, Hold, SaidOnHost};
 pub use namespace::{
-    Association, Dates, DefaultText, Definition, Items, Member, NamespaceSpec, NamespaceTag, Properties, Property,
-    PropertyType, Visibility,
+    Association, Dates, DefaultText, Definition, Items, MAX_MEMBERS, Member, NamespaceSpec, NamespaceTag, Properties,
+    Property, PropertyType, Visibility,
 };
 pub use node::{
     DecidedTags, FactMap, MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID,
@@ -44,7 +44,7 @@ pub use node::{
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
 pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, TooMany};
-pub use release::{ExtensionUse, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
+pub use release::{ExtensionUse, MAX_TAGS, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 pub use rule::{InspectionRuleSpec, MAX_PRIORITY, Multiple, Phase, RuleAction, RuleCondition};
 
 use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef};

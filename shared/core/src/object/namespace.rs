@@ -10,7 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Number, Value};
 
 use super::{FieldOwners, Timestamp};
-use crate::field::{Form, REQUIRED, described};
+use crate::field::{Described, Form, REQUIRED, described};
+
+/// How many entries a list or map of a namespace has at most.
+pub const MAX_MEMBERS: usize = 1_000;
+
+/// The values that a property may have, and the operators on it, as they were given: an empty text is a value too.
+const VALUES: Form = Form::UpTo(Form::Names.bound().entries(MAX_MEMBERS).each(4096).with_empty(), &Form::Names);
+const PROPERTIES: &Form = &Form::MapOf(Property::PARTS);
 
 /// Properties, by name.
 pub type Properties = BTreeMap<String, Property>;
@@ -147,7 +154,7 @@ described! {
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub name: Option<String> = Form::Text, "none", r#""tier""#;
         /// Its name for people.
-        pub title: String = Form::Text, REQUIRED, r#""Tier""#;
+        pub title: String = Form::UpTo(Form::Text.bound().with_empty(), &Form::Text), REQUIRED, r#""Tier""#;
         /// What its value is.
         pub kind as "type": PropertyType = Form::OneOf(PropertyType::WORDS), REQUIRED, r#""string""#;
         /// For people.
@@ -155,10 +162,10 @@ described! {
         pub description: Option<String> = Form::Text, "none", r#""How soon it is mended.""#;
         /// Which of `<or>`, `<in>` and `<all-in>` a requirement may use on it; an empty list: none of them.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub operators: Option<Vec<String>> = Form::Names, "any", r#"["<or>"]"#;
+        pub operators: Option<Vec<String>> = VALUES, "any", r#"["<or>"]"#;
         /// The values that it may have.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub values as "enum": Option<Vec<String>> = Form::Names, "any", r#"["gold", "silver"]"#;
+        pub values as "enum": Option<Vec<String>> = VALUES, "any", r#"["gold", "silver"]"#;
         /// What stands in its list.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub items: Option<Items> = Form::Object(Items::PARTS), "anything", r#"{"type": "string", "enum": ["a", "b"]}"#;
@@ -207,7 +214,7 @@ described! {
         pub kind as "type": PropertyType = Form::OneOf(PropertyType::WORDS), REQUIRED, r#""string""#;
         /// The values that each may have.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-        pub values as "enum": Option<Vec<String>> = Form::Names, "any", r#"["a", "b"]"#;
+        pub values as "enum": Option<Vec<String>> = VALUES, "any", r#"["a", "b"]"#;
     }
 }
 
@@ -223,11 +230,11 @@ described! {
         pub description: Option<String> = Form::Text, "none", r#""A database.""#;
         /// Which of its properties something of it must have; nothing here acts on it.
         #[serde(default)]
-        pub required: Vec<String> = Form::Names, "[]", r#"["port"]"#;
+        pub required: Vec<String> = Form::up_to(MAX_MEMBERS, &Form::Names), "[]", r#"["port"]"#;
         /// Its properties.
         #[serde(default)]
         pub properties: Properties =
-            Form::MapOf(Property::PARTS), "{}", r#"{"port": {"title": "Port", "type": "integer", "minimum": 1, "maximum": 65535}}"#;
+            Form::up_to(MAX_MEMBERS, PROPERTIES), "{}", r#"{"port": {"title": "Port", "type": "integer", "minimum": 1, "maximum": 65535}}"#;
     }
 }
 

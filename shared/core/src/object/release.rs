@@ -10,6 +10,9 @@ use crate::field::{Form, REQUIRED, described};
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::task::Task;
 
+/// The most tags of a release, and of those beside it.
+pub const MAX_TAGS: usize = 4096;
+
 /// A release as stored. Its name and version are its object's name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -509,9 +509,7 @@ pub fn escape(text: &str) -> String {
 /// Looks a request up on a listener. Of several templates that match, the one with the fewest parameters wins:
 /// `/v1/nodes/detail` is no node.
 pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
-    // A deletion whose last id is empty would be one of all that stand there.
-    let is_exact = path.len() == 1 || method == Method::Delete.as_str();
-    let path = if is_exact { path } else { path.strip_suffix('/').unwrap_or(path) };
+    let path = path.strip_suffix('/').filter(|bare| takes_final_slash(listener, method, bare)).unwrap_or(path);
     let mut best: Option<(Endpoint, Parameters<'a>)> = None;
     let mut others: Vec<(usize, Method)> = Vec::new();
     for endpoint in Endpoint::ALL.iter().copied().filter(|endpoint| endpoint.route().listener == listener) {
@@ -534,6 +532,21 @@ pub fn find<'a>(listener: Listener, method: &str, path: &'a str) -> Found<'a> {
             None => Found::Nothing,
         },
     }
+}
+
+/// Whether a final slash means nothing behind this path. A deletion whose last name is empty would be one of all that stand there, and
+/// another write would be one of all where it may name one of them.
+fn takes_final_slash(listener: Listener, method: &str, bare: &str) -> bool {
+    if bare.is_empty() || method == Method::Delete.as_str() {
+        return false;
+    }
+    let mut routes = Endpoint::ALL.iter().map(|endpoint| endpoint.route());
+    method == Method::Get.as_str()
+        || !routes.any(|route| {
+            let is_asked = route.listener == listener && route.method.as_str() == method;
+            let above = route.path.rsplit_once('/').filter(|(_, last)| last.starts_with('{') && *last != "{map}");
+            is_asked && above.is_some_and(|(above, _)| match_path(above, bare).is_some())
+        })
 }
 
 /// What `{map}` stands for in a path: other words there are no maps, but resources of their own or nothing.
@@ -591,6 +604,33 @@ mod tests {
         ] {
             assert_eq!(find(listener, method, path), found, "{method} {path}");
         }
+    }
+
+    /// Clients of Ironic and Magnum end paths with a slash: it means nothing, but where a write names one of several.
+    #[test]
+    fn x06_a_final_slash_never_stands_for_all() {
+        for row in Endpoint::ALL.iter().copied() {
+            let route = row.route();
+            let path = route.path.replace("{map}", "labels");
+            let found = find(route.listener, route.method.as_str(), &path);
+            assert!(matches!(found, Found::Route(found, _) if found == row), "{path}");
+            let names_one = |other: Endpoint| {
+                let (above, last) = other.route().path.rsplit_once('/').expect("a path");
+                above == route.path && last.starts_with('{') && last != "{map}"
+            };
+            let mut others = Endpoint::ALL.iter().copied().filter(|other| other.route().method == route.method);
+            let slashed = format!("{path}/");
+            let found = find(route.listener, route.method.as_str(), &slashed);
+            let is_taken = match route.method {
+                Method::Get => true,
+                Method::Delete => false,
+                Method::Post | Method::Put | Method::Patch => !others.any(names_one),
+            };
+            let is_found = matches!(found, Found::Route(found, _) if found == row);
+            assert_eq!(is_found, is_taken || path == "/", "{} {slashed}", route.method.as_str());
+        }
+        let found = find(Listener::Admin, "PUT", "/v1/nodes/web-1/traits/");
+        assert!(!matches!(found, Found::Route(..)), "{found:?}");
     }
 
     #[test]

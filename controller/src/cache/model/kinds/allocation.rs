@@ -11,10 +11,12 @@ use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
-use super::{Reference, Resource, bad_name};
+use super::{KIB, Reference, Resource, bad_name};
 use crate::cache::model::Model;
 
 impl Resource for AllocationSpec {
+    bounded!(256 * KIB);
+
     fn name_text(name: &Option<ObjectName>) -> Option<String> {
         name.as_ref().map(ToString::to_string)
     }

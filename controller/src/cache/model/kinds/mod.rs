@@ -39,6 +39,21 @@ macro_rules! kept_in {
     };
 }
 
+/// What one object of a kind may hold at most: so many bytes as it is stored, and of each field what the tables of bodies say.
+macro_rules! bounded {
+    ($most:expr) => {
+        const MOST_BYTES: usize = $most;
+
+        fn check_bounds(
+            &self,
+            before: Option<&Self>,
+            names: &dyn stemma_core::manifest::Names,
+        ) -> Result<(), stemma_core::manifest::BodyError> {
+            stemma_core::manifest::check_bounds(before, self, names)
+        }
+    };
+}
+
 mod allocation;
 mod node;
 mod principal;
@@ -53,6 +68,7 @@ use stemma_core::access::Place;
 use stemma_core::change::Classified;
 use stemma_core::fleet::Change;
 use stemma_core::idle::Idle;
+use stemma_core::manifest::{BodyError, Names};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
     AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
@@ -98,8 +114,22 @@ impl Reference {
     }
 }
 
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+/// The most bytes of an object on whose level labels live: its annotations alone may be 256 KiB.
+const LEVEL: usize = 512 * KIB;
+
 /// A kind as the controller keeps it.
 pub trait Resource: Spec + Classified + Idle + 'static {
+    /// The most bytes of one object, as it is stored. One that is larger already may become smaller.
+    const MOST_BYTES: usize;
+
+    /// Checks each field of what a write leaves against what it may hold at most. Many writes add one entry, and no body says them all.
+    ///
+    /// # Errors
+    /// The first field that holds more than it may, and more than before.
+    fn check_bounds(&self, before: Option<&Self>, names: &dyn Names) -> Result<(), BodyError>;
+
     /// The name as text; `None` for a node without one.
     fn name_text(name: &Self::Name) -> Option<String>;
 

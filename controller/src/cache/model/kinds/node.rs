@@ -9,10 +9,12 @@ use stemma_core::traits::MAX_TRAITS;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::{Reference, Resource, bad_name};
+use super::{LEVEL, Reference, Resource, bad_name};
 use crate::cache::model::Model;
 
 impl Resource for NodeSpec {
+    bounded!(LEVEL);
+
     fn name_text(name: &Option<NodeName>) -> Option<String> {
         name.as_ref().map(ToString::to_string)
     }

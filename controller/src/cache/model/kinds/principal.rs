@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use stemma_core::access::Place;
 use stemma_core::fleet::Change;
+use stemma_core::manifest::{BodyError, Names};
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Kind, Object, PrincipalSpec};
 use stemma_core::release::ReleaseError;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::tls::Name;
 
-use super::{Reference, Resource, bad_name};
+use super::{KIB, Reference, Resource, bad_name};
 use crate::cache::model::Model;
 
 /// Names that stand in the audit for others: the socket of root, the controller itself, who showed nothing, and those beyond counting.
@@ -18,6 +19,14 @@ use crate::cache::model::Model;
 const RESERVED: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
 
 impl Resource for PrincipalSpec {
+    const MOST_BYTES: usize = 64 * KIB;
+
+    /// Its description is bounded where it is read, and its lists where one is added.
+    fn check_bounds(&self, _before: Option<&Self>, _names: &dyn Names) -> Result<(), BodyError> {
+        let Self { role: _, cluster: _, description: _, certificates: _, tokens: _, takes_unlisted: _ } = self;
+        Ok(())
+    }
+
     fn name_text(name: &ObjectName) -> Option<String> {
         Some(name.to_string())
     }

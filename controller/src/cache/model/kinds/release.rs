@@ -10,10 +10,11 @@ use stemma_core::object::{Object, ReleaseSpec};
 use stemma_core::release::{CompiledRelease, ReleaseError, compile, compile_each, has_same_content, refused};
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::{Reference, Resource, release_exists};
+use super::{MIB, Reference, Resource, release_exists};
 use crate::cache::model::Model;
 
 impl Resource for ReleaseSpec {
+    bounded!(8 * MIB);
     named_by!(ReleaseRef);
 
     fn references(&self) -> Vec<Reference> {

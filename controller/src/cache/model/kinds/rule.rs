@@ -6,10 +6,12 @@ use stemma_core::name::ObjectName;
 use stemma_core::object::{InspectionRuleSpec, Object};
 use stemma_wire::error::{ApiError, ErrorType};
 
-use super::{Resource, bad_name};
+use super::{KIB, Resource, bad_name};
 use crate::cache::model::Model;
 
 impl Resource for InspectionRuleSpec {
+    bounded!(256 * KIB);
+
     fn name_text(name: &Option<ObjectName>) -> Option<String> {
         name.as_ref().map(ToString::to_string)
     }

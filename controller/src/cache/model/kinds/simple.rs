@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use stemma_core::fleet::Change;
+use stemma_core::manifest::check_tags_beside;
 use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
 use stemma_core::object::{
     Association, ClusterId, ClusterSpec, ClusterTemplateSpec, Definition, GroupId, Kind, Member, NamespaceSpec,
@@ -12,10 +13,20 @@ use stemma_core::object::{
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::{Reference, Resource, release_exists};
+use super::{KIB, LEVEL, MIB, Reference, Resource, release_exists};
 use crate::cache::model::Model;
 
 impl Resource for ReleaseTagsSpec {
+    const MOST_BYTES: usize = MIB;
+
+    fn check_bounds(
+        &self,
+        before: Option<&Self>,
+        _names: &dyn stemma_core::manifest::Names,
+    ) -> Result<(), stemma_core::manifest::BodyError> {
+        check_tags_beside(before, self)
+    }
+
     named_by!(Name);
     kept_in!(release_tags, ReleaseTags);
 
@@ -44,6 +55,7 @@ pub fn protected(namespace: &NamespaceName, what: &str, name: &str) -> ApiError 
 }
 
 impl Resource for NamespaceSpec {
+    bounded!(4 * MIB);
     named_by!(NamespaceName);
     kept_in!(namespaces, Namespace);
 
@@ -69,6 +81,7 @@ impl Resource for NamespaceSpec {
 }
 
 impl Resource for ClusterTemplateSpec {
+    bounded!(LEVEL);
     named_by!(ObjectName);
     kept_in!(templates, Template);
 
@@ -86,6 +99,7 @@ impl Resource for ClusterTemplateSpec {
 }
 
 impl Resource for ClusterSpec {
+    bounded!(LEVEL);
     named_by!(ObjectName);
     kept_in!(clusters, Cluster);
 
@@ -108,6 +122,7 @@ impl Resource for ClusterSpec {
 }
 
 impl Resource for NodeGroupSpec {
+    bounded!(LEVEL);
     named_by!(ObjectName);
     kept_in!(groups, NodeGroup);
 
@@ -140,6 +155,17 @@ impl Resource for NodeGroupSpec {
 
 /// It refers to nothing: a primary ends with its cluster or its node, and holds neither.
 impl Resource for PrimarySpec {
+    const MOST_BYTES: usize = 64 * KIB;
+
+    fn check_bounds(
+        &self,
+        _before: Option<&Self>,
+        _names: &dyn stemma_core::manifest::Names,
+    ) -> Result<(), stemma_core::manifest::BodyError> {
+        let Self { cluster: _, node: _, since: _, epoch: _ } = self;
+        Ok(())
+    }
+
     named_by!(TagName);
     kept_in!(primaries, Primary);
 

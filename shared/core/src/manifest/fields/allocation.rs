@@ -13,7 +13,7 @@ use super::node::read_group;
 use super::{Field, Fields, field, shown};
 use crate::field::{Form, Help, Part, REQUIRED};
 use crate::object::{AllocationSpec, Extra, FieldOwners, Kind, NodeId};
-use crate::traits::Trait;
+use crate::traits::{MAX_TRAITS, Trait};
 
 impl Fields for AllocationSpec {
     const FIELDS: &'static [Field<Self>] = &[
@@ -24,7 +24,7 @@ impl Fields for AllocationSpec {
         ),
         field!(
             Self,
-            traits: Form::Names,
+            traits: Form::up_to(MAX_TRAITS, &Form::Names),
             Help::new("[]", "The node has all of these; its instance wants them from then on.", r#"["CUSTOM_GPU"]"#),
             read_traits
         ),
@@ -36,7 +36,7 @@ impl Fields for AllocationSpec {
         ),
         Field {
             name: "candidate_nodes",
-            form: Form::Names,
+            form: Form::up_to(1_000, &Form::Names),
             help: Help::new(
                 "[]",
                 "The node is one of these, by name or uuid; any where none is named.",

@@ -9,7 +9,7 @@ use super::super::names::Names;
 use super::super::parts::{self, LEVELED, name};
 use super::super::reader::read;
 use super::super::sound;
-use super::{Field, Fields, field, help, leveled, lifecycle, shown};
+use super::{Field, Fields, ROLE_NAMES, field, help, leveled, lifecycle, shown};
 use crate::field::{Described, Form, Help, Part};
 use crate::host_labels::HostLabels;
 use crate::lifecycle;
@@ -85,7 +85,8 @@ impl Fields for ClusterSpec {
                     "the first by name",
                     "Which node holds a tag as primary; where it does not have the tag, who held it keeps it.",
                     r#"{"mysql": "db-1"}"#
-                )
+                ),
+                sound::primaries
             ),
         ]
     );
@@ -101,7 +102,7 @@ impl Fields for NodeGroupSpec {
             field!(Self, description: Form::Text, help::DESCRIPTION),
             field!(Self, release: Form::Text, help::RELEASE.inherited(true)),
             field!(Self, host_labels: HOST_LABELS, help::HOST_LABELS.inherited(true), sound::host_labels),
-            field!(Self, roles: Form::Names, help::ROLES, sound::role_names),
+            field!(Self, roles: ROLE_NAMES, help::ROLES, sound::role_names),
             field!(
                 Self,
                 requirements: Form::MapOrList,

@@ -7,8 +7,13 @@ use super::super::sound;
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part};
 use crate::object::{
-    Association, Definition, FieldOwners, NamespaceSpec, NamespaceTag, Property, Timestamp, Visibility,
+    Association, Definition, FieldOwners, MAX_MEMBERS, NamespaceSpec, NamespaceTag, Property, Timestamp, Visibility,
 };
+
+const ASSOCIATIONS: &Form = &Form::ListOf(Association::PARTS);
+const PROPERTIES: &Form = &Form::MapOf(Property::PARTS);
+const DEFINITIONS: &Form = &Form::ListOf(Definition::PARTS);
+const TAGS: &Form = &Form::ListOf(NamespaceTag::PARTS);
 
 impl Fields for NamespaceSpec {
     const FIELDS: &'static [Field<Self>] = &[
@@ -42,7 +47,7 @@ impl Fields for NamespaceSpec {
         ),
         field!(
             Self,
-            resource_type_associations: Form::ListOf(Association::PARTS),
+            resource_type_associations: Form::up_to(MAX_MEMBERS, ASSOCIATIONS),
             Help::new(
                 "[]",
                 "To what its properties apply; a Stemma:: type binds keys.",
@@ -52,7 +57,7 @@ impl Fields for NamespaceSpec {
         ),
         field!(
             Self,
-            properties: Form::MapOf(Property::PARTS),
+            properties: Form::up_to(MAX_MEMBERS, PROPERTIES),
             Help::new(
                 "{}",
                 "Its properties, by name.",
@@ -62,7 +67,7 @@ impl Fields for NamespaceSpec {
         ),
         field!(
             Self,
-            objects: Form::ListOf(Definition::PARTS),
+            objects: Form::up_to(MAX_MEMBERS, DEFINITIONS),
             Help::new(
                 "[]",
                 "Properties that belong together.",
@@ -72,7 +77,7 @@ impl Fields for NamespaceSpec {
         ),
         field!(
             Self,
-            tags: Form::ListOf(NamespaceTag::PARTS),
+            tags: Form::up_to(MAX_MEMBERS, TAGS),
             Help::new("[]", "Words for what it applies to; no tags of nodes.", r#"[{"name": "reviewed"}]"#),
             sound::members
         ),

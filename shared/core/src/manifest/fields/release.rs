@@ -4,10 +4,17 @@ use serde_json::Value;
 
 use super::super::parts;
 use super::super::sound::{self, plain};
+use super::super::task::MAX_TASKS;
 use super::{Field, Fields, field, help, shown};
-use crate::field::{Described, Form, Help, Part};
-use crate::object::{ExtensionUse, Extra, FieldOwners, Matching, ReleaseSpec, RoleSpec, TagSpec};
+use crate::field::{Bound, Described, Form, Help, Part};
+use crate::object::{ExtensionUse, Extra, FieldOwners, MAX_TAGS, Matching, ReleaseSpec, RoleSpec, TagSpec};
 use crate::task::Task;
+
+const ROLES: &Form = &Form::MapOf(RoleSpec::PARTS);
+const TAGS: &Form = &Form::MapOf(TagSpec::PARTS);
+const TASKS: &Form = &Form::ListOf(Task::PARTS);
+/// The roles of one of Fuel's releases, as they came, are a megabyte at most.
+const FOREIGN: Bound = Form::Map.bound().entries(1_024).bytes(1024 * 1024).with_empty();
 
 impl Fields for ReleaseSpec {
     const FIELDS: &'static [Field<Self>] = &[
@@ -25,24 +32,24 @@ impl Fields for ReleaseSpec {
         ),
         field!(
             Self,
-            imports: Form::Names,
+            imports: Form::up_to(64, &Form::Names),
             Help::new("[]", "Releases whose roles, tags and tasks are this one's too.", r#"["os-base@4"]"#)
         ),
         field!(
             Self,
-            roles: Form::MapOf(RoleSpec::PARTS),
+            roles: Form::up_to(1_024, ROLES),
             Help::new("{}", "The roles, and the tags that each produces.", r#"{"web": {"tags": ["nginx"]}}"#),
             sound::roles
         ),
         field!(
             Self,
-            tags: Form::MapOf(TagSpec::PARTS),
+            tags: Form::up_to(MAX_TAGS, TAGS),
             Help::new("{}", "The predefined tags.", r#"{"nginx": {}, "mysql": {"has_primary": true}}"#),
             sound::tags
         ),
         field!(
             Self,
-            tasks: Form::ListOf(Task::PARTS),
+            tasks: Form::up_to(MAX_TASKS, TASKS),
             Help::new(
                 "[]",
                 "The tasks and groups of tasks.",
@@ -68,7 +75,7 @@ impl Fields for ReleaseSpec {
         ),
         field!(
             Self,
-            foreign: Form::Map,
+            foreign: Form::UpTo(FOREIGN, &Form::Map),
             Help::new("{}", "Fields of another system, kept and without meaning here.", r#"{"ticket": "OPS-7"}"#)
         ),
     ];

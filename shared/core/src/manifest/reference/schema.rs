@@ -55,6 +55,7 @@ pub fn of_form(path: &str, form: Form) -> Value {
             json!({"enum": values})
         }
         Form::Any => json!({"description": "Any value."}),
+        Form::UpTo(_, of) => of_form(path, *of),
     }
 }
 
@@ -80,7 +81,7 @@ fn object(path: &str, parts: &[Part]) -> Value {
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
-    if parts.iter().any(|part| part.form == Form::Parameters) {
+    if parts.iter().any(|part| part.form.plain() == Form::Parameters) {
         schema["allOf"] = TASK_TYPES.iter().filter_map(of_type).collect();
     }
     schema

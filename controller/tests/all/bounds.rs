@@ -1,0 +1,115 @@
+//! What one object may hold: each field by its form, and the whole by its kind.
+
+use serde_json::{Map, Value, json};
+
+use crate::served::{Answer, Served};
+
+async fn apply(served: &Served, object: &Value) -> Answer {
+    served.send("POST", "/v1/apply", &[], Some(&json!({"objects": [object]}))).await
+}
+
+/// A map of so many texts of so many bytes.
+fn texts(count: usize, bytes: usize) -> Value {
+    (0..count).map(|n| (format!("k{n}"), "v".repeat(bytes).into())).collect::<Map<String, Value>>().into()
+}
+
+#[tokio::test]
+async fn x03_f04_one_object_has_an_end() {
+    let served = Served::start().await;
+    let filled = json!({"a": "x".repeat(60_000)});
+    let mut node = json!({"kind": "Node", "name": "n"});
+    for field in ["clean_step", "deploy_step", "driver_info", "driver_internal_info", "extra", "network_data"] {
+        node[field] = filled.clone();
+    }
+    node["properties"] = filled.clone();
+    node["instance_info"] = filled.clone();
+    let made = apply(&served, &node).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let before = served.get("/v1/nodes/n").await;
+    let large = json!({"boot_mode": filled});
+    let refused = served.send("PATCH", "/v1/nodes/n", &[MERGE], Some(&large)).await;
+    assert_eq!((refused.status, refused.kind()), (413, "object.too_large"), "{}", refused.body);
+    let message = refused.message();
+    assert!(message.starts_with("node n would take ") && message.ends_with("; nothing was changed"), "{message}");
+    assert!(message.contains("and the most are 524288"), "{message}");
+    assert_eq!(served.get("/v1/nodes/n").await, before);
+    let smaller = json!({"boot_mode": filled, "extra": null});
+    let taken = served.send("PATCH", "/v1/nodes/n", &[MERGE], Some(&smaller)).await;
+    assert_eq!(taken.status, 200, "{}", taken.body);
+}
+
+const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
+
+#[tokio::test]
+async fn a_level_holds_as_many_annotations_labels_and_parameters_as_it_may_have() {
+    let served = Served::start().await;
+    let cluster = json!({
+        "kind": "Cluster", "name": "c", "labels": texts(15, 4_000), "annotations": texts(250, 1_000),
+        "parameters": texts(60, 1_000),
+    });
+    let made = apply(&served, &cluster).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+}
+
+#[tokio::test]
+async fn x03_f07_tags_that_are_added_one_by_one_have_the_same_bound() {
+    let served = Served::start().await;
+    let tags: Map<String, Value> = (0..256).map(|n| (format!("t{n}"), json!({}))).collect();
+    let made = apply(&served, &json!({"kind": "Cluster", "name": "c", "tags": tags})).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let path = "/v1/clusters/c/tags";
+    let refused = served.send("POST", path, &[], Some(&json!({"name": "more"}))).await;
+    assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
+    assert!(refused.message().contains("tags: it has 257 entries, and the most are 256"), "{}", refused.body);
+    assert_eq!(served.send("DELETE", &format!("{path}/t7"), &[], None).await.status, 204);
+    served.expect("POST", path, &json!({"name": "more"}), 201).await;
+}
+
+#[tokio::test]
+async fn x03_f08_an_allocation_of_very_many_traits_is_refused_for_their_number() {
+    let served = Served::start().await;
+    let traits: Vec<String> = (0..200_000).map(|n| format!("CUSTOM_{n}")).collect();
+    let body = json!({"resource_class": "small", "traits": traits});
+    let refused = served.send("POST", "/v1/allocations", &[], Some(&body)).await;
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert!(refused.message().contains("traits: it has 200000 entries, and the most are 50"), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn x06_a_trait_of_no_name_is_not_all_traits() {
+    let served = Served::start().await;
+    let made = apply(&served, &json!({"kind": "Node", "name": "n", "traits": ["CUSTOM_A"]})).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    for method in ["PUT", "DELETE"] {
+        let answer = served.send(method, "/v1/nodes/n/traits/", &[], Some(&json!({"traits": []}))).await;
+        assert_eq!((answer.status, answer.kind()), (404, "path.unknown"), "{method}: {}", answer.body);
+    }
+    assert_eq!(served.get("/v1/nodes/n/traits").await["traits"], json!(["CUSTOM_A"]));
+}
+
+#[tokio::test]
+async fn x06_an_empty_entry_is_refused_in_every_form_of_a_write() {
+    let served = Served::start().await;
+    for object in [
+        json!({"kind": "Cluster", "name": "c", "tags": {"t": {}}}),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "g"}),
+    ] {
+        let made = apply(&served, &object).await;
+        assert_eq!(made.status, 200, "{}", made.body);
+    }
+    let path = "/v1/clusters/c/nodegroups/g";
+    let rule = json!({"host_labels": {"patterns": [""]}});
+    let patch = json!([{"op": "add", "path": "/host_labels", "value": {"patterns": [""]}}]);
+    let named = json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "host_labels": {"patterns": [""]}});
+    let new = json!({"name": "h", "host_labels": {"patterns": [""]}});
+    for (method, path, header, body) in [
+        ("PATCH", path, "application/merge-patch+json", rule),
+        ("PATCH", path, "application/json-patch+json", patch),
+        ("POST", "/v1/clusters/c/nodegroups", "application/json", new),
+        ("POST", "/v1/apply", "application/json", json!({"objects": [named]})),
+    ] {
+        let refused = served.send(method, path, &[("content-type", header)], Some(&body)).await;
+        assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{method} {path}: {}", refused.body);
+        assert!(refused.message().contains("host_labels.patterns[0]: is empty"), "{}", refused.body);
+    }
+}

@@ -1,0 +1,382 @@
+//! What a field may hold at most: asked of a body before it is read, and of what a write makes of the object.
+//!
+//! Before it is read, because reading it is what a large body is sent for: some fields cost more than their length. Of what a write
+//! makes, because many writes add one entry each, and no body of theirs is large. Both are asked here, of the same table: the
+//! bound of a field is that of its [`Form`].
+//!
+//! What stands beyond its bound already, of an older program, stays as it is and may become smaller. It may not grow.
+
+use std::fmt::Display;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::body::is_null;
+use super::error::{BodyError, BodyErrorKind};
+use super::extra::Kept;
+use super::fields::Fields;
+use super::names::Names;
+use super::parts::{LEVELED, OF_NODE};
+use crate::field::{Bound, Described, Form, Help, Part};
+use crate::json::{compact_len, count, items, members, text};
+use crate::labels::Layer;
+use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
+use crate::ownership::OwnedSet;
+
+/// Checks what a body gives a field; `stood` is what the field holds.
+///
+/// # Errors
+/// [`BodyError`] with the place within the field.
+pub(super) fn check_sent(part: &Part, sent: &RawValue, stood: impl FnOnce() -> Value) -> Result<(), BodyError> {
+    or_smaller(|value| check_part(part, value), sent, stood)
+}
+
+/// The same of a field that is kept without a meaning.
+///
+/// # Errors
+/// [`BodyError`].
+pub(super) fn check_kept(kept: &Kept, sent: &RawValue, stood: impl FnOnce() -> Value) -> Result<(), BodyError> {
+    or_smaller(|value| check_length(kept.form.bound(), value), sent, stood)
+}
+
+/// The same of what is owned key by key, by its name.
+///
+/// # Errors
+/// [`BodyError`], with the field.
+pub(super) fn check_keyed(name: &str, sent: &RawValue, stood: impl FnOnce() -> Value) -> Result<(), BodyError> {
+    let part = LEVELED.iter().chain(OF_NODE).find(|part| part.name == name);
+    part.map_or(Ok(()), |part| check_sent(part, sent, stood)).map_err(|error| error.within(name))
+}
+
+/// Checks all fields of an object as a write leaves it.
+///
+/// # Errors
+/// [`BodyError`] of the first field that holds more than it may, and more than before.
+pub fn check_bounds<S: Fields>(before: Option<&S>, after: &S, names: &dyn Names) -> Result<(), BodyError> {
+    for field in S::FIELDS {
+        let part = Part::new(field.name, field.form, field.help);
+        let of = |spec: &S| (field.show)(spec, names);
+        let checked = check_left(&of(after), |value| check_sent(&part, value, || before.map_or(Value::Null, of)));
+        checked.map_err(|error| error.within(field.name))?;
+    }
+    for kept in S::EXTRA {
+        let of = |spec: &S| spec.extra_ref().get(kept.name).cloned().unwrap_or(Value::Null);
+        let checked = check_left(&of(after), |value| check_kept(kept, value, || before.map_or(Value::Null, of)));
+        checked.map_err(|error| error.within(kept.name))?;
+    }
+    for part in S::KEYED.iter().copied().flatten() {
+        let of = |spec: &S| keyed(spec, part.name);
+        check_left(&of(after), |value| check_keyed(part.name, value, || before.map_or(Value::Null, of)))?;
+    }
+    Ok(())
+}
+
+/// The same of tags beside a release, which no body names all at once.
+///
+/// # Errors
+/// As [`check_bounds`].
+pub fn check_tags_beside(before: Option<&ReleaseTagsSpec>, after: &ReleaseTagsSpec) -> Result<(), BodyError> {
+    const TAGS: &Form = &Form::MapOf(TagSpec::PARTS);
+    const PART: Part = Part::new("tags", Form::up_to(MAX_TAGS, TAGS), Help::new("{}", "The tags.", "{}"));
+    let of = |ReleaseTagsSpec { tags }: &ReleaseTagsSpec| serde_json::to_value(tags).expect("tags are JSON");
+    let checked = check_sent(&PART, &raw(&of(after)), || before.map_or(Value::Null, of));
+    checked.map_err(|error| error.within(PART.name))
+}
+
+/// What an object holds that is owned key by key, as a body would say it.
+pub(super) fn keyed<S: Fields>(spec: &S, name: &str) -> Value {
+    match (name, spec.inherited_ref(), spec.node_ref()) {
+        ("labels", Some(level), _) => provided(&level.labels),
+        ("annotations", Some(level), _) => provided(&level.annotations),
+        ("parameters", Some(level), _) => provided(&level.parameters),
+        ("traits", _, Some(node)) => members_of(&node.traits),
+        ("tags", _, Some(node)) => {
+            let NodeTags { assigned, unassigned, decided: _ } = &node.tags;
+            json!({"assigned": members_of(assigned), "unassigned": members_of(unassigned)})
+        }
+        // `merge_labels` is a flag, and no spec holds `reports`.
+        _ => Value::Null,
+    }
+}
+
+/// Checks what a write leaves of a field, where it leaves anything.
+fn check_left(left: &Value, check: impl FnOnce(&RawValue) -> Result<(), BodyError>) -> Result<(), BodyError> {
+    if left.is_null() { Ok(()) } else { check(&raw(left)) }
+}
+
+/// Takes what is refused where it is no larger than what stood there and would be refused too.
+fn or_smaller(
+    check: impl Fn(&RawValue) -> Result<(), BodyError>,
+    sent: &RawValue,
+    stood: impl FnOnce() -> Value,
+) -> Result<(), BodyError> {
+    let Err(refused) = check(sent) else { return Ok(()) };
+    let stood = raw(&stood());
+    let is_larger = compact_len(sent.get()) > compact_len(stood.get());
+    if is_larger || check(&stood).is_ok() { Err(refused) } else { Ok(()) }
+}
+
+fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
+    if is_null(value) {
+        return Ok(());
+    }
+    let bound = part.form.bound();
+    if part.is_required() && !bound.takes_empty && part.form.plain() == Form::Text && is_empty(value) {
+        return Err(BodyError::of(BodyErrorKind::MissingField, "", "is empty, and is needed"));
+    }
+    check_length(bound, value)?;
+    let entries = count(value);
+    if entries > bound.entries {
+        let most = bound.entries;
+        return Err(BodyError::new("", format!("it has {entries} entries, and the most are {most}: leave some out")));
+    }
+    check_entries(part.form, bound, value)
+}
+
+/// Checks a text, or anything else as JSON.
+fn check_length(bound: Bound, value: &RawValue) -> Result<(), BodyError> {
+    let json = value.get();
+    if json.len() <= bound.bytes {
+        return Ok(());
+    }
+    let bytes = if json.starts_with('"') { text(json).map_or(0, |text| text.len()) } else { compact_len(json) };
+    if bytes <= bound.bytes {
+        return Ok(());
+    }
+    Err(BodyError::new("", format!("it has {bytes} bytes, and the most are {}: make it shorter", bound.bytes)))
+}
+
+/// Checks what stands in a list or a map. What is of another form is left to who reads it.
+fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyError> {
+    match form.plain() {
+        Form::Names => check_texts(bound, value),
+        Form::TextOrList if value.get().starts_with('"') => check_text(bound, value),
+        Form::TextOrList => check_texts(bound, value),
+        Form::Map | Form::MapOrList => check_keys(bound, value),
+        Form::Object(parts) => check_members(parts, value),
+        Form::MapOf(parts) => {
+            check_keys(bound, value)?;
+            let entries = members(value).unwrap_or_default();
+            entries.iter().try_for_each(|(key, one)| check_members(parts, one).map_err(|error| error.within(key)))
+        }
+        Form::ListOf(parts) => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
+            let checked = check_members(parts, one);
+            checked.map_err(|error| error.within(&format!("[{at}]")))
+        }),
+        Form::Text
+        | Form::Flag
+        | Form::Count
+        | Form::Number
+        | Form::Parameters
+        | Form::Objects
+        | Form::Share
+        | Form::OneOf(_)
+        | Form::Any
+        | Form::UpTo(..) => Ok(()),
+    }
+}
+
+/// Checks the members of an object that has fields of its own.
+fn check_members(parts: &[Part], value: &RawValue) -> Result<(), BodyError> {
+    members(value).unwrap_or_default().iter().try_for_each(|(name, one)| {
+        // Fuel writes `cross-depends`.
+        let stored = name.replace('-', "_");
+        let part = parts.iter().find(|part| part.is_called(name) || part.is_called(&stored));
+        part.map_or(Ok(()), |part| check_part(part, one)).map_err(|error| error.within(name))
+    })
+}
+
+fn check_texts(bound: Bound, list: &RawValue) -> Result<(), BodyError> {
+    items(list).into_iter().enumerate().filter(|(_, one)| one.get().starts_with('"')).try_for_each(|(at, one)| {
+        let checked = check_text(bound, one);
+        checked.map_err(|error| error.within(&format!("[{at}]")))
+    })
+}
+
+fn check_text(bound: Bound, one: &RawValue) -> Result<(), BodyError> {
+    if !bound.takes_empty && is_empty(one) {
+        return Err(BodyError::new("", "is empty: name something, or leave it out"));
+    }
+    check_length(bound.bytes(bound.each), one)
+}
+
+fn check_keys(bound: Bound, map: &RawValue) -> Result<(), BodyError> {
+    members(map).unwrap_or_default().iter().try_for_each(|(key, _)| {
+        if key.trim().is_empty() && !bound.takes_empty {
+            return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
+        }
+        if key.len() <= bound.each {
+            return Ok(());
+        }
+        let (bytes, most) = (key.len(), bound.each);
+        Err(BodyError::new("", format!("has a key of {bytes} bytes, and the most are {most}: make it shorter")))
+    })
+}
+
+/// Whether it is a text of nothing: where one names something, it would stand for nothing, or for everything.
+fn is_empty(value: &RawValue) -> bool {
+    let json = value.get();
+    json.starts_with('"') && text(json).is_ok_and(|text| text.trim().is_empty())
+}
+
+fn raw(value: &Value) -> Box<RawValue> {
+    RawValue::from_string(value.to_string()).expect("a value's text is JSON")
+}
+
+/// What a level provides of one map, as a body would say it.
+pub(super) fn provided<K: Ord + Display, V: Serialize>(layer: &Layer<K, V>) -> Value {
+    let Some(map) = &layer.provided else { return Value::Null };
+    let shown = |value: &V| serde_json::to_value(value).expect("what a level provides is JSON");
+    let entries = map.iter().map(|(key, entry)| (key.to_string(), entry.said.value().map_or(Value::Null, shown)));
+    Value::Object(entries.collect::<Map<String, Value>>())
+}
+
+fn members_of<K: Ord + Display>(set: &OwnedSet<K>) -> Value {
+    set.members().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::testing::Anybody;
+    use super::super::write::{Author, WriteError, write};
+    use super::super::{Body, extra};
+    use super::*;
+    use crate::labels::BodyShape;
+    use crate::name::TagName;
+    use crate::object::{AllocationSpec, ClusterSpec, NodeGroupSpec, NodeSpec};
+    use crate::ownership::Manager;
+
+    fn tags(count: usize) -> BTreeMap<TagName, TagSpec> {
+        (0..count).map(|n| (TagName::new(&format!("t{n}")).unwrap(), TagSpec::default())).collect()
+    }
+
+    fn cluster(count: usize) -> ClusterSpec {
+        ClusterSpec { tags: tags(count), ..ClusterSpec::default() }
+    }
+
+    fn update<S: Fields>(spec: &mut S, body: &Value) -> Result<(), String> {
+        let author = Author::Update { manager: &Manager::new("test").unwrap(), shape: BodyShape::Own };
+        let body = Body::parse(&body.to_string()).unwrap();
+        match write(spec, &body, author, &Anybody::default(), 0) {
+            Ok(()) => Ok(()),
+            Err(WriteError::Body(error)) => Err(error.to_string()),
+            Err(WriteError::Conflicts(conflicts)) => panic!("{conflicts:?}"),
+        }
+    }
+
+    #[test]
+    fn x03_what_a_write_leaves_is_bounded_however_it_came_to_be() {
+        let says = |before: Option<usize>, after: usize| {
+            let before = before.map(cluster);
+            check_bounds(before.as_ref(), &cluster(after), &Anybody::default()).map_err(|error| error.to_string())
+        };
+        let refused = |count: usize| Err(format!("tags: it has {count} entries, and the most are 256: leave some out"));
+        for (before, after, expected) in [
+            (None, 256, Ok(())),
+            (None, 257, refused(257)),
+            (Some(256), 257, refused(257)),
+            // As an older program took it.
+            (Some(300), 299, Ok(())),
+            (Some(300), 300, Ok(())),
+            (Some(300), 301, refused(301)),
+        ] {
+            assert_eq!(says(before, after), expected, "{before:?} {after}");
+        }
+    }
+
+    #[test]
+    fn x03_tags_beside_a_release_are_as_many_as_its_own_at_most() {
+        let beside = |count: usize| ReleaseTagsSpec { tags: tags(count) };
+        assert_eq!(check_tags_beside(None, &beside(4096)), Ok(()));
+        let refused = check_tags_beside(Some(&beside(4096)), &beside(4097)).unwrap_err();
+        assert_eq!(refused.to_string(), "tags: it has 4097 entries, and the most are 4096: leave some out");
+    }
+
+    #[test]
+    fn x03_what_stands_beyond_its_bound_is_written_again_and_smaller_and_never_larger() {
+        let body = |count: usize| {
+            let tags: Map<String, Value> = (0..count).map(|n| (format!("t{n}"), json!({}))).collect();
+            json!({"tags": tags})
+        };
+        for (count, is_taken) in [(300, true), (280, true), (301, false)] {
+            let mut spec = cluster(300);
+            assert_eq!(update(&mut spec, &body(count)).is_ok(), is_taken, "{count}");
+            assert_eq!(spec.tags.len(), if is_taken { count } else { 300 });
+        }
+    }
+
+    #[test]
+    fn x03_what_is_owned_entry_by_entry_is_bounded_too() {
+        let names: Vec<String> = (0..257).map(|n| format!("t{n}")).collect();
+        for (body, field) in [
+            (json!({"tags": {"assigned": names}}), "tags.assigned"),
+            (json!({"tags": {"unassigned": names}}), "tags.unassigned"),
+            (json!({"traits": names}), "traits"),
+        ] {
+            let says = format!("{field}: it has 257 entries, and the most are 256: leave some out");
+            assert_eq!(update(&mut NodeSpec::default(), &body), Err(says));
+        }
+        let mut node = NodeSpec::default();
+        update(&mut node, &json!({"tags": {"assigned": names[1..]}, "labels": {"a": "b", "c": null}})).unwrap();
+        assert_eq!(check_bounds(None, &node, &Anybody::default()), Ok(()));
+        assert_eq!(keyed(&node, "labels"), json!({"a": "b", "c": null}));
+        assert_eq!(keyed(&node, "tags")["assigned"].as_array().map(Vec::len), Some(256));
+    }
+
+    #[test]
+    fn x03_what_is_kept_without_a_meaning_is_bounded_by_its_form() {
+        let tables = [extra::TEMPLATE, extra::CLUSTER, extra::GROUP, extra::ALLOCATION, extra::NODE];
+        for kept in tables.into_iter().flatten() {
+            let most = kept.form.bound().bytes;
+            assert!(most <= 64 * 1024, "{}", kept.name);
+            let of = |bytes: usize| check_kept(kept, &raw(&json!({"a": "x".repeat(bytes - 8)})), || Value::Null);
+            assert_eq!(of(most), Ok(()), "{}", kept.name);
+            let says = format!("it has {} bytes, and the most are {most}: make it shorter", most + 1);
+            assert_eq!(of(most + 1).map_err(|error| error.to_string()), Err(says), "{}", kept.name);
+        }
+        let says = "extra: it has 65537 bytes, and the most are 65536: make it shorter".to_owned();
+        assert_eq!(update(&mut NodeSpec::default(), &json!({"extra": {"a": "x".repeat(65_529)}})), Err(says));
+    }
+
+    #[test]
+    fn x03_f08_an_allocation_asks_for_no_more_traits_than_a_node_has() {
+        let body = |count: usize| json!({"traits": (0..count).map(|n| format!("CUSTOM_{n}")).collect::<Vec<_>>()});
+        assert_eq!(update(&mut AllocationSpec::default(), &body(50)), Ok(()));
+        let says = "traits: it has 200000 entries, and the most are 50: leave some out".to_owned();
+        assert_eq!(update(&mut AllocationSpec::default(), &body(200_000)), Err(says));
+    }
+
+    #[test]
+    fn white_space_and_escapes_count_nothing() {
+        let part = Part::new("a", Form::Any, Help::new("", "A.", "1"));
+        let check = |json: String| check_part(&part, &RawValue::from_string(json).unwrap()).is_ok();
+        assert!(check(format!("[{}1]", " ".repeat(70_000))));
+        assert!(check(format!("[\"{}\"]", "\\u0041".repeat(60_000))));
+        assert!(!check(format!("[\"{}\"]", "A".repeat(65_533))));
+    }
+
+    #[test]
+    fn x06_an_empty_entry_stands_for_nothing_and_is_refused() {
+        let group = || NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
+        let says = "is empty: name something, or leave it out";
+        for empty in ["", " ", "\t"] {
+            for (body, place) in [
+                (json!({"host_labels": {"patterns": ["a", empty]}}), "host_labels.patterns[1]"),
+                (json!({"host_labels": {"accept": [empty]}}), "host_labels.accept[0]"),
+                (json!({"host_labels": {"annotations": [empty]}}), "host_labels.annotations[0]"),
+                (json!({"roles": [empty]}), "roles[0]"),
+            ] {
+                assert_eq!(update(&mut group(), &body), Err(format!("{place}: {says}")), "{body}");
+            }
+            let primaries = update(&mut ClusterSpec::default(), &json!({"primaries": {"mysql": empty}}));
+            let says = "primaries.mysql: is empty: name a node, or leave the tag out".to_owned();
+            assert_eq!(primaries, Err(says));
+        }
+        // What is Ironic's is kept as it came.
+        let of_ironic = json!({"extra": {"": ""}, "properties": {"a": "", "": [""]}, "instance_info": {"b": [""]}});
+        assert_eq!(update(&mut NodeSpec::default(), &of_ironic), Ok(()));
+    }
+}
