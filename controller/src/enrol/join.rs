@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stemma_core::access::Place;
 use stemma_core::name::NodeName;
-use stemma_core::object::{GroupId, Kind, Node, NodeSpec, Timestamp};
+use stemma_core::object::{GroupId, Kind, Node, NodeSpec, PrincipalRole, Timestamp};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
 use uuid::Uuid;
@@ -122,6 +122,7 @@ impl Enrolment {
         let place = place(context, &token, &join.name)?;
         check_within(context, &token)?;
         let mut work = Work::on(context);
+        place_as_maker(context, &mut work, &token);
         let (node, earlier) = match place {
             Some((node, earlier)) => {
                 take_over(&mut work, &node, &token)?;
@@ -156,6 +157,23 @@ fn check_within(context: &Context<'_>, token: &TokenRecord) -> Result<(), ApiErr
             Err(ApiError::new(ErrorType::TokenInvalid, message).detail("the token was not used up; have another made"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Places the host with the rights that the token's maker has now. A maker who is no principal came in by a way that is an admin's, as
+/// root's socket: the tokens of a principal end with it.
+fn place_as_maker(context: &Context<'_>, work: &mut Work<'_>, token: &TokenRecord) {
+    let principals = &context.whole.principals;
+    let maker = match token.maker {
+        Some(uuid) => principals.get(uuid),
+        // Of an earlier version, or of none who is a principal.
+        None => principals.named(None, &token.created_by),
+    };
+    let Some(maker) = maker else { return };
+    work.place_as(maker.spec.role);
+    if maker.spec.role == PrincipalRole::Admin {
+        let at = key::object(Kind::Principal, maker.meta.uuid);
+        work.draft().require(Precondition::unchanged(at, Revision::new(maker.meta.resource_version)));
     }
 }
 

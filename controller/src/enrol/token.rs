@@ -92,6 +92,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             };
             check_place(context, record.bound)?;
             let mut work = Work::on(context);
+            work.check_joining(record.bound)?;
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
             if let Some(maker) = record.maker {

@@ -256,7 +256,7 @@ fields! {
         disruptive: idle(|said| *said, "no host is drained before it"),
         sensitive: acts,
         mode: acts,
-        privileged: idle(|said| *said, "it is placed and written as any other task"),
+        privileged: acts,
         timeout_seconds: acts,
         retries: acts,
         fail_on_error: acts,

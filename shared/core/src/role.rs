@@ -155,6 +155,15 @@ impl RoleTable {
         effective
     }
 
+    /// Whether operators gave a node an effective tag: by hand, or by a role that produces it wherever no extension decides. What an
+    /// extension adds is none of theirs, since it may decide by what hosts report.
+    pub fn is_asserted(&self, tag: &TagName, origin: &TagOrigin) -> bool {
+        match origin {
+            TagOrigin::Assigned => true,
+            TagOrigin::Roles { roles, .. } => roles.iter().any(|role| self.produced_by(role).contains(tag)),
+        }
+    }
+
     /// Assigns a tag by hand. A tag that was unassigned and that a role produces is only given back.
     pub fn assign(&self, roles: &BTreeSet<Name>, by_hand: &NodeTags, tag: &TagName, by: &Manager) -> NodeTags {
         let mut next = by_hand.clone();

@@ -13,6 +13,7 @@ mod forget;
 mod nearest;
 mod order;
 mod primaries;
+mod privileged;
 mod releases;
 mod size;
 #[cfg(test)]
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::json;
 use stemma_core::name::TagName;
-use stemma_core::object::{ClusterId, Kind, Meta, NodeId, Object, Primary, PrimarySpec};
+use stemma_core::object::{ClusterId, Kind, Meta, NodeId, Object, Primary, PrimarySpec, PrincipalRole};
 use stemma_core::release::ReleaseError;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -52,6 +53,8 @@ pub struct Work<'a> {
     elected: BTreeSet<ClusterId>,
     /// Clusters about which an extension was asked.
     asked: BTreeSet<ClusterId>,
+    /// As what nodes are placed.
+    places_as: PrincipalRole,
 }
 
 /// An object as a step left it, and what the step did.
@@ -72,6 +75,7 @@ impl<'a> Work<'a> {
             reach: Reach::default(),
             elected: BTreeSet::new(),
             asked: BTreeSet::new(),
+            places_as: context.caller.who.rights.role,
         }
     }
 
@@ -84,7 +88,8 @@ impl<'a> Work<'a> {
     /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out; a version whose content is fixed; what would be too large for a host; that nobody waits any more.
+    /// The cycle, spelled out; a privileged task that an admin alone places; a version whose content is fixed; what would be too large for
+    /// a host; that nobody waits any more.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.check_awaited()?;
         // What follows holds of the whole fleet, whatever of it is shown to who asks.
@@ -95,6 +100,7 @@ impl<'a> Work<'a> {
         self.check_instances()?;
         self.forget()?;
         self.settle_tags()?;
+        self.check_privileged()?;
         self.check_catalog()?;
         self.note_resource_types();
         self.check_releases()?;

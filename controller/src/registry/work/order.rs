@@ -8,6 +8,7 @@
 //! - `order` is written by every commit that *extends* the cluster: by which it gets a profile that no node of it had, or the second
 //!   node of one whose task waits for itself on other nodes, or a release with stages that none of its groups named, or another node
 //!   holds a tag as primary, or for which an extension was asked about the cluster: its answer is of the nodes that it was shown.
+//!   And by every commit of who is no admin by which a group of it places nodes otherwise (`privileged`).
 //!
 //! A commit that extends requires both unchanged, so it has seen whoever was placed before it. One that only places,
 //! under a profile that the cluster has, requires `order` unchanged, so the profiles that it counts on were checked
@@ -26,6 +27,7 @@ use stemma_core::release::ProfileHash;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
+use super::privileged::Guard;
 use crate::records::key;
 use crate::store::Op;
 
@@ -36,6 +38,8 @@ struct Placement {
     profiles: BTreeSet<ProfileHash>,
     /// It gets a release with stages: they stand on no node, so they are in the order from then on.
     has_stages: bool,
+    /// What keeps privileged tasks from coming by two writes together.
+    guard: Guard,
 }
 
 impl Work<'_> {
@@ -50,10 +54,11 @@ impl Work<'_> {
             let is_new = placement.has_stages || self.closes(cluster, &placement.profiles);
             let is_asked = self.asked.contains(&cluster);
             let is_empty = placement.profiles.is_empty() && !self.is_asked_about(cluster);
-            if (is_empty && !elects && !is_new && !is_asked) || self.model.clusters.get(cluster.0).is_none() {
+            let is_nothing = is_empty && !elects && !is_new && !is_asked && placement.guard == Guard::Nothing;
+            if is_nothing || self.model.clusters.get(cluster.0).is_none() {
                 continue;
             }
-            self.mark(cluster, is_new || elects || is_asked);
+            self.mark(cluster, is_new || elects || is_asked || placement.guard == Guard::All);
             if is_new {
                 let name = self.model.clusters.get(cluster.0).map(|cluster| format!("cluster/{}", cluster.meta.name));
                 let written = self.deepest_in(cluster);
@@ -99,6 +104,9 @@ impl Work<'_> {
             if !staged(&self.model.fleet, cluster).is_subset(&before) {
                 clusters.entry(cluster).or_default().has_stages = true;
             }
+        }
+        for (cluster, guard) in self.guarded() {
+            clusters.entry(cluster).or_default().guard = guard;
         }
         let hash = |fleet: &Fleet, node: NodeId| fleet.profile(node).map(|profile| profile.hash);
         for node in self.reach.dirty.nodes(&self.model.fleet) {

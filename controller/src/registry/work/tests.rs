@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
+use stemma_core::access::Rights;
 use stemma_core::graph::ClusterGraph;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
@@ -32,6 +33,8 @@ const OTHER: Uuid = Uuid::from_u128(0xd);
 /// cluster with a group for each role, and a second cluster with one group.
 struct Site {
     registry: Registry,
+    /// Who writes.
+    caller: Caller,
     _directory: tempfile::TempDir,
 }
 
@@ -72,8 +75,8 @@ impl Site {
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         // In a thread of its own, so that it goes on while a decision waits.
         std::thread::spawn(move || runtime().block_on(following.follow(followed.as_ref())));
-        let site =
-            Self { registry: Registry::new(store, cache, Arc::new(FixedClock(1_000_000))), _directory: directory };
+        let registry = Registry::new(store, cache, Arc::new(FixedClock(1_000_000)));
+        let site = Self { registry, caller: caller(), _directory: directory };
         site.write(|work| {
             let name: ReleaseRef = ReleaseRef::new("site").unwrap();
             work.create(Uuid::from_u128(1), name.clone(), release())?;
@@ -98,7 +101,7 @@ impl Site {
             decide(&mut work)?;
             work.finish(Answer::empty(200))
         };
-        Ok(self.registry.write_at(&caller(), decided).await?.1)
+        Ok(self.registry.write_at(&self.caller, decided).await?.1)
     }
 
     /// Two writes of which each decides before the other is committed: the second is made while the first has decided for
@@ -114,7 +117,7 @@ impl Site {
             }
             Ok(decision)
         };
-        let made = self.registry.write_at(&caller(), decide).await;
+        let made = self.registry.write_at(&self.caller, decide).await;
         (made.map(|(_, revision)| revision), tried.into_inner())
     }
 
@@ -323,6 +326,55 @@ async fn only_what_places_writes_a_mark_and_they_go_with_their_cluster() {
     .await
     .unwrap();
     assert_eq!(site.marks(), []);
+}
+
+/// Of two writes of who is no admin, of which neither places a privileged task, the later one is refused where both do it together.
+#[tokio::test]
+async fn x04_two_writes_that_place_a_privileged_task_only_together_are_not_both_made() {
+    let gives = |role: &'static str| -> Write {
+        Box::new(move |work| {
+            let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+            let change = RoleChange { add_tags: vec![TagName::new("b").unwrap()], remove_tags: vec![] };
+            let spec = ClusterSpec { roles: [(Name::new(role).unwrap(), change)].into(), ..before.spec.clone() };
+            work.update(&before, before.meta.name.clone(), spec)?;
+            Ok(())
+        })
+    };
+    let runs = |name: &'static str| -> Write {
+        Box::new(move |work| {
+            let before = Arc::clone(work.model.groups.get(group("z").0).unwrap());
+            let release = Some(ReleaseRef::new(name).unwrap());
+            let spec = NodeGroupSpec { release, ..before.spec.clone() };
+            work.update(&before, before.meta.name.clone(), spec)?;
+            Ok(())
+        })
+    };
+    let has = |role: &'static str| -> Write { Box::new(edit(1, move |spec| spec.roles = roles(role))) };
+    // The release of the group before, and whether n1 is there.
+    let cases: [(&str, &str, bool, Write, Write); 3] = [
+        ("a role, and what it gives", "guarded", true, has("y"), gives("y")),
+        ("a role, and the release", "site", true, has("b"), runs("guarded")),
+        ("the first node, and what its role gives", "guarded", false, Box::new(add(1, "z")), gives("z")),
+    ];
+    for (what, release_before, is_there, one, other) in cases {
+        for (one, other) in [(&one, &other), (&other, &one)] {
+            let mut site = Site::new().await;
+            let task = json!({"id": "p", "type": "shell", "tags": ["b"], "privileged": true, "parameters": {"script": "true"}});
+            let guarded = ReleaseSpec { tasks: serde_json::from_value(json!([task])).unwrap(), ..release() };
+            site.write(make(50, "guarded", guarded)).await.unwrap();
+            site.write(runs(release_before)).await.unwrap();
+            if is_there {
+                site.write(add(1, "z")).await.unwrap();
+            }
+            let rights = Rights { role: PrincipalRole::Operator, within: None };
+            site.caller.who = Who { rights, ..Who::by_way("test") };
+            let (made, tried) = site.race(one, other).await;
+            let refusal = made.expect_err(what);
+            let says = "task p is privileged, and an admin alone places it on node n1; nothing was changed";
+            assert_eq!((refusal.kind, refusal.message.as_str()), (ErrorType::AuthForbidden, says), "{what}");
+            assert_eq!(tried, 1, "{what}: it decided once, and was refused when it decided again");
+        }
+    }
 }
 
 fn unassigned(tags: &[&str]) -> OwnedSet<TagName> {

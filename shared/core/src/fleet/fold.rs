@@ -245,7 +245,7 @@ impl GroupFold {
     }
 
     /// Whether nodes are placed by the same release, table and roles as under another fold, in the same cluster.
-    pub(super) fn places_like(&self, other: &Self) -> bool {
+    pub fn places_like(&self, other: &Self) -> bool {
         let release = |fold: &Self| fold.release.as_ref().map(|release| release.value.hash);
         self.cluster_id() == other.cluster_id()
             && release(self) == release(other)

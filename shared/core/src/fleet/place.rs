@@ -1,16 +1,17 @@
 //! A node's place: its effective tags, what it could be primary of, and the profile that follows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdSet;
+use uuid::Uuid;
 
 use super::{Candidates, Dirty, Fleet, GroupFold, NodeEntry, ProfileUse, Ranked};
-use crate::name::TagName;
-use crate::object::{ClusterId, GroupId, NodeId};
+use crate::name::{Name, TagName};
+use crate::object::{ClusterId, GroupId, Meta, NodeId, NodeSpec, Object, Timestamp};
 use crate::release::select::MASTER;
-use crate::release::{Place, Profile, ProfileHash};
-use crate::role::MatchNames;
+use crate::release::{CompiledRelease, Place, Profile, ProfileHash};
+use crate::role::{MatchNames, RoleTable, TagOrigin};
 
 impl Fleet {
     /// Places nodes again after something that decides their tags has changed.
@@ -110,6 +111,7 @@ impl Fleet {
             tags.keys().filter(|tag| self.holder(cluster, tag.as_str()) == Some(id)).cloned().collect();
         let place = Place {
             names: MatchNames::new(release.matching, table, &roles, tags.keys(), &held),
+            asserted: asserted_names(release, table, &roles, &tags, &held),
             roles: roles.into_iter().collect(),
             tags: tags.into_keys().collect(),
             primaries: held,
@@ -118,6 +120,13 @@ impl Fleet {
         let hash = place.hash(release);
         let known = self.profiles.get(&hash).map(|(profile, _)| Arc::clone(profile));
         Some(known.unwrap_or_else(|| Arc::new(Profile::new(release, place))))
+    }
+
+    /// What a host would be placed by that joined a group as a new node: by nothing of its own, and primary of nothing.
+    pub fn profile_of_joining(&self, group: GroupId) -> Option<Arc<Profile>> {
+        let spec = NodeSpec { nodegroup: Some(group), ..NodeSpec::default() };
+        let node = Object { meta: Meta::new(Uuid::nil(), None, Timestamp(0)), spec };
+        self.profile_for(&NodeEntry::bare(Arc::new(node)), self.fold(group).ok()?)
     }
 
     /// Writes a node's profile beside it, and keeps count of who has which.
@@ -188,6 +197,23 @@ impl Candidates {
         self.ready.remove(node);
         self.all.remove(&node.id).is_some()
     }
+}
+
+/// What selectors of privileged tasks are matched against; `None`: what all selectors are, or no task asks.
+fn asserted_names(
+    release: &CompiledRelease,
+    table: &RoleTable,
+    roles: &BTreeSet<Name>,
+    tags: &BTreeMap<TagName, TagOrigin>,
+    held: &[TagName],
+) -> Option<Box<MatchNames>> {
+    let is_asserted = |tag: &TagName| tags.get(tag).is_some_and(|origin| table.is_asserted(tag, origin));
+    if release.privileged.is_empty() || tags.keys().all(is_asserted) {
+        return None;
+    }
+    let held: Vec<TagName> = held.iter().filter(|tag| is_asserted(tag)).cloned().collect();
+    let asserted = tags.keys().filter(|tag| is_asserted(tag));
+    Some(Box::new(MatchNames::new(release.matching, table, roles, asserted, &held)))
 }
 
 /// The tags of a node that have a primary.

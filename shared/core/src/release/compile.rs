@@ -437,7 +437,10 @@ impl Compiler<'_> {
     }
 
     fn finish(mut self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
-        let stages = (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| task.task.is_stage()).map(|(ix, _)| ix).collect();
+        let those = |is: fn(&CompiledTask) -> bool| -> Box<[TaskIx]> {
+            (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| is(task)).map(|(ix, _)| ix).collect()
+        };
+        let (stages, privileged) = (those(|task| task.task.is_stage()), those(CompiledTask::is_privileged));
         self.findings.extend(idle::findings(&format!("release/{}", self.name), spec));
         self.findings.extend(not_run_yet(self.name, &spec.tasks));
         let named = spec.extensions.iter().flat_map(|one| &one.roles);
@@ -457,6 +460,7 @@ impl Compiler<'_> {
             matching: spec.matching,
             extensions,
             stages,
+            privileged,
             imports: spec.imports.clone(),
             all_imports: all_imports.collect(),
             findings: self.findings,

@@ -64,6 +64,8 @@ pub struct CompiledRelease {
     pub tasks: Box<[CompiledTask]>,
     /// The stages, in the order of their ids.
     pub stages: Box<[TaskIx]>,
+    /// The tasks that are privileged and run, in the order of their ids.
+    pub privileged: Box<[TaskIx]>,
     /// What it imports, directly.
     pub imports: Vec<ReleaseRef>,
     /// What it imports, directly or through another.
@@ -169,6 +171,11 @@ impl CompiledTask {
     /// Whether it is only a marker that never runs (`type: skipped`).
     pub(crate) fn is_skipped_type(&self) -> bool {
         self.task.kind == "skipped"
+    }
+
+    /// Whether it runs on hosts and is placed by an admin alone. A group and a stage run nowhere, and a skipped task never does.
+    fn is_privileged(&self) -> bool {
+        self.task.privileged && !self.task.is_group() && !self.task.is_stage() && !self.is_skipped_type()
     }
 
     /// The text of its own selector, for people.

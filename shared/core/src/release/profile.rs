@@ -28,6 +28,8 @@ pub struct ProfileHash(pub [u8; 32]);
 pub struct Place {
     /// What selectors are matched against.
     pub names: MatchNames,
+    /// What those of privileged tasks are matched against: the names that operators gave. `None`: they gave all, or no task asks.
+    pub asserted: Option<Box<MatchNames>>,
     /// The roles, plain and sorted.
     pub roles: Box<[Name]>,
     /// The effective tags, plain and sorted.
@@ -36,6 +38,13 @@ pub struct Place {
     pub primaries: Box<[TagName]>,
     /// Whether it is the controller's own host.
     pub is_master: bool,
+}
+
+/// What is known of nodes that selectors are matched against.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    names: &'a MatchNames,
+    is_master: bool,
 }
 
 /// The tasks of nodes that are alike.
@@ -59,6 +68,10 @@ pub struct Profile {
     pub waits: Box<[(u32, u32)]>,
     /// The barriers that `waits` names.
     pub barriers: Box<[Barrier]>,
+    /// The privileged tasks that fall to the nodes by what operators gave them, in the order of ids.
+    pub privileged: Box<[TaskIx]>,
+    /// Those that fall to the nodes otherwise alone, and so do not run; in the order of ids.
+    pub not_asserted: Box<[TaskIx]>,
     /// Everything that conditions and templates of its tasks read, sorted, each once.
     pub reads: Box<[Reference]>,
     /// Tasks of one node that wait for each other, by a pattern or a dependency on the same node.
@@ -115,6 +128,10 @@ impl Place {
         list(&mut self.roles.iter().map(Name::as_str));
         list(&mut self.tags.iter().map(TagName::as_str));
         list(&mut self.primaries.iter().map(TagName::as_str));
+        if let Some(asserted) = &self.asserted {
+            list(&mut asserted.role_names());
+            list(&mut asserted.tag_names());
+        }
         ProfileHash(sha256(&bytes))
     }
 
@@ -122,9 +139,9 @@ impl Place {
     pub(crate) fn is_meant(&self, matching: RoleMatching, target: &Target) -> bool {
         match target {
             Target::Same | Target::Stages => false,
-            Target::Everyone => self.has_name() && !self.is_master,
-            Target::Tags(selector) => self.matches_tags(selector),
-            Target::Roles(selector) => self.matches_roles(matching, selector),
+            Target::Everyone => self.known().has_name() && !self.is_master,
+            Target::Tags(selector) => self.known().matches_tags(selector),
+            Target::Roles(selector) => self.known().matches_roles(matching, selector),
         }
     }
 
@@ -133,21 +150,32 @@ impl Place {
         match source {
             Source::Stage => false,
             Source::Anywhere => true,
-            Source::Everyone => self.has_name() && !self.is_master,
-            Source::Tags(selector) => self.matches_tags(selector),
-            Source::Roles(selector) => self.matches_roles(matching, selector),
+            Source::Everyone => self.known().has_name() && !self.is_master,
+            Source::Tags(selector) => self.known().matches_tags(selector),
+            Source::Roles(selector) => self.known().matches_roles(matching, selector),
         }
     }
 
-    fn has_name(&self) -> bool {
+    fn known(&self) -> Known<'_> {
+        Known { names: &self.names, is_master: self.is_master }
+    }
+
+    /// What operators gave alone. `master` is a node's name, which a host may choose for itself where it joins.
+    fn asserted_alone(&self) -> Known<'_> {
+        Known { names: self.asserted.as_deref().unwrap_or(&self.names), is_master: false }
+    }
+}
+
+impl Known<'_> {
+    fn has_name(self) -> bool {
         !(self.names.roles.is_empty() && self.names.tags.is_empty())
     }
 
-    fn matches_tags(&self, selector: &NameSelector) -> bool {
+    fn matches_tags(self, selector: &NameSelector) -> bool {
         selector.matches(self.names.tag_names()) || (self.is_master && selector.means_master())
     }
 
-    fn matches_roles(&self, matching: RoleMatching, selector: &NameSelector) -> bool {
+    fn matches_roles(self, matching: RoleMatching, selector: &NameSelector) -> bool {
         let matched = match matching {
             RoleMatching::Own => selector.matches(self.names.role_names()),
             RoleMatching::Tags => selector.matches(self.names.tag_names()),
@@ -155,7 +183,8 @@ impl Place {
         matched || (self.is_master && selector.means_master())
     }
 
-    fn falls(&self, release: &CompiledRelease, task: &CompiledTask) -> bool {
+    /// Whether a task falls to the nodes, by its own selectors or by those of a group.
+    fn has(self, release: &CompiledRelease, task: &CompiledTask) -> bool {
         let by = |task: &CompiledTask| match &task.placement {
             Placement::Tags(selector) => self.matches_tags(selector),
             Placement::Roles(selector) => self.matches_roles(release.matching.roles, selector),
@@ -172,9 +201,12 @@ impl Profile {
         let placed: Vec<TaskIx> = (0..)
             .map(TaskIx)
             .zip(&release.tasks)
-            .filter(|(_, task)| place.falls(release, task))
+            .filter(|(_, task)| place.known().has(release, task))
             .map(|(ix, _)| ix)
             .collect();
+        let privileged = release.privileged.iter().copied().filter(|ix| placed.binary_search(ix).is_ok());
+        let (privileged, not_asserted): (Vec<_>, Vec<_>) =
+            privileged.partition(|ix| place.asserted_alone().has(release, release.task(*ix)));
         let of =
             |phase: Phase| placed.iter().copied().filter(|ix| release.task(*ix).phase() == phase).collect::<Vec<_>>();
         let apply = ordered(release, &place, of(Phase::Apply));
@@ -185,6 +217,8 @@ impl Profile {
         Self {
             hash: place.hash(release),
             release: Arc::clone(release),
+            privileged: privileged.into(),
+            not_asserted: not_asserted.into(),
             reads: reads(release, &placed),
             place,
             tasks: apply.tasks.into(),
@@ -207,6 +241,19 @@ impl Profile {
     /// Whether the task falls to the nodes, in phase `apply`.
     pub fn has(&self, ix: TaskIx) -> bool {
         self.tasks.contains(&ix)
+    }
+
+    /// The ids of the privileged tasks that fall to its nodes and not to those of another profile. One of the same id that is defined
+    /// otherwise is another task.
+    pub fn privileged_beyond(&self, other: Option<&Self>) -> Vec<&str> {
+        let known: BTreeSet<&[u8; 32]> =
+            other.into_iter().flat_map(Self::privileged_tasks).map(|task| &task.definition).collect();
+        let new = self.privileged_tasks().filter(|task| !known.contains(&task.definition));
+        new.map(|task| task.task.id.as_str()).collect()
+    }
+
+    fn privileged_tasks(&self) -> impl Iterator<Item = &CompiledTask> {
+        self.privileged.iter().map(|ix| self.release.task(*ix))
     }
 
     /// Whether one of its tasks waits for itself on other nodes of the same profile: with one node nobody waits, and each further

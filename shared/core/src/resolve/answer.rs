@@ -84,6 +84,12 @@ pub enum LeftOut {
     /// It is only a marker (`type: skipped`).
     #[display("type is skipped")]
     Marker,
+    /// It is privileged, and falls to the node by something else than what operators gave it.
+    #[display(
+        "it is privileged, and no role or tag that an operator gave the node places it: what an extension adds does not count, \
+         nor does the name master"
+    )]
+    NotAsserted,
     /// Its inputs are larger than may be sent.
     #[display("{reason}")]
     TooLarge {
@@ -104,7 +110,7 @@ impl LeftOut {
             | Self::Failed { reason: text }
             | Self::Undecided { reason: text }
             | Self::TooLarge { reason: text } => text.len(),
-            Self::Marker => 0,
+            Self::NotAsserted | Self::Marker => 0,
         }
     }
 }

@@ -240,6 +240,9 @@ impl Base {
         if task.is_skipped_type() {
             return Some(LeftOut::Marker);
         }
+        if self.profile.not_asserted.binary_search(&reads.ix).is_ok() {
+            return Some(LeftOut::NotAsserted);
+        }
         let condition = task.condition.as_ref()?;
         let most = if reads.scope == Scope::Each { self.steps } else { MAX_STEPS };
         let key = (task.definition, sha256(condition_text(reads, values, most).as_bytes()));
@@ -332,6 +335,10 @@ impl TaskSetBuilder {
                 self.findings.push(Finding::of(rule::CONDITION_FAILED, object, message));
             }
             LeftOut::TooLarge { .. } => self.findings.push(Finding::of(rule::INPUTS_SIZE, object, why.to_string())),
+            LeftOut::NotAsserted => {
+                let advice = "assign the tag by hand, or let the role declare it";
+                self.findings.push(Finding::of(rule::TASK_NOT_ASSERTED, object, format!("{why}; {advice}")));
+            }
             LeftOut::False { .. } | LeftOut::Marker => {}
         }
         self.left_out.push((ix, why));

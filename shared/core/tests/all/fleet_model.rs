@@ -493,7 +493,6 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
             "release/site@1 task conf disruptive",
             "release/site@1 task conf max_nodes",
             "release/site@1 task conf on_unassign",
-            "release/site@1 task conf privileged",
             "release/site@1 task conf tasks",
             "release/site@1 task file on_interrupt",
             "release/site@1 task file parameters.timeout",

@@ -1,0 +1,120 @@
+//! Privileged tasks: which names place one. What operators gave does; what an extension adds and what a host calls itself do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_core::finding::Severity;
+use stemma_core::fleet::Change;
+use stemma_core::name::{Name, TagName};
+use stemma_core::object::DecidedTags;
+use stemma_core::ownership::{Manager, OwnedSet, Said};
+
+use crate::made::{Made, site};
+
+const WHY: &str = "it is privileged, and no role or tag that an operator gave the node places it: what an extension adds does not \
+                   count, nor does the name master";
+
+fn tag(name: &str) -> TagName {
+    TagName::new(name).expect("a tag")
+}
+
+/// The site with a tag `spare` that no role declares, whose role `web` is decided by an extension.
+fn decided_site(tasks: &Value) -> Made {
+    let mut documents = site(&json!({}), tasks);
+    documents[1]["tags"]["spare"] = json!({"has_primary": true});
+    documents[1]["extensions"] = json!([{"roles": ["web"], "use": "rack"}]);
+    Made::of(&documents)
+}
+
+/// Lets the extension give web-1 these tags for its role, with one assigned by hand if there is one.
+fn give(made: &mut Made, tags: &[&str], by_hand: Option<&str>) {
+    let mut web = (**made.node("web-1")).clone();
+    let tags = tags.iter().map(|name| tag(name)).collect();
+    let decided = DecidedTags { extension: "rack".to_owned(), cluster: made.cluster(), tags, question: String::new() };
+    web.spec.tags.decided.insert(Name::new("web").expect("a role"), decided);
+    let said = by_hand.iter().map(|name| (tag(name), Some(Said::Value(())))).collect();
+    web.spec.tags.assigned = OwnedSet::default().patch(&Manager::new("test").expect("a manager"), &said);
+    made.fleet.apply(Change::Node(Arc::new(web)));
+}
+
+/// The tasks that run on a node, and those that fall to it and do not, each with the reason.
+fn of(made: &Made, node: &str) -> (BTreeSet<String>, BTreeMap<String, String>) {
+    let plain = made.plain(node);
+    (plain.tasks.into_iter().collect(), plain.skipped)
+}
+
+fn ids(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+#[test]
+fn x04_a_privileged_task_that_an_extension_alone_places_is_left_out_and_said() {
+    let task = |id: &str, more: Value| {
+        let mut task = json!({"id": id, "type": "puppet", "privileged": true});
+        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        task
+    };
+    let mut made = decided_site(&json!([
+        task("by-tag", json!({"tags": ["spare"]})),
+        task("by-pattern", json!({"tags": ["/spa/"]})),
+        task("by-primary", json!({"tags": ["primary-spare"]})),
+        task("by-group", json!({})),
+        {"id": "all", "type": "group", "tags": ["spare"], "tasks": ["by-group"]},
+        task("declared", json!({"tags": ["nginx"]})),
+        task("either", json!({"tags": ["spare", "nginx"]})),
+        task("role", json!({"roles": ["web"]})),
+        {"id": "plain", "type": "puppet", "tags": ["spare"]},
+    ]));
+    let asserted = ["declared", "either", "role"];
+    let by_extension = ["by-group", "by-pattern", "by-primary", "by-tag"];
+    assert_eq!(of(&made, "web-1"), (ids(&asserted), BTreeMap::new()));
+
+    give(&mut made, &["nginx", "spare"], None);
+    let left_out: BTreeMap<_, _> = by_extension.map(|id| (id.to_owned(), WHY.to_owned())).into();
+    assert_eq!(of(&made, "web-1"), (ids(&[&asserted[..], &["plain"]].concat()), left_out));
+    let findings = made.answer("web-1").findings();
+    let found: Vec<_> = findings.iter().filter(|one| one.code == "task.not_asserted").collect();
+    let objects: Vec<_> = found.iter().map(|one| one.object.as_str()).collect();
+    assert_eq!(objects, by_extension.map(|id| format!("node/web-1 task/{id}")));
+    for one in found {
+        let sentence = format!("{WHY}; assign the tag by hand, or let the role declare it");
+        assert_eq!((one.severity, one.message.as_str()), (Severity::Warning, sentence.as_str()));
+    }
+
+    give(&mut made, &["nginx", "spare"], Some("spare"));
+    let all = [&asserted[..], &by_extension, &["plain"]].concat();
+    assert_eq!(of(&made, "web-1"), (ids(&all), BTreeMap::new()), "an operator gave the tag too");
+
+    give(&mut made, &[], None);
+    assert_eq!(of(&made, "web-1"), (ids(&["role"]), BTreeMap::new()), "an extension may take away");
+}
+
+#[test]
+fn x04_a_privileged_task_is_not_placed_by_what_a_host_calls_itself() {
+    let mut documents = site(
+        &json!({}),
+        &json!([
+            {"id": "keys", "type": "puppet", "roles": ["master"], "privileged": true},
+            {"id": "plain", "type": "puppet", "roles": ["master"]},
+            {"id": "web", "type": "puppet", "tags": ["master", "nginx"], "privileged": true},
+        ]),
+    );
+    documents.push(json!({"kind": "Node", "name": "master", "nodegroup": "prod/webs"}));
+    let made = Made::of(&documents);
+    let left_out = BTreeMap::from([("keys".to_owned(), WHY.to_owned())]);
+    assert_eq!(of(&made, "master"), (ids(&["plain", "web"]), left_out));
+}
+
+/// Nodes are told apart by who gave their tags only where a task asks for that: else a fleet would have more profiles than it needs.
+#[test]
+fn x04_who_gave_a_tag_counts_only_where_a_task_is_privileged() {
+    for privileged in [false, true] {
+        let task = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": privileged});
+        let mut made = decided_site(&json!([task]));
+        give(&mut made, &["nginx", "spare"], None);
+        let profile = made.fleet.profile(made.node("web-1").id()).expect("it is placed");
+        assert_eq!(profile.place.asserted.is_some(), privileged);
+        assert_eq!(of(&made, "web-1").0, ids(&["keys"]));
+    }
+}
