@@ -6,4 +6,5 @@ mod bound;
 mod known;
 mod matrix;
 mod people;
+mod stored;
 mod underway;
