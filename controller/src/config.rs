@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use stemma_core::field::{Form, Help, Part};
+use stemma_core::retention::{AuditKeep, HistoryKeep, MAX_DAYS, MAX_MEBIBYTES, MAX_REVISIONS};
 use stemma_wire::config;
 
 use crate::age::{BadRecipient, Recipient};
@@ -48,6 +49,16 @@ pub enum ConfigError {
     /// An extension.
     #[error(transparent)]
     Extension(#[from] BadExtension),
+    /// How much is kept.
+    #[error("{field} = {value}: write a whole number from 1 to {most}")]
+    Keep {
+        /// Which field.
+        field: &'static str,
+        /// What was given.
+        value: u64,
+        /// The largest that is taken.
+        most: u64,
+    },
     /// A listener that the service manager has bound is told to be elsewhere.
     #[error(
         "{field} {value:?}: the service manager has bound this listener already, at {bound}; take {field} out of the configuration, and give \
@@ -121,6 +132,10 @@ pub struct Config {
     pub backup_recipients: Vec<Recipient>,
     /// Programs that decide tags.
     pub extensions: Vec<Declared>,
+    /// How much of the history of objects is kept.
+    pub history_keep: HistoryKeep,
+    /// How much of the audit is kept.
+    pub audit_keep: AuditKeep,
 }
 
 /// The file, as it is written.
@@ -138,6 +153,10 @@ struct Written {
     backup_recipients: Vec<String>,
     #[serde(default)]
     extension: Vec<WrittenExtension>,
+    #[serde(default)]
+    history_keep: HistoryKeep,
+    #[serde(default)]
+    audit_keep: AuditKeep,
 }
 
 /// The fields of the file, for its manual page.
@@ -201,6 +220,49 @@ pub const FIELDS: &[Part] = &[
             "[{name = \"placement\", unit = true}]",
         ),
     ),
+    Part::new(
+        "history_keep",
+        Form::Object(HISTORY_KEEP),
+        Help::new(
+            "90 days, 100 revisions, 1024 mebibytes",
+            "How much of what objects were is kept. What a living object is stays, whatever it takes.",
+            "{days = 30, mebibytes = 512}",
+        ),
+    ),
+    Part::new(
+        "audit_keep",
+        Form::Object(AUDIT_KEEP),
+        Help::new("400 days, 1024 mebibytes", "How much of the audit is kept.", "{days = 1000, mebibytes = 4096}"),
+    ),
+];
+
+/// The fields of `history_keep`.
+const HISTORY_KEEP: &[Part] = &[
+    Part::new(
+        "days",
+        Form::Count,
+        Help::new("90", "For how long it is kept what an object was, from when it became something else.", "30"),
+    ),
+    Part::new("revisions", Form::Count, Help::new("100", "How many revisions of one object are kept.", "20")),
+    Part::new(
+        "mebibytes",
+        Form::Count,
+        Help::new("1024", "How much all together take; beyond it those go first that were replaced first.", "512"),
+    ),
+];
+
+/// The fields of `audit_keep`.
+const AUDIT_KEEP: &[Part] = &[
+    Part::new(
+        "days",
+        Form::Count,
+        Help::new("400", "For how long an entry is kept; one of a refusal for 90 days at most.", "1000"),
+    ),
+    Part::new(
+        "mebibytes",
+        Form::Count,
+        Help::new("1024", "How much all entries together take; beyond it the oldest go first.", "4096"),
+    ),
 ];
 
 /// Where operators are served unless said otherwise.
@@ -239,7 +301,10 @@ impl Config {
             extra_standard_traits: written.extra_standard_traits,
             backup_recipients: recipients(&written.backup_recipients)?,
             extensions: WrittenExtension::read(written.extension)?,
+            history_keep: written.history_keep,
+            audit_keep: written.audit_keep,
         };
+        check_keep(&config.history_keep, &config.audit_keep)?;
         let is_plain = matches!(config.admin, AdminListen::Plain(_));
         if is_plain && run.config.is_some() {
             return Err(ConfigError::PlainBesideFile { admin });
@@ -292,6 +357,19 @@ impl fmt::Display for Url {
         };
         write!(f, "{}://{}", self.scheme, SocketAddr::new(ip, self.address.port()))
     }
+}
+
+/// Refuses what keeps nothing, or for ever.
+fn check_keep(history: &HistoryKeep, audit: &AuditKeep) -> Result<(), ConfigError> {
+    let fields = [
+        ("history_keep.days", history.days, MAX_DAYS),
+        ("history_keep.revisions", history.revisions, MAX_REVISIONS),
+        ("history_keep.mebibytes", history.mebibytes, MAX_MEBIBYTES),
+        ("audit_keep.days", audit.days, MAX_DAYS),
+        ("audit_keep.mebibytes", audit.mebibytes, MAX_MEBIBYTES),
+    ];
+    let wrong = fields.into_iter().find(|(_, value, most)| !(1..=*most).contains(value));
+    wrong.map_or(Ok(()), |(field, value, most)| Err(ConfigError::Keep { field, value, most }))
 }
 
 /// Where a socket is that was handed over; it cannot be said to be elsewhere as well.
@@ -406,10 +484,26 @@ mod tests {
                 "data_dir = 'x'\nbackup_recipients = ['AGE-SECRET-KEY-190CQVWUPCWHXR6RUCTJCG2VVDCJQZHXH6R2H2SZ90UM3S9433QFSRU8HAX']",
                 "backup_recipients[0]: this is a secret key: give its public half",
             ),
+            (
+                "data_dir = 'x'\nhistory_keep = {days = 0}",
+                "history_keep.days = 0: write a whole number from 1 to 36500",
+            ),
+            (
+                "data_dir = 'x'\naudit_keep = {mebibytes = 1048577}",
+                "audit_keep.mebibytes = 1048577: write a whole number from 1 to 1048576",
+            ),
+            ("data_dir = 'x'\naudit_keep = {revisions = 7}", "unknown field `revisions`, expected `days` or `mebibytes`"),
         ] {
             let error = load(file, args::Run::default()).unwrap_err().to_string();
             assert!(error.contains(sentence), "{file:?}: {error}");
         }
+    }
+
+    #[test]
+    fn x03_what_is_not_said_of_what_is_kept_has_its_default() {
+        let config = load("data_dir = 'x'\nhistory_keep = {days = 30}", args::Run::default()).unwrap();
+        assert_eq!(config.history_keep, HistoryKeep { days: 30, revisions: 100, mebibytes: 1024 });
+        assert_eq!(config.audit_keep, AuditKeep { days: 400, mebibytes: 1024 });
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! only; a second counter beside it would one day differ.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use prometheus_client::collector::Collector;
@@ -21,7 +22,12 @@ use uuid::Uuid;
 
 use crate::cache::{Cache, Model};
 use crate::desired::DesiredTable;
+use crate::records::key;
 use crate::store::Store;
+
+/// What of the store is measured: the label `of`, and the prefix of its keys.
+const MEASURED: [(&str, &str); 4] =
+    [("objects", key::OBJECTS), ("history", key::HISTORY), ("audit", key::AUDIT), ("requests", key::REQUESTS)];
 
 /// What is counted here, since the start of the process.
 #[derive(Clone, Debug, Default)]
@@ -57,9 +63,9 @@ struct Listeners {
 }
 
 impl Metrics {
-    /// The metrics of a controller over these parts.
+    /// The metrics of a controller over these parts: the store with its file, and what else is counted.
     pub fn new(
-        store: Arc<dyn Store>,
+        (store, file): (Arc<dyn Store>, PathBuf),
         rejected: Arc<Rejected>,
         desired: Arc<DesiredTable>,
         cache: Arc<Cache>,
@@ -87,6 +93,7 @@ impl Metrics {
         }
         let parts = Parts {
             store,
+            file,
             rejected,
             desired: Arc::clone(&desired),
             listeners: Arc::clone(&listeners),
@@ -124,6 +131,7 @@ impl Metrics {
 /// What is read where it is counted.
 struct Parts {
     store: Arc<dyn Store>,
+    file: PathBuf,
     rejected: Arc<Rejected>,
     desired: Arc<DesiredTable>,
     listeners: Arc<Listeners>,
@@ -136,6 +144,23 @@ impl Parts {
     fn backup_age(&self) -> Option<u64> {
         let made = self.cache.model().last_backup.as_ref()?.record.at.0 / 1000;
         Some(self.clock.unix_seconds().saturating_sub(made))
+    }
+
+    /// What the store takes. What is not known yet is left out.
+    fn encode_sizes(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let gauge = |bytes: u64| ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
+        if let Ok(file) = std::fs::metadata(&self.file) {
+            let (name, help) = ("stemma_store_file_bytes", "The size of the store's file, which does not shrink");
+            gauge(file.len()).encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        }
+        let (name, help) = ("stemma_store_bytes", "What keys and values in the store take, by what they are");
+        let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (of, prefix) in MEASURED {
+            if let Some(bytes) = self.store.stats().bytes_below(prefix) {
+                gauge(bytes).encode(family.encode_family(&[("of", of)])?)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -160,6 +185,7 @@ impl Collector for Parts {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
+        self.encode_sizes(&mut to)?;
         let mut family =
             to.encode_descriptor("stemma_rejected", "What was refused, by reason", None, MetricType::Counter)?;
         for (reason, count) in self.rejected.counts() {

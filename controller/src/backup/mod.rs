@@ -28,8 +28,8 @@ use crate::records::fleet::FleetRecord;
 use crate::store::{Identity, KeyRange, PROGRAM, Query, Snapshot};
 use format::Encoder;
 
-/// How many entries are read at once. Each has up to some megabytes.
-const PAGE: usize = 16;
+/// How many bytes of entries are read at once. One of some megabytes is read alone.
+const PAGE_BYTES: usize = 64 * 1024;
 
 /// The issuers' keys that a backup lacks, since the service manager keeps them for the controller (systemd.exec(5), Credentials).
 struct MissingKeys(Vec<&'static str>);
@@ -115,7 +115,7 @@ impl Iterator for Pieces {
 
 impl Pieces {
     fn entries(&self, mut encoder: Encoder, range: KeyRange) -> (Result<Bytes, BoxError>, Stage) {
-        let query = Query::range(range.clone()).limit(PAGE);
+        let query = Query::range(range.clone()).bytes(PAGE_BYTES);
         let page = match Handle::current().block_on(self.snapshot.list(&query)) {
             Ok(page) => page,
             Err(error) => return (Err(error.into()), Stage::Over),

@@ -81,6 +81,13 @@ impl From<Option<Uuid>> for Whose {
     }
 }
 
+/// When an entry of either kind was written: all that is read of it where nothing else is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct EntryTime {
+    /// When.
+    pub at: Timestamp,
+}
+
 /// What became of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

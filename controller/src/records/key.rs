@@ -162,6 +162,24 @@ pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     Some((kind, uuid.parse().ok()?))
 }
 
+/// What of a key under [`HISTORY`] names the object, and the revision that it ends in.
+pub fn read_image(key: &[u8]) -> Option<(&[u8], u64)> {
+    let (object, revision) = key.strip_prefix(HISTORY.as_bytes())?.split_last_chunk::<8>()?;
+    Some((object, u64::from_be_bytes(*revision)))
+}
+
+/// A key under [`HISTORY`], of what [`read_image`] gives.
+pub fn image(object: &[u8], revision: u64) -> Vec<u8> {
+    [HISTORY.as_bytes(), object, &revision.to_be_bytes()].concat()
+}
+
+/// Whose request the record at a key under [`REQUESTS`] is of.
+pub fn read_request(key: &[u8]) -> Option<&[u8]> {
+    let rest = key.strip_prefix(REQUESTS.as_bytes())?;
+    let slash = rest.iter().rposition(|byte| *byte == b'/')?;
+    Some(&rest[..slash])
+}
+
 /// A key of a mark.
 pub fn read_mark(key: &[u8]) -> Option<&str> {
     let key = std::str::from_utf8(key).ok()?;
@@ -201,6 +219,13 @@ mod tests {
         assert_eq!(read_profile(profile(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert_eq!(read_profile(b"profile/a5"), None);
         assert_eq!(read_node(SEEN, b"seen/\xff"), None);
+        // A revision may hold a slash.
+        let at = [history(Kind::Node, uuid).as_bytes(), &Revision::new(0x2f2f).to_key()].concat();
+        let (object, revision) = read_image(&at).unwrap();
+        assert_eq!((object, revision), (format!("node/{uuid}/").as_bytes(), 0x2f2f));
+        assert_eq!(image(object, revision), at);
+        assert_eq!(read_image(b"history/node"), None);
+        assert_eq!(read_request(request("node/a", uuid).as_bytes()), Some(&b"node/a"[..]));
     }
 
     #[test]

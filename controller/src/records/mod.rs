@@ -6,6 +6,7 @@ pub mod audit;
 pub mod codec;
 pub mod enrolled;
 pub mod fleet;
+pub mod history;
 pub mod key;
 pub mod reported;
 pub mod request;

@@ -7,6 +7,8 @@ use uuid::Uuid;
 
 /// For how long a record of a request is kept.
 pub const REQUEST_KEPT_MS: u64 = 24 * 3600 * 1000;
+/// How many bytes all records of requests may take.
+pub const REQUESTS_BYTES: u64 = 64 << 20;
 
 /// The record of a request: kept 24 hours, answers `/v1/requests/{id}` and the same request sent again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use super::{ApiError, Registry, damaged, store_error};
 
 /// How many entries one request looks at: one whose filter few entries meet goes on where it stopped.
 const MOST_LOOKED_AT: usize = 20_000;
-/// How many are read at once, at first and at most: more the smaller they are.
+/// How many are read at once, at first and at most.
 const CHUNKS: (usize, usize) = (16, 1_000);
 /// The entries of a page have at most so many bytes together as they are stored, where it is more than one, and so many are read at
 /// once: the entry of a write that reached much is as large as what it reached.
@@ -41,7 +41,8 @@ impl Registry {
     /// What the store says; an entry that cannot be read.
     pub async fn audit(&self, page: AuditPage, keeps: impl Fn(&AuditRecord) -> bool) -> Result<Audited, ApiError> {
         let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
-        let mut query = Query { range: KeyRange::prefix(key::AUDIT), limit: None, order: page.order };
+        let (range, order) = (KeyRange::prefix(key::AUDIT), page.order);
+        let mut query = Query { range, limit: None, bytes: Some(MOST_BYTES), order };
         let mut audited = Audited { entries: Vec::new(), next: page.marker };
         let (mut looked_at, mut chunk, mut bytes) = (0, CHUNKS.0, 0);
         while looked_at < MOST_LOOKED_AT {
@@ -51,8 +52,7 @@ impl Registry {
             }
             let list = snapshot.list(&query).await.map_err(|e| store_error(&e))?;
             looked_at += list.entries.len();
-            let read: usize = list.entries.iter().map(|entry| entry.value.len()).sum();
-            chunk = (chunk * MOST_BYTES / read.max(1)).clamp(1, chunk * 2).min(CHUNKS.1);
+            chunk = (chunk * 2).min(CHUNKS.1);
             for entry in list.entries {
                 let record: AuditRecord = codec::decode(&entry.value).map_err(|e| damaged(&e))?;
                 let is_kept = keeps(&record);

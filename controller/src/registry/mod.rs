@@ -16,7 +16,9 @@ mod extensions;
 pub mod intake;
 pub mod maps;
 pub mod names;
+mod rate;
 pub mod refusals;
+pub mod retention;
 mod who;
 pub mod work;
 
@@ -28,7 +30,7 @@ use bytes::Bytes;
 use stemma_core::extension::Question;
 use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
-use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::error::{ApiError, ErrorType, quote};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
@@ -40,6 +42,8 @@ pub use draft::Draft;
 use extensions::Answered;
 pub use extensions::{Ask, NoExtensions};
 pub(crate) use extensions::{failed, undeclared};
+use rate::BytePace;
+pub use rate::ByteRate;
 pub use who::{Shown, Who, holder_of, rights};
 
 use crate::cache::Cache;
@@ -54,6 +58,9 @@ const MOST_ATTEMPTS: usize = 16;
 const MOST_ASKED: usize = 4;
 /// How long it may take before it gives up: less than a client waits for an answer.
 const MOST_WAITING: Duration = Duration::from_secs(20);
+
+/// Admins of the fleet store so many times as much as others at once and in each second.
+const TIMES_FOR_FLEET_ADMINS: u64 = 4;
 
 /// What a write decided: the commit, and what is answered when it is durable.
 #[derive(Debug)]
@@ -123,12 +130,21 @@ pub struct Registry {
     clock: Arc<dyn Clock>,
     contended: Contended,
     extensions: Arc<dyn Ask>,
+    /// What principals have stored lately, by their names.
+    pace: BytePace<String>,
 }
 
 impl Registry {
     /// A registry over a store and the cache that follows it.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, cache, clock, contended: Contended::default(), extensions: Arc::new(NoExtensions) }
+        let pace = BytePace::new(ByteRate::OF_WRITES);
+        Self { store, cache, clock, contended: Contended::default(), extensions: Arc::new(NoExtensions), pace }
+    }
+
+    /// The same where each principal stores at this rate.
+    #[must_use]
+    pub fn pacing(self, rate: ByteRate) -> Self {
+        Self { pace: BytePace::new(rate), ..self }
     }
 
     /// The same with extensions that decide tags.
@@ -157,7 +173,7 @@ impl Registry {
     /// that was made before (by its mark) is not made again, and answers what it answered.
     ///
     /// # Errors
-    /// What the decision refused; that the mark was used for another request; what the store says.
+    /// What the decision refused; that the mark was used for another request; that who asks stored too much for now; what the store says.
     pub async fn write<F>(&self, caller: &Caller, decide: F) -> Result<Answer, ApiError>
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
@@ -187,6 +203,9 @@ impl Registry {
                     Earlier::Unmade(precondition) => Some(precondition),
                 },
             };
+            if !caller.dry_run {
+                self.check_pace(&caller.who)?;
+            }
             match self.attempt(caller, unmade, &decide, (&entries, &answered)).await {
                 Ok(made) => return Ok(made),
                 Err(Failed::Refused(refusal)) => return Err(*refusal),
@@ -230,8 +249,10 @@ impl Registry {
         if !met.is_subset(queued) {
             return Err(Failed::Contended(met, revision));
         }
+        let bytes = transaction.size_bytes() as u64;
         match self.store.commit(transaction).await {
             Ok(revision) => {
+                self.note_stored(&caller.who, bytes);
                 self.cache.reached(revision).await;
                 Ok((decided.decision.answer.at(revision.get()), revision))
             }
@@ -239,6 +260,27 @@ impl Registry {
                 Err(Failed::Contended(BTreeSet::from([unmet.precondition.key().clone()]), unmet.at))
             }
             Err(error) => Err(store_error(&error).into()),
+        }
+    }
+
+    /// Refuses a write of who has stored as much as they may for now. Whoever comes in by the socket of root, and the controller itself,
+    /// stores what there is.
+    fn check_pace(&self, who: &Who) -> Result<(), ApiError> {
+        let wait = if who.shown == Shown::Way { None } else { self.pace.wait(&who.name, Instant::now()) };
+        let Some(wait) = wait else { return Ok(()) };
+        let seconds = u32::try_from(wait.as_secs().saturating_add(1)).unwrap_or(u32::MAX);
+        let message = format!(
+            "{} stored more in a short time than one principal may; nothing was changed, try again in {seconds} s",
+            quote(&who.name)
+        );
+        Err(ApiError::new(ErrorType::ServerBusy, message).retry_after(seconds))
+    }
+
+    /// Notes what a write of somebody took in the store.
+    fn note_stored(&self, who: &Who, bytes: u64) {
+        let times = if who.is_fleet_admin() { TIMES_FOR_FLEET_ADMINS } else { 1 };
+        if who.shown != Shown::Way {
+            self.pace.spend(who.name.clone(), bytes / times, Instant::now());
         }
     }
 

@@ -35,10 +35,10 @@ use crate::init::{Layout, write_context};
 use crate::metrics::{Counters, Metrics};
 use crate::reconcile::Reconciler;
 use crate::records::fleet::FleetRecord;
-use crate::registry::Registry;
 use crate::registry::intake::HostIntake;
-use crate::registry::{holder_of, refusals};
-use crate::store::{OpenError, RedbOptions, RedbStore, Revision, Store};
+use crate::registry::retention::Kept;
+use crate::registry::{ByteRate, Registry, holder_of, refusals};
+use crate::store::{OpenError, RedbOptions, RedbStore, Snapshot, Store};
 
 /// How long it is waited for another controller to let go of the store, as an agent does for its state.
 const STORE_HELD: Duration = Duration::from_secs(3);
@@ -62,6 +62,8 @@ pub struct Options {
     pub wire: WireVersion,
     /// The bounds of the store.
     pub store: RedbOptions,
+    /// How much each principal may write.
+    pub writes: ByteRate,
 }
 
 /// Who decides what nodes are told.
@@ -93,6 +95,7 @@ impl Default for Options {
             publishing: Publishing::default(),
             wire: WireVersion::CURRENT,
             store: RedbOptions::default(),
+            writes: ByteRate::OF_WRITES,
         }
     }
 }
@@ -134,8 +137,8 @@ pub async fn start_on(config: Config, options: Options, handed: Handed) -> Resul
     };
     let sides = Arc::new(keys.sides()?);
     let admin = bind("admin_listen", config.admin.address(), handed.admin).await?;
-    let (parts, from) = build(layout, Arc::new(store), authority, &keys, &traits, (&config, &options)).await?;
-    let serving = Serving { config, options, traits, parts, sides, keys, from };
+    let (parts, opened) = build(layout, Arc::new(store), authority, &keys, &traits, (&config, &options)).await?;
+    let serving = Serving { config, options, traits, parts, sides, keys, opened };
     serving.begin(admin, handed.agents, handed.root).await
 }
 
@@ -205,11 +208,14 @@ async fn build(
     keys: &Keys,
     traits: &TraitNames,
     (config, options): (&Config, &Options),
-) -> Result<(Arc<Parts>, Revision), StartError> {
+) -> Result<(Arc<Parts>, Box<dyn Snapshot>), StartError> {
     let clock = Arc::clone(&options.clock);
-    let (identities, from) = identities(store.as_ref()).await?;
+    // Before anything is written: what stands in the store is counted in it later.
+    let opened = store.snapshot().await?;
+    let identities = Arc::new(Identities::default());
+    load_identities(opened.as_ref(), &identities).await?;
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
-    let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock));
+    let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock)).pacing(options.writes);
     let registry = Arc::new(registry.asking(Arc::new(Extensions::new(config.extensions.clone()))));
     let first = EpochLine::first(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
     let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());
@@ -219,7 +225,9 @@ async fn build(
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
-    let metrics = Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), cache, counters, Arc::clone(&clock));
+    let stored = (store, layout.store());
+    let (refused, published) = (Arc::clone(&rejected), Arc::clone(&desired));
+    let metrics = Metrics::new(stored, refused, published, cache, counters, Arc::clone(&clock));
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
@@ -235,7 +243,7 @@ async fn build(
         rejected,
         clock,
     };
-    Ok((Arc::new(parts), from))
+    Ok((Arc::new(parts), opened))
 }
 
 fn enrolment(
@@ -256,14 +264,6 @@ fn enrolment(
     )
 }
 
-/// The agents that a store knows, as of which revision.
-async fn identities(store: &dyn Store) -> Result<(Arc<Identities>, Revision), StartError> {
-    let identities = Arc::new(Identities::default());
-    let snapshot = store.snapshot().await?;
-    load_identities(snapshot.as_ref(), &identities).await?;
-    Ok((identities, snapshot.revision()))
-}
-
 /// What is needed to begin serving.
 struct Serving {
     config: Config,
@@ -272,7 +272,8 @@ struct Serving {
     parts: Arc<Parts>,
     sides: Arc<Sides>,
     keys: Keys,
-    from: Revision,
+    /// The store as it was opened.
+    opened: Box<dyn Snapshot>,
 }
 
 impl Serving {
@@ -282,7 +283,7 @@ impl Serving {
         agents_socket: Option<TcpListener>,
         root_socket: Option<UnixListener>,
     ) -> Result<Controller, StartError> {
-        let Self { config, options, traits, parts, sides, keys, from } = self;
+        let Self { config, options, traits, parts, sides, keys, opened } = self;
         let (stop, stopped) = watch::channel(false);
         let agents_server = AgentsThread {
             address: config.agents,
@@ -306,7 +307,8 @@ impl Serving {
         let streams = api.streams.clone();
         let by_root = admin::socket(&parts, &api, root_socket, options.admin_limits, until(stopped.clone()));
         let admin_task = tokio::spawn(server.run(crate::api::handler(Arc::clone(&api)), until(stopped.clone())));
-        let mut tasks = Tasks::begin(&parts, keys, sides, from);
+        let kept = Kept { history: config.history_keep, audit: config.audit_keep };
+        let mut tasks = Tasks::begin(&parts, keys, sides, (opened, kept));
         tell_of_refusals(&parts, &mut tasks);
         tasks.spawn(agents_ended.wait());
         tasks.spawn(admin::cut_revoked(api, admin_connections));

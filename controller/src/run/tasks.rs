@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime};
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Parts;
 use super::keys::{Keys, Sides};
 use crate::enrol::{decode, forget};
 use crate::records::enrolled as record;
-use crate::store::{EventKind, Health, Query, Revision, Store, StoreError, WatchError};
+use crate::registry::retention::{Keeper, Kept};
+use crate::store::{EventKind, Health, Query, Revision, Snapshot, Store, StoreError, WatchError};
 
 /// How often the age of our own certificates is checked. After a clock that was ahead has been corrected, nobody accepts such a certificate
 /// until it is replaced.
@@ -33,6 +34,8 @@ const FORGET: Duration = Duration::from_hours(1);
 const GATHER_AHEAD: Duration = Duration::from_secs(5);
 /// How long it is not said again.
 const TELL_AHEAD: Duration = Duration::from_mins(1);
+/// How often it is looked whether history, audit and records of requests take more than they may.
+const LOOK_AT_KEPT: Duration = Duration::from_mins(1);
 /// How often it is looked whether the store still takes writes.
 const LOOK_AT_STORE: Duration = Duration::from_secs(1);
 /// How long a controller whose store does not still answers: `/readyz` and every refused write say why meanwhile.
@@ -42,9 +45,15 @@ const READ_ONLY: Duration = Duration::from_secs(5);
 pub(super) struct Tasks(JoinSet<String>);
 
 impl Tasks {
-    /// Begins them.
-    pub(super) fn begin(parts: &Arc<Parts>, keys: Keys, sides: Arc<Sides>, from: Revision) -> Self {
+    /// Begins them. `opened` is the store as it was opened.
+    pub(super) fn begin(
+        parts: &Arc<Parts>,
+        keys: Keys,
+        sides: Arc<Sides>,
+        (opened, kept): (Box<dyn Snapshot>, Kept),
+    ) -> Self {
         let mut tasks = Self(JoinSet::new());
+        let from = opened.revision();
         let these = Arc::clone(parts);
         tasks.spawn(async move {
             let followed = these.registry.cache().follow(these.registry.store().as_ref()).await;
@@ -54,6 +63,7 @@ impl Tasks {
         tasks.spawn(async move { ended("the list of certificates", follow_identities(&these, from).await) });
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
         tasks.spawn(forget_old(Arc::clone(parts)));
+        tasks.spawn(keep_bounds(Arc::clone(parts), opened, kept));
         tasks.spawn(outlive_store(Arc::clone(parts.registry.store())));
         tasks.spawn(tell_ahead(Arc::clone(parts)));
         let rejected = Arc::clone(&parts.rejected);
@@ -228,6 +238,24 @@ async fn forget_old(parts: Arc<Parts>) -> String {
     }
 }
 
+/// Keeps history, audit and records of requests within their bounds, from when it is known what they take.
+async fn keep_bounds(parts: Arc<Parts>, opened: Box<dyn Snapshot>, kept: Kept) -> String {
+    let registry = &parts.registry;
+    if let Err(error) = registry.store().stats().count_sizes(opened.as_ref()).await {
+        log::warn!(error = stemma_wire::log::chain(&error); "what the store holds could not be counted");
+    }
+    drop(opened);
+    let mut keeper = Keeper::new(kept);
+    let mut ticks = interval(LOOK_AT_KEPT);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = keeper.look(registry, Instant::now()).await {
+            log::warn!(error = stemma_wire::log::chain(&error); "what is kept no longer could not be dropped");
+        }
+    }
+}
+
 /// Drops file bodies that no stored release and no released task set names, a day after they were last sent.
 async fn drop_blobs(parts: &Arc<Parts>) {
     let model = parts.registry.cache().model();
@@ -262,7 +290,7 @@ mod tests {
         assert!(tokio::time::timeout(hour, &mut end).await.is_err(), "it goes on while writes are taken");
         store.plan_commits([Some(Fault::BecomesReadOnly)]);
         store.commit(Transaction::new().put("a", "b")).await.unwrap_err();
-        let since = tokio::time::Instant::now();
+        let since = Instant::now();
         let reason = end.await.unwrap();
         assert!(reason.starts_with("the store takes no writes ("), "{reason}");
         assert!(since.elapsed() >= READ_ONLY && since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());

@@ -64,6 +64,13 @@ pub struct Entry {
     pub version: u64,
 }
 
+impl Entry {
+    /// What it takes: its key and its value.
+    pub fn size_bytes(&self) -> usize {
+        self.key.len() + self.value.len()
+    }
+}
+
 /// A range of keys: from `start`, which is in it, to `end`, which is not, or to the last key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRange {
@@ -131,6 +138,8 @@ pub struct Query {
     pub range: KeyRange,
     /// At most so many entries; `None` is all of them.
     pub limit: Option<usize>,
+    /// At most so many bytes of keys and values together, and one entry where that alone has more; `None` is all of them.
+    pub bytes: Option<usize>,
     /// From which end.
     pub order: Order,
 }
@@ -138,7 +147,7 @@ pub struct Query {
 impl Query {
     /// All entries of a range, ascending.
     pub const fn range(range: KeyRange) -> Self {
-        Self { range, limit: None, order: Order::Ascending }
+        Self { range, limit: None, bytes: None, order: Order::Ascending }
     }
 
     /// All entries whose keys begin with `prefix`, ascending.
@@ -150,6 +159,13 @@ impl Query {
     #[must_use]
     pub const fn limit(mut self, limit: usize) -> Self {
         self.limit = Some(limit);
+        self
+    }
+
+    /// The same, at most so many bytes, and one entry where that alone has more.
+    #[must_use]
+    pub const fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = Some(bytes);
         self
     }
 
@@ -168,7 +184,7 @@ pub struct List {
     pub entries: Vec<Entry>,
     /// The revision it was read at.
     pub revision: Revision,
-    /// Whether the limit cut it: go on with [`KeyRange::after`] (or `before`) the last key.
+    /// Whether a limit cut it: go on with [`KeyRange::after`] (or `before`) the last key.
     pub more: bool,
 }
 

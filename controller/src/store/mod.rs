@@ -20,6 +20,7 @@ pub(crate) mod faulty;
 #[cfg(test)]
 mod late;
 pub mod redb;
+mod sizes;
 mod stats;
 mod sweep;
 mod transaction;
@@ -103,7 +104,7 @@ pub trait Snapshot: Send + Sync {
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].
     fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>>;
 
-    /// The entries of a range in the order of their keys, as many as the limit allows, and whether there are more.
+    /// The entries of a range in the order of their keys, as many as the limits of number and bytes allow, and whether there are more.
     ///
     /// # Errors
     /// [`StoreError::Read`] or [`StoreError::Corrupt`].

@@ -4,12 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::Counter;
 
-use super::Revision;
+use super::sizes::{self, SizeChanges, Sizes};
+use super::{Revision, Snapshot, StoreError};
 
-/// The last durable revision, and counters since a store was opened. They only grow; reading one says nothing about another.
+/// The last durable revision, what entries take, and counters since a store was opened, which only grow. Reading one says nothing about
+/// another.
 #[derive(Debug, Default)]
 pub struct Stats {
     revision: AtomicU64,
+    sizes: Sizes,
     /// Transactions that became durable and changed something: the number of revisions made.
     pub commits: Counter,
     /// Entries written, those under history and audit included.
@@ -33,8 +36,25 @@ impl Stats {
         self.revision.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_synced(&self, last: Revision, commits: u64, puts: u64, deletes: u64) {
+    /// Counts what stood there when the store was opened, for [`Stats::bytes_below`]. The snapshot has to be from between the opening and the
+    /// first commit.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn count_sizes(&self, first: &dyn Snapshot) -> Result<(), StoreError> {
+        self.sizes.complete(sizes::count(first).await?);
+        Ok(())
+    }
+
+    /// What the keys and values below the first part of a key take, as `history/`, in bytes; `None` before what stood there when the store was
+    /// opened is counted.
+    pub fn bytes_below(&self, part: &str) -> Option<u64> {
+        self.sizes.below(part)
+    }
+
+    pub(super) fn count_synced(&self, last: Revision, commits: u64, puts: u64, deletes: u64, sizes: SizeChanges) {
         self.revision.store(last.get(), Ordering::Relaxed);
+        self.sizes.add(sizes);
         self.syncs.inc();
         self.commits.inc_by(commits);
         self.puts.inc_by(puts);

@@ -5,8 +5,9 @@
 
 use super::{Entry, KeyRange, Op, Precondition, Query, Store, StoreError, Transaction};
 
-/// How many entries are read at once.
+/// How many entries are read at once, and how many bytes of them.
 const PAGE: usize = 1000;
+const PAGE_BYTES: usize = 4 << 20;
 /// How many entries one commit drops.
 const AT_ONCE: usize = 50;
 
@@ -30,7 +31,7 @@ pub async fn sweep(
     let mut range = KeyRange::prefix(prefix);
     let mut dropped = 0;
     loop {
-        let page = store.snapshot().await?.list(&Query::range(range.clone()).limit(PAGE)).await?;
+        let page = store.snapshot().await?.list(&Query::range(range.clone()).limit(PAGE).bytes(PAGE_BYTES)).await?;
         let Some(last) = page.entries.last() else { return Ok(dropped) };
         range = range.after(&last.key);
         let mut over = Vec::new();

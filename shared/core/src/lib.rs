@@ -33,6 +33,7 @@ pub mod ownership;
 pub mod release;
 pub mod requirement;
 pub mod resolve;
+pub mod retention;
 pub mod role;
 pub mod rollout;
 pub mod selector;

@@ -58,19 +58,19 @@ fn refused(mut refusal: ApiError, id: &str, service: Option<Service>) -> Reply {
     if let Some(allow) = &refusal.allow {
         reply.set(header::ALLOW, allow);
     }
-    if let Some(seconds) = retry_after_s(refusal.kind) {
-        reply.headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
+    if let Some(seconds) = refusal.retry_after_s.or_else(|| retry_after_s(refusal.kind)) {
+        reply.headers.insert(header::RETRY_AFTER, seconds.into());
     }
     reply
 }
 
 /// After how many seconds a request can be sent again as it is; `None` where that would be of no use, or is not known to be
 /// of none the first time.
-fn retry_after_s(kind: ErrorType) -> Option<&'static str> {
+fn retry_after_s(kind: ErrorType) -> Option<u32> {
     match kind {
-        ErrorType::ServerBusy => Some("1"),
+        ErrorType::ServerBusy => Some(1),
         // By then the service has been restarted.
-        ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some("10"),
+        ErrorType::ServerStopping | ErrorType::StoreReadOnly => Some(10),
         _ => None,
     }
 }
@@ -81,15 +81,17 @@ mod tests {
 
     #[test]
     fn who_is_not_served_now_is_told_when_to_ask_again() {
-        for (kind, seconds) in [
-            (ErrorType::ServerBusy, Some("1")),
-            (ErrorType::StoreReadOnly, Some("10")),
-            (ErrorType::OutcomeUnknown, None),
-            (ErrorType::LabelConflict, None),
+        for (refusal, seconds) in [
+            (ErrorType::ServerBusy.into(), Some("1")),
+            (ApiError::from(ErrorType::ServerBusy).retry_after(42), Some("42")),
+            (ErrorType::StoreReadOnly.into(), Some("10")),
+            (ErrorType::OutcomeUnknown.into(), None),
+            (ErrorType::LabelConflict.into(), None),
         ] {
-            let response = render(Err(ApiError::new(kind, "x")), None, "req-1", None);
+            let name = refusal.kind.name();
+            let response = render(Err(refusal), None, "req-1", None);
             let told = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap());
-            assert_eq!(told, seconds, "{}", kind.name());
+            assert_eq!(told, seconds, "{name}");
         }
     }
 }

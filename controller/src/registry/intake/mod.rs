@@ -16,9 +16,10 @@ use stemma_wire::message::{Hash, PartDigest};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use pace::{BytePace, Pace, Turn};
+use pace::{Pace, Turn};
 
 use super::Registry;
+use super::rate::{BytePace, ByteRate};
 use crate::blobs::Blobs;
 use crate::desired::DesiredTable;
 use crate::intake::{Intake, IntakeError, Part, Said, Seen, Stored, Taken};
@@ -42,7 +43,8 @@ pub struct HostIntake {
     records: Arc<Records>,
     pace: Pace<ReportRecord>,
     said_pace: Pace<Option<SaidOnHost>>,
-    results_pace: BytePace,
+    /// Results are not lost where a node has stored as much as it may: a host keeps what is not acknowledged, and sends it again.
+    results_pace: BytePace<Uuid>,
     blobs: Arc<Blobs>,
     /// The traits that are known at this site.
     traits: TraitNames,
@@ -68,7 +70,8 @@ impl HostIntake {
             let records = Arc::clone(&late);
             Box::pin(async move { is_over(node, Part::Local, records.said(node, said).await, is_again) })
         });
-        Self { registry, records, pace, said_pace, results_pace: BytePace::default(), blobs, traits }
+        let results_pace = BytePace::new(ByteRate::OF_RESULTS);
+        Self { registry, records, pace, said_pace, results_pace, blobs, traits }
     }
 
     async fn observe(&self, node: Uuid, digest: PartDigest, said: Observation) -> Result<Taken, IntakeError> {
@@ -139,7 +142,7 @@ impl Intake for HostIntake {
 
     fn results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
         Box::pin(async move {
-            if !self.results_pace.admits(node, Instant::now()) {
+            if self.results_pace.wait(&node, Instant::now()).is_some() {
                 return Err(IntakeError::TooFast);
             }
             let now = self.registry.now();

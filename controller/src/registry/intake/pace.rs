@@ -107,50 +107,6 @@ fn lock<T>(nodes: &Mutex<T>) -> MutexGuard<'_, T> {
     nodes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The bytes of results that a node may have stored at once.
-const BYTES_AT_ONCE: u64 = 8 * 1024 * 1024;
-
-/// How many more for each second.
-const BYTES_A_SECOND: u64 = 32 * 1024;
-
-/// Results are stored at a measured rate of bytes for each node. They are not lost where that is spent: a host keeps what is not
-/// acknowledged, and sends it again.
-#[derive(Default)]
-pub(super) struct BytePace(Mutex<Debts>);
-
-/// Who stored what is not earned yet.
-#[derive(Default)]
-struct Debts {
-    /// When all that a node stored will be earned.
-    earned: HashMap<Uuid, Instant>,
-    /// When those that owe nothing were last forgotten.
-    swept: Option<Instant>,
-}
-
-/// How long it takes to earn bytes.
-const fn time_of(bytes: u64) -> Duration {
-    Duration::from_micros(bytes.saturating_mul(1_000_000) / BYTES_A_SECOND)
-}
-
-impl BytePace {
-    /// Whether results of a node may be stored now.
-    pub(super) fn admits(&self, node: Uuid, now: Instant) -> bool {
-        let debts = lock(&self.0);
-        debts.earned.get(&node).is_none_or(|at| at.saturating_duration_since(now) < time_of(BYTES_AT_ONCE))
-    }
-
-    /// Notes what was stored. It may be more than was left: then the next ones wait for longer.
-    pub(super) fn spend(&self, node: Uuid, bytes: u64, now: Instant) {
-        let mut debts = lock(&self.0);
-        if debts.swept.is_none_or(|at| now.saturating_duration_since(at) >= time_of(BYTES_AT_ONCE)) {
-            debts.earned.retain(|_, at| *at > now);
-            debts.swept = Some(now);
-        }
-        let at = debts.earned.entry(node).or_insert(now);
-        *at = (*at).max(now) + time_of(bytes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,35 +157,5 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(100)).await;
         assert_eq!(*lock(&written), [(6, false), (6, true), (99, true)]);
         assert!(pace.is_quiet(node));
-    }
-
-    #[test]
-    fn w10_01_results_are_stored_at_a_measured_rate_for_each_node() {
-        let (pace, began) = (BytePace::default(), Instant::now());
-        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let after = |seconds| began + Duration::from_secs(seconds);
-        let stored = (0..100).take_while(|_| {
-            let admitted = pace.admits(one, began);
-            pace.spend(one, 1024 * 1024, began);
-            admitted
-        });
-        assert_eq!(stored.count(), 8, "mebibytes at once");
-        assert!(pace.admits(other, began), "another node waits for nobody");
-        for (seconds, is_admitted) in [(0, false), (31, false), (33, true), (34, true)] {
-            assert_eq!(pace.admits(one, after(seconds)), is_admitted, "{seconds} s");
-        }
-        pace.spend(other, 1, after(1000));
-        assert_eq!(lock(&pace.0).earned.len(), 1, "nothing is left of who is quiet");
-    }
-
-    #[test]
-    fn w10_01_a_host_that_reports_several_times_a_second_earns_as_one_that_reports_seldom() {
-        let (pace, began) = (BytePace::default(), Instant::now());
-        let node = Uuid::from_u128(1);
-        let after = |tenths: u64| began + Duration::from_millis(100 * tenths);
-        for tenths in 0..10_000 {
-            assert!(pace.admits(node, after(tenths)), "after {tenths} tenths of a second");
-            pace.spend(node, BYTES_A_SECOND / 10, after(tenths));
-        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A refusal only leaves a note here, which costs one look into a map. A separate task writes the entry through the store's shared
 //! commits, so no answer waits for the entry and none fails with it. Ten entries a minute are written for each principal and reason.
-//! The others are counted, and the next entry says how many, at the latest when the minute is over. Entries are kept for 90 days.
+//! The others are counted, and the next entry says how many, at the latest when the minute is over. Entries are kept for 90 days,
+//! where `audit_keep` keeps the audit as long.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -36,8 +37,9 @@ const MOST_REMEMBERED: usize = 10_000;
 const OTHERS: &str = "others";
 /// For how long entries are kept.
 const KEPT_MS: u64 = 90 * 24 * 3600 * 1000;
-/// How many entries of the audit one look at old ones reads; there is one a minute.
+/// How many entries of the audit one look at old ones reads, and how many bytes of them; there is one a minute.
 const PAGE: usize = 1000;
+const PAGE_BYTES: usize = 4 << 20;
 
 /// Counts refusals, and sends those that get an entry to the writer.
 struct Refusals {
@@ -237,7 +239,8 @@ struct Old(KeyRange);
 impl Old {
     /// Drops what is over among the next entries; gives how many.
     async fn drop_some(&mut self, store: &dyn Store, now: Timestamp) -> Result<usize, StoreError> {
-        let page = store.snapshot().await?.list(&Query::range(self.0.clone()).limit(PAGE)).await?;
+        let query = Query::range(self.0.clone()).limit(PAGE).bytes(PAGE_BYTES);
+        let page = store.snapshot().await?.list(&query).await?;
         let mut over = Vec::new();
         let mut looked_at = None;
         for entry in page.entries {

@@ -84,6 +84,7 @@ macro_rules! conform {
             a_list_is_in_the_order_of_bytes_and_says_its_revision,
             a_list_is_bounded_by_its_range,
             a_list_comes_in_pages_from_either_end,
+            a_list_comes_in_pages_of_so_many_bytes,
             a_value_may_be_empty_and_a_key_any_bytes,
             a_snapshot_stays_as_it_is,
             who_was_answered_reads_what_was_written,
@@ -100,6 +101,7 @@ macro_rules! conform {
             ten_restarts_write_nothing,
             a_store_goes_on_above_its_base,
             what_is_written_is_counted,
+            what_entries_take_is_summed,
         }
     };
     ($engine:expr => $($rule:ident,)*) => {

@@ -59,6 +59,29 @@ pub(crate) async fn a_list_comes_in_pages_from_either_end(engine: &impl Engine) 
     assert_eq!(ask(all, |query| query.limit(0)).await, (vec![], true));
 }
 
+pub(crate) async fn a_list_comes_in_pages_of_so_many_bytes(engine: &impl Engine) {
+    let store = create(engine);
+    let large = "x".repeat(100);
+    for (key, value) in [("b/1", "11"), ("b/2", "22"), ("b/3", large.as_str()), ("b/4", "44"), ("b/5", "")] {
+        commit(&store, Transaction::new().put(key, value.to_owned())).await;
+    }
+    let snapshot = store.snapshot().await.unwrap();
+    let ask = async |range: KeyRange, query: fn(Query) -> Query| {
+        let list = snapshot.list(&query(Query::range(range))).await.unwrap();
+        (keys(&list.entries).iter().map(|key| key[2] - b'0').collect::<Vec<_>>(), list.more)
+    };
+    let all = KeyRange::prefix("b/");
+    let ten: fn(Query) -> Query = |query| query.bytes(10);
+    assert_eq!(ask(all.clone(), ten).await, (vec![1, 2], true));
+    assert_eq!(ask(all.clone().after(b"b/1"), ten).await, (vec![2], true));
+    assert_eq!(ask(all.clone().after(b"b/2"), ten).await, (vec![3], true), "one at least");
+    assert_eq!(ask(all.clone().after(b"b/3"), ten).await, (vec![4, 5], false));
+    assert_eq!(ask(all.clone(), |query| query.bytes(10).descending()).await, (vec![5, 4], true));
+    assert_eq!(ask(all.clone(), |query| query.bytes(10).limit(1)).await, (vec![1], true));
+    assert_eq!(ask(all.clone(), |query| query.bytes(0)).await, (vec![1], true));
+    assert_eq!(ask(all, |query| query.bytes(121)).await, (vec![1, 2, 3, 4, 5], false));
+}
+
 pub(crate) async fn a_value_may_be_empty_and_a_key_any_bytes(engine: &impl Engine) {
     let store = create(engine);
     let odd: [&[u8]; 5] = [&[0], &[0, 0], &[0xff], &[0xff, 0xff], b"\n\"/"];

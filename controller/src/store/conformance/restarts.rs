@@ -1,7 +1,7 @@
 //! Rules of what outlives a process.
 
 use super::{Bounds, Engine, all, assert_quiet, commit, create, creation, oldest, put_each, shown};
-use crate::store::{CreateOptions, Health, PROGRAM, Precondition, Revision, SCHEMA, Transaction, WatchError};
+use crate::store::{CreateOptions, Health, PROGRAM, Precondition, Revision, SCHEMA, Store, Transaction, WatchError};
 
 pub(crate) async fn a_store_is_found_again_as_it_was_left(engine: &impl Engine) {
     let store = create(engine);
@@ -77,4 +77,23 @@ pub(crate) async fn what_is_written_is_counted(engine: &impl Engine) {
     assert_eq!([stats.commits.get(), stats.puts.get(), stats.deletes.get(), stats.unmet.get()], [3, 4, 1, 1]);
     assert_eq!(stats.revision(), 3);
     assert!((1..=3).contains(&stats.syncs.get()));
+}
+
+pub(crate) async fn what_entries_take_is_summed(engine: &impl Engine) {
+    let taken = |store: &dyn Store| ["a/", "b/", "h/", "none/"].map(|part| store.stats().bytes_below(part));
+    let store = create(engine);
+    let first = store.snapshot().await.unwrap();
+    commit(&store, Transaction::new().put("a/1", "12345").put("a/2", "").put("b/1", "1")).await;
+    assert_eq!(taken(store.as_ref()), [None; 4], "it is said when all was counted");
+    store.stats().count_sizes(first.as_ref()).await.unwrap();
+    assert_eq!(taken(store.as_ref()), [Some(11), Some(4), Some(0), Some(0)]);
+    commit(&store, Transaction::new().put("a/1", "1").delete("b/1").delete("b/2").put_at_revision("h/", "x")).await;
+    store.commit(Transaction::new().require(Precondition::absent("a/1")).put("b/3", "3")).await.unwrap_err();
+    let left = [Some(7), Some(0), Some(11), Some(0)];
+    assert_eq!(taken(store.as_ref()), left);
+    drop((store, first));
+    let store = engine.reopen(&Bounds::default());
+    let first = store.snapshot().await.unwrap();
+    store.stats().count_sizes(first.as_ref()).await.unwrap();
+    assert_eq!(taken(store.as_ref()), left, "after a restart as before it");
 }

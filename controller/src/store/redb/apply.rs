@@ -10,6 +10,7 @@ use super::schema::{
 };
 use crate::store::PROGRAM;
 use crate::store::entry::Revision;
+use crate::store::sizes::{SizeChanges, note, signed};
 use crate::store::transaction::{Op, Precondition, Transaction, Unmet};
 use crate::store::watch::{Change, Event, EventKind};
 
@@ -36,6 +37,8 @@ pub(super) struct Tables<'t> {
     compacted: Revision,
     /// The bytes of what this batch supersedes.
     superseded_bytes: u64,
+    /// By how much it changes what entries take.
+    sizes: SizeChanges,
 }
 
 impl<'t> Tables<'t> {
@@ -48,6 +51,7 @@ impl<'t> Tables<'t> {
             head,
             compacted,
             superseded_bytes: 0,
+            sizes: SizeChanges::new(),
         })
     }
 
@@ -106,6 +110,7 @@ impl<'t> Tables<'t> {
         };
         let record = Record { create_revision, mod_revision: revision, version, value: &value };
         self.entries.insert(key.as_ref(), record.encode().as_slice())?;
+        note(&mut self.sizes, &key, signed(key.len() + value.len()));
         Ok(Event { key, kind: EventKind::Put { value, create_revision, version } })
     }
 
@@ -121,6 +126,7 @@ impl<'t> Tables<'t> {
     fn supersede(&mut self, key: &[u8]) -> Result<Option<(Revision, u64)>, Fault> {
         let Some(old) = self.entries.get(key)? else { return Ok(None) };
         let record = Record::decode(old.value())?;
+        note(&mut self.sizes, key, -signed(key.len() + record.value.len()));
         if record.mod_revision > self.compacted {
             self.superseded_bytes += old.value().len() as u64;
             self.superseded.insert(superseded_key(record.mod_revision, key).as_slice(), old.value())?;
@@ -144,6 +150,11 @@ impl<'t> Tables<'t> {
     pub(super) fn sign(&mut self) -> Result<(), Fault> {
         self.meta.insert(META_PROGRAM, PROGRAM.as_bytes())?;
         Ok(())
+    }
+
+    /// By how much what was applied so far changes what entries take.
+    pub(super) fn take_sizes(&mut self) -> SizeChanges {
+        std::mem::take(&mut self.sizes)
     }
 
     /// Writes down where the batch ends, and drops changes beyond those that are kept; says up to which. `followed` is what the

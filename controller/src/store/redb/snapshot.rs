@@ -53,24 +53,27 @@ impl RedbSnapshot {
             return Ok(empty);
         }
         let found = self.entries.range::<&[u8]>(bounds(&query.range))?;
-        let limit = query.limit.unwrap_or(usize::MAX);
         match query.order {
-            Order::Ascending => fill(empty, limit, found),
-            Order::Descending => fill(empty, limit, found.rev()),
+            Order::Ascending => fill(empty, query, found),
+            Order::Descending => fill(empty, query, found.rev()),
         }
     }
 }
 
 type Found<'a> = Result<(AccessGuard<'a, &'static [u8]>, AccessGuard<'a, &'static [u8]>), StorageError>;
 
-fn fill<'a>(mut list: List, limit: usize, found: impl Iterator<Item = Found<'a>>) -> Result<List, Fault> {
+fn fill<'a>(mut list: List, query: &Query, found: impl Iterator<Item = Found<'a>>) -> Result<List, Fault> {
+    let (limit, most) = (query.limit.unwrap_or(usize::MAX), query.bytes.unwrap_or(usize::MAX));
+    let mut bytes: usize = 0;
     for pair in found {
-        let (key, record) = pair?;
-        if list.entries.len() == limit {
+        let (key, value) = pair?;
+        let (key, record) = (key.value(), Record::decode(value.value())?);
+        bytes = bytes.saturating_add(key.len() + record.value.len());
+        if list.entries.len() == limit || (bytes > most && !list.entries.is_empty()) {
             list.more = true;
             break;
         }
-        list.entries.push(Record::decode(record.value())?.to_entry(key.value()));
+        list.entries.push(record.to_entry(key));
     }
     Ok(list)
 }

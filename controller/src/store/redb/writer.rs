@@ -18,6 +18,7 @@ use super::apply::{Applied, Tables};
 use super::schema::{self, Damage, Fault, Window};
 use crate::store::entry::Revision;
 use crate::store::error::{Cause, StoreError};
+use crate::store::sizes::SizeChanges;
 use crate::store::transaction::Transaction;
 use crate::store::watch::{Change, EventKind};
 
@@ -37,6 +38,7 @@ struct Written {
     applied: Vec<Applied>,
     compacted: Revision,
     window: Window,
+    sizes: SizeChanges,
 }
 
 /// When a batch failed, which decides what may be said of it.
@@ -114,7 +116,7 @@ impl Writer {
         let results = results.collect();
         if let Some(last) = changes.last().map(|change| change.revision) {
             let (puts, deletes) = count(&changes);
-            shared.stats.count_synced(last, changes.len() as u64, puts, deletes);
+            shared.stats.count_synced(last, changes.len() as u64, puts, deletes, written.sizes);
             shared.is_signed.store(true, Ordering::Relaxed);
             shared.compacted.store(written.compacted.get(), Ordering::Release);
             *shared.window() = written.window;
@@ -154,9 +156,9 @@ fn fill(shared: &Shared, batch: &::redb::WriteTransaction, transactions: &[Trans
         tables.sign()?;
     }
     let applied = transactions.iter().map(|transaction| tables.apply(transaction)).collect::<Result<_, _>>()?;
-    let window = *shared.window();
+    let (sizes, window) = (tables.take_sizes(), *shared.window());
     let (compacted, window) = tables.finish(&shared.options, window, shared.followed())?;
-    Ok(Written { applied, compacted, window })
+    Ok(Written { applied, compacted, window, sizes })
 }
 
 fn count(changes: &[Change]) -> (u64, u64) {

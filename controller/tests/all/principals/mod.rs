@@ -7,4 +7,5 @@ mod known;
 mod matrix;
 mod people;
 mod privileged;
+mod stored;
 mod underway;

@@ -30,6 +30,8 @@ pub struct ApiError {
     pub field: Option<String>,
     /// The methods that the path takes, as the header `Allow` has them, where another one was used.
     pub allow: Option<Box<str>>,
+    /// After how many seconds the request can be sent again, where that is known better than by its type.
+    pub retry_after_s: Option<u32>,
     /// What is wrong, without the object and the field: for a program that names these itself.
     pub reason: Option<Box<str>>,
     /// What this request was called, in answer and journal alike.
@@ -54,6 +56,7 @@ impl ApiError {
             detail: None,
             field: None,
             allow: None,
+            retry_after_s: None,
             reason: None,
             request_id: None,
             extra: Map::new(),
@@ -71,6 +74,13 @@ impl ApiError {
     #[must_use]
     pub fn reason(mut self, reason: impl Into<Box<str>>) -> Self {
         self.reason = Some(reason.into());
+        self
+    }
+
+    /// The same, with when the request can be sent again.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
         self
     }
 

@@ -1,0 +1,92 @@
+//! How much one principal may write, and what the store says that it holds.
+
+use bytes::Bytes;
+use hyper::{Method, Request, Response};
+use serde_json::{Value, json};
+use stemma_controller::registry::ByteRate;
+use stemma_wire::client::Client;
+
+use crate::fleet::{Fleet, wait_until};
+use crate::principals::people::{principal, two_clusters};
+
+/// How long the text is that each write changes.
+const LONG: usize = 50_000;
+/// How much may be written at once.
+const AT_ONCE: usize = 2 << 20;
+
+/// The body of a write that changes a text of a node.
+fn change(number: usize) -> Value {
+    json!([{"op": "add", "path": "/extra/text", "value": format!("{number:0>LONG$}")}])
+}
+
+async fn patch(client: &mut Client, path: &str, number: usize) -> Response<Bytes> {
+    let request = Request::patch(path).header("content-type", "application/json");
+    client.send(request.body(change(number).to_string().into()).unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn x03_f04_who_writes_without_end_is_told_to_wait_and_others_are_served() {
+    const NODE: &str = "/v1/nodes/own-node";
+    // What is earned meanwhile is nothing, however long it takes.
+    let rate = ByteRate { at_once: AT_ONCE as u64, a_second: 1 };
+    let fleet = Fleet::start_with(|options| options.writes = rate).await;
+    two_clusters(&fleet).await;
+    let [mut otto, mut ada] = [
+        principal(&fleet, "otto", "operator", Some("own")).await,
+        principal(&fleet, "ada", "operator", Some("own")).await,
+    ];
+    let mut taken = 0;
+    let refused = loop {
+        let answer = patch(&mut otto, NODE, taken).await;
+        if !answer.status().is_success() {
+            break answer;
+        }
+        taken += 1;
+        assert!(taken < 100, "it goes on without end");
+    };
+    // Each write stores the object and its image.
+    let stored = taken * 2 * LONG;
+    assert!((AT_ONCE - 4 * LONG..AT_ONCE + 2 * LONG).contains(&stored), "{taken} writes, {stored} bytes");
+    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    assert_eq!((refused.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("'otto'"), "{body}");
+    let seconds: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..200_000).contains(&seconds), "{seconds}");
+    let revision = fleet.revision().await;
+    for number in 0..3 {
+        assert_eq!(patch(&mut otto, NODE, number).await.status().as_u16(), 503);
+    }
+    assert_eq!(fleet.revision().await, revision, "nothing is written");
+
+    let tried = patch(&mut otto, &format!("{NODE}?dry_run=true"), 0).await;
+    assert_eq!(tried.status().as_u16(), 200, "what is only tried out stores nothing");
+    assert_eq!(otto.send(Request::get(NODE).body(Bytes::new()).unwrap()).await.unwrap().status().as_u16(), 200);
+    assert_eq!(patch(&mut ada, NODE, 1_000).await.status().as_u16(), 200, "another principal waits for nobody");
+    let (status, told) = fleet.ask(Method::PATCH, NODE, &change(1_001)).await;
+    assert_eq!(status, 200, "an admin of the fleet neither: {told}");
+    let file = std::fs::metadata(fleet.directory.path().join("data/store.redb")).unwrap();
+    assert!(file.len() < 64 << 20, "{} bytes on disk", file.len());
+}
+
+#[tokio::test]
+async fn x03_metrics_say_what_the_store_takes() {
+    let fleet = Fleet::start().await;
+    let store = fleet.parts().registry.store();
+    wait_until(|| store.stats().bytes_below("history/").is_some()).await;
+    let metric = |name: &str| {
+        let text = fleet.parts().metrics.text_within(None);
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        value.unwrap_or_else(|| panic!("{name} is no metric:\n{text}"))
+    };
+    let taken = |of: &str| metric(&format!("stemma_store_bytes{{of=\"{of}\"}}"));
+    let before = ["objects", "history", "audit", "requests"].map(taken);
+    let node = json!({"name": "n", "extra": {"text": "x".repeat(LONG)}});
+    let (status, told) = fleet.ask(Method::POST, "/v1/nodes", &node).await;
+    assert_eq!(status, 201, "{told}");
+    let after = ["objects", "history", "audit", "requests"].map(taken);
+    let long = LONG as u64;
+    assert!(after[0] >= before[0] + long && after[1] >= before[1] + long, "{before:?} {after:?}");
+    assert!(after[2] > before[2] && after[2] < before[2] + long, "{before:?} {after:?}");
+    assert_eq!(after[3], before[3], "the request had no key");
+    assert!(metric("stemma_store_file_bytes") > after.iter().sum::<u64>());
+}
