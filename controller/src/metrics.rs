@@ -13,14 +13,18 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use stemma_core::object::{ClusterId, NodeId};
+use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::status::State;
 use stemma_wire::serve::{Connections, Rejected};
 use uuid::Uuid;
 
 use crate::cache::{Cache, Model};
+use crate::clock::WatchedClock;
 use crate::desired::DesiredTable;
 use crate::store::Store;
+
+/// For how long after its end it is told when a principal's certificate or token has ended.
+const ENDED_TOLD_MS: u64 = 31 * 24 * 3600 * 1000;
 
 /// What is counted here, since the start of the process.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +50,7 @@ pub struct Metrics {
     listeners: Arc<Listeners>,
     desired: Arc<DesiredTable>,
     cache: Arc<Cache>,
+    clock: Arc<WatchedClock>,
 }
 
 /// The connections of the two listeners, once they are bound.
@@ -63,6 +68,7 @@ impl Metrics {
         desired: Arc<DesiredTable>,
         cache: Arc<Cache>,
         counters: Arc<Counters>,
+        clock: Arc<WatchedClock>,
     ) -> Self {
         let mut registry = Registry::default();
         let (listeners, stats) = (Arc::new(Listeners::default()), store.stats());
@@ -83,9 +89,11 @@ impl Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
-        let parts = Parts { store, rejected, desired: Arc::clone(&desired), listeners: Arc::clone(&listeners) };
+        let watched = Arc::clone(&clock);
+        let parts =
+            Parts { store, rejected, desired: Arc::clone(&desired), listeners: Arc::clone(&listeners), clock: watched };
         registry.register_collector(Box::new(parts));
-        Self { registry, counters, listeners, desired, cache }
+        Self { registry, counters, listeners, desired, cache, clock }
     }
 
     /// What is counted here.
@@ -103,7 +111,10 @@ impl Metrics {
     pub fn text_within(&self, within: Option<ClusterId>) -> String {
         let mut of_objects = Registry::default();
         let model = self.cache.model().seen_within(within);
-        of_objects.register_collector(Box::new(Objects { model, desired: Arc::clone(&self.desired) }));
+        // By a suspect clock nothing has ended so long ago that it is not told.
+        let ends_after = self.clock.trusted_now().map_or(0, |now| now.0.saturating_sub(ENDED_TOLD_MS));
+        let (desired, ends_after) = (Arc::clone(&self.desired), Timestamp(ends_after));
+        of_objects.register_collector(Box::new(Objects { model, desired, ends_after }));
         let mut text = String::new();
         let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&of_objects]);
         let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
@@ -118,6 +129,7 @@ struct Parts {
     rejected: Arc<Rejected>,
     desired: Arc<DesiredTable>,
     listeners: Arc<Listeners>,
+    clock: Arc<WatchedClock>,
 }
 
 impl fmt::Debug for Parts {
@@ -132,6 +144,11 @@ impl Collector for Parts {
             ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
+            (
+                "stemma_clock_suspect",
+                "Whether the clock has jumped, so that nothing is dropped because its time is over",
+                u64::from(self.clock.trusted_now().is_none()),
+            ),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
             ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),
         ] {
@@ -151,6 +168,8 @@ impl Collector for Parts {
 struct Objects {
     model: Arc<Model>,
     desired: Arc<DesiredTable>,
+    /// What a principal is known by is told where it ends after this.
+    ends_after: Timestamp,
 }
 
 impl fmt::Debug for Objects {
@@ -174,7 +193,7 @@ impl Objects {
             let good = spec.certificates.iter().filter(|one| one.revoked_at.is_none());
             let certificates = good.map(|one| ("certificate", &one.serial, one.ends_at));
             let tokens = spec.tokens.iter().map(|one| ("token", &one.id, one.ends_at));
-            for (kind, id, ends_at) in certificates.chain(tokens) {
+            for (kind, id, ends_at) in certificates.chain(tokens).filter(|(.., ends_at)| *ends_at > self.ends_after) {
                 let labels = [("principal", &*principal.meta.name), ("kind", kind), ("id", id.as_str())];
                 let gauge = ConstGauge::new(i64::try_from(ends_at.0 / 1000).unwrap_or(i64::MAX));
                 gauge.encode(family.encode_family(&labels)?)?;

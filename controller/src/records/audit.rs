@@ -40,6 +40,16 @@ pub enum AuditRecord {
     Refusal(Refusal),
 }
 
+impl AuditRecord {
+    /// When it was.
+    pub fn at(&self) -> Timestamp {
+        match self {
+            Self::Commit(event) => event.at,
+            Self::Refusal(refusal) => refusal.at,
+        }
+    }
+}
+
 /// A refusal of somebody who had shown who they are. Its revision is in its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

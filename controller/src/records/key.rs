@@ -46,6 +46,8 @@ pub const RESOURCE_TYPES: &str = "resource-type/";
 
 /// The epochs of the store, since the first one ended.
 pub const EPOCH_LINE: &str = "epoch/line";
+/// When the controller's clock was believed last.
+pub const CLOCK: &str = "clock/last";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
 pub const MARKS: [&str; 9] =
@@ -226,6 +228,8 @@ mod tests {
             "placed/",
             "fixed/",
             "allocated/",
+            EPOCH_LINE,
+            CLOCK,
             ADMINS,
         ];
         for one in all {

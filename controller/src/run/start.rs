@@ -24,6 +24,7 @@ use crate::api::Reached;
 use crate::blobs::Blobs;
 use crate::ca::{Authority, ServerName, files};
 use crate::cache::Cache;
+use crate::clock::WatchedClock;
 use crate::config::{AdminListen, Config};
 use crate::desired::DesiredTable;
 use crate::enrol::{Enrolment, GuessLimits, load_identities};
@@ -206,9 +207,10 @@ async fn build(
     (config, options): (&Config, &Options),
 ) -> Result<(Arc<Parts>, Revision), StartError> {
     let clock = Arc::clone(&options.clock);
+    let watched = Arc::new(WatchedClock::of(store.as_ref(), Arc::clone(&clock)).await?);
     let (identities, from) = identities(store.as_ref()).await?;
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
-    let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock));
+    let registry = Registry::by(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&watched));
     let registry = Arc::new(registry.asking(Arc::new(Extensions::new(config.extensions.clone()))));
     let first = EpochLine::first(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
     let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());
@@ -218,7 +220,7 @@ async fn build(
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
-    let metrics = Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), cache, counters);
+    let metrics = Metrics::new(store, Arc::clone(&rejected), Arc::clone(&desired), cache, counters, watched);
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
@@ -323,7 +325,7 @@ impl Serving {
 
 /// Begins to write what is refused into the audit.
 fn tell_of_refusals(parts: &Parts, tasks: &mut Tasks) {
-    let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock));
+    let refusals = refusals::watch(&parts.rejected, Arc::clone(parts.registry.clock()));
     let store = Arc::clone(parts.registry.store());
     tasks.spawn(async move {
         refusals.write(store).await;

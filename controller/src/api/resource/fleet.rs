@@ -6,6 +6,7 @@ use hyper::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stemma_core::epoch::EpochLine;
+use stemma_core::finding::Finding;
 use stemma_core::manifest::read_value;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
@@ -38,9 +39,11 @@ pub(super) fn show(api: &Api, _: &Request) -> Reply {
     let model = api.model();
     match &api.desired {
         None => {
-            Reply::ok(json!({"epoch": Uuid::nil(), "revision": model.revision.get(), "ahead": ahead(&model, None)}))
+            let findings = findings(api);
+            let (revision, ahead) = (model.revision.get(), ahead(&model, None));
+            Reply::ok(json!({"epoch": Uuid::nil(), "revision": revision, "ahead": ahead, "findings": findings}))
         }
-        Some(desired) => Reply::ok(shown(&model, desired, &line(&model, desired))),
+        Some(desired) => Reply::ok(shown(api, &model, desired, &line(&model, desired))),
     }
 }
 
@@ -79,7 +82,7 @@ pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
         } else {
             present
         };
-        let mut body = shown(model, desired, &next);
+        let mut body = shown(api, model, desired, &next);
         body["resumed"] = is_resumed.into();
         Ok(Decision { draft, answer: Answer::json(200, body) })
     };
@@ -108,10 +111,15 @@ fn line(model: &Model, desired: &DesiredTable) -> EpochLine {
     model.epoch_line.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |line| line.record.clone())
 }
 
-fn shown(model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
+/// What is found of the controller, and of no object in particular.
+fn findings(api: &Api) -> Vec<Finding> {
+    api.registry.clock().finding().into_iter().collect()
+}
+
+fn shown(api: &Api, model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
     json!({
         "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
-        "ahead": ahead(model, Some((desired, line))),
+        "ahead": ahead(model, Some((desired, line))), "findings": findings(api),
     })
 }
 

@@ -8,6 +8,8 @@ use super::{ClusterId, Timestamp};
 
 /// How many certificates, and how many tokens, a principal may have that are good.
 const MOST_KNOWN_BY: usize = 64;
+/// How many certificates, and how many tokens, are listed with those that have ended.
+const MOST_LISTED: usize = 128;
 /// For how long a certificate is good after it was renewed: an hour, as long as its own client may ask for the lost answer.
 const RENEWED_MS: u64 = 3600 * 1000;
 
@@ -41,10 +43,10 @@ pub struct PrincipalSpec {
     /// Who that is, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Those that have not ended, the newest last.
+    /// The newest last, also those that have ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<PrincipalCertificate>,
-    /// Those that have not ended, the newest last.
+    /// The newest last, also those that have ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<BearerToken>,
     /// Certificates of this name that are not listed are good too. So it is for the first admin alone, where the certificate that
@@ -133,7 +135,7 @@ impl PrincipalSpec {
         self.certificates.iter().find(|listed| listed.serial == serial)
     }
 
-    /// Lists another certificate. One that was revoked takes nobody's room.
+    /// Lists another certificate. One that was revoked or has ended takes nobody's room.
     ///
     /// # Errors
     /// That it has as many as it may have.
@@ -145,12 +147,12 @@ impl PrincipalSpec {
         Ok(())
     }
 
-    /// Lists another token.
+    /// Lists another token. One that has ended takes nobody's room.
     ///
     /// # Errors
     /// That it has as many as it may have.
     pub fn add_token(&mut self, one: BearerToken) -> Result<(), TooMany> {
-        if self.tokens.len() >= MOST_KNOWN_BY {
+        if self.tokens.iter().filter(|listed| listed.ends_at > one.issued_at).count() >= MOST_KNOWN_BY {
             return Err(TooMany);
         }
         self.tokens.push(one);
@@ -171,12 +173,25 @@ impl PrincipalSpec {
         }
     }
 
-    /// The same without what ended before this time: nobody can show it any more.
+    /// The same without what ended first by this time, where more is listed than may be. Time alone takes nothing away: the clock by which
+    /// something has ended may be ahead, and what is gone does not come back when the clock is right again.
     #[must_use]
-    pub fn without_ended(mut self, now: Timestamp) -> Self {
-        self.certificates.retain(|certificate| certificate.ends_at > now);
-        self.tokens.retain(|token| token.ends_at > now);
+    pub fn without_surplus(mut self, now: Timestamp) -> Self {
+        // Where unlisted certificates are good, one that was revoked must stay listed.
+        let takes_unlisted = self.takes_unlisted;
+        let may_go = |one: &PrincipalCertificate| one.ends_at <= now && !(takes_unlisted && one.revoked_at.is_some());
+        drop_surplus(&mut self.certificates, |one| may_go(one).then_some(one.ends_at));
+        drop_surplus(&mut self.tokens, |one| (one.ends_at <= now).then_some(one.ends_at));
         self
+    }
+}
+
+/// Drops what ended first, until no more is listed than may be or nothing is left that may go; `ended` says when something ended that may.
+fn drop_surplus<T>(listed: &mut Vec<T>, ended: impl Fn(&T) -> Option<Timestamp>) {
+    while listed.len() > MOST_LISTED {
+        let ends = listed.iter().enumerate().filter_map(|(at, one)| Some((ended(one)?, at)));
+        let Some((_, first)) = ends.min() else { return };
+        drop(listed.remove(first));
     }
 }
 
@@ -206,8 +221,67 @@ mod tests {
         }
         assert!(!listed.takes_certificate("01", Timestamp(10)), "it has ended");
         assert!(listed.is_known(Timestamp(9)) && !listed.is_known(Timestamp(10)));
-        let later = listed.without_ended(Timestamp(10));
-        assert_eq!(later.certificates, [certificate("02", 20, Some(5))]);
+    }
+
+    fn token(id: &str, ends_at: u64) -> BearerToken {
+        BearerToken {
+            id: id.to_owned(),
+            secret_sha256: String::new(),
+            issued_at: Timestamp(0),
+            ends_at: Timestamp(ends_at),
+        }
+    }
+
+    #[test]
+    fn x04_f12_time_alone_takes_nothing_away_and_of_too_many_those_go_that_ended_first() {
+        let listing = |count: u64| PrincipalSpec {
+            certificates: (1..=count).rev().map(|n| certificate(&n.to_string(), n, None)).collect(),
+            tokens: (1..=count).rev().map(|n| token(&n.to_string(), n)).collect(),
+            ..PrincipalSpec::default()
+        };
+        let ends = |spec: &PrincipalSpec| {
+            let certificates: Vec<u64> = spec.certificates.iter().map(|one| one.ends_at.0).collect();
+            assert_eq!(certificates, spec.tokens.iter().map(|one| one.ends_at.0).collect::<Vec<_>>());
+            certificates
+        };
+        for (what, listed, now, left) in [
+            ("a clock that is ahead of them all", 128, u64::MAX, 1..=128),
+            ("two too many that have ended", 130, u64::MAX, 3..=130),
+            ("one of the two that are too many has ended", 130, 1, 2..=130),
+            ("none has ended", 130, 0, 1..=130),
+        ] {
+            let spec = listing(listed).without_surplus(Timestamp(now));
+            assert_eq!(ends(&spec), left.rev().collect::<Vec<_>>(), "{what}");
+        }
+    }
+
+    #[test]
+    fn x04_f12_what_was_revoked_stays_listed_where_unlisted_certificates_are_good() {
+        let certificates: Vec<_> = (0..130).map(|n| certificate(&n.to_string(), 10, (n < 2).then_some(5))).collect();
+        let spec = PrincipalSpec { certificates, takes_unlisted: true, ..PrincipalSpec::default() };
+        let left = spec.without_surplus(Timestamp(10));
+        assert_eq!(left.certificates.len(), 128);
+        for serial in ["0", "1"] {
+            assert!(left.certificate(serial).is_some() && !left.takes_certificate(serial, Timestamp(0)), "{serial}");
+        }
+    }
+
+    #[test]
+    fn x04_f12_what_has_ended_takes_nobodys_room() {
+        let mut spec = PrincipalSpec {
+            tokens: (0..100).map(|n| token(&n.to_string(), 10)).collect(),
+            certificates: (0..100).map(|n| certificate(&n.to_string(), 10, None)).collect(),
+            ..PrincipalSpec::default()
+        };
+        let issued_at = Timestamp(20);
+        let new_token = BearerToken { issued_at, ..token("new", 30) };
+        let new_certificate = PrincipalCertificate { issued_at, ..certificate("new", 30, None) };
+        for _ in 0..MOST_KNOWN_BY {
+            assert_eq!(spec.add_token(new_token.clone()), Ok(()));
+            assert_eq!(spec.add_certificate(new_certificate.clone()), Ok(()));
+        }
+        assert_eq!(spec.add_token(new_token), Err(TooMany));
+        assert_eq!(spec.add_certificate(new_certificate), Err(TooMany));
     }
 
     #[test]

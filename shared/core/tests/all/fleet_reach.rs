@@ -283,7 +283,8 @@ fn w10_05_what_a_condition_may_cost_follows_from_the_number_of_nodes_and_reaches
 #[test]
 fn x04_f06_what_conditions_may_take_together_changes_in_the_cluster_whose_nodes_are_more() {
     let tasks = json!([{
-        "id": "zone", "type": "shell", "roles": ["web"], "condition": "labels.zone == 'x'", "parameters": {"script": "true"},
+        "id": "zone", "type": "shell", "roles": ["web"], "parameters": {"script": "true"},
+        "condition": "labels.zone == 'x'",
     }]);
     let cluster = |name: &str| {
         [
@@ -299,7 +300,8 @@ fn x04_f06_what_conditions_may_take_together_changes_in_the_cluster_whose_nodes_
     let with = |more: &[Value]| [&above[..], more].concat();
     let reached = made.edit(&with(&[node("a", 16)]));
     assert_eq!(reached.len(), 17, "{reached:?}");
-    assert!(reached.iter().all(|name| name.starts_with('a')), "those of the other cluster may take what they might: {reached:?}");
+    let is_of_a = |name: &String| name.starts_with('a');
+    assert!(reached.iter().all(is_of_a), "those of the other cluster may take what they might: {reached:?}");
     assert_eq!(made.edit(&with(&[node("a", 17)])), ["a17"]);
 
     // Clusters are made by admins of the fleet. A third one with a node takes a part from all.
