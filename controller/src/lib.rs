@@ -13,6 +13,7 @@ pub mod backup;
 pub mod blobs;
 pub mod ca;
 pub mod cache;
+pub mod clock;
 pub mod config;
 pub mod desired;
 pub mod enrol;

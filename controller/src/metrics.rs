@@ -14,13 +14,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use stemma_core::object::{ClusterId, NodeId};
+use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::status::State;
-use stemma_wire::clock::Clock;
 use stemma_wire::serve::{Connections, Rejected};
 use uuid::Uuid;
 
 use crate::cache::{Cache, Model};
+use crate::clock::WatchedClock;
 use crate::desired::DesiredTable;
 use crate::records::key;
 use crate::store::Store;
@@ -28,6 +28,8 @@ use crate::store::Store;
 /// What of the store is measured: the label `of`, and the prefix of its keys.
 const MEASURED: [(&str, &str); 4] =
     [("objects", key::OBJECTS), ("history", key::HISTORY), ("audit", key::AUDIT), ("requests", key::REQUESTS)];
+/// For how long after its end it is told when a principal's certificate or token has ended.
+const ENDED_TOLD_MS: u64 = 31 * 24 * 3600 * 1000;
 
 /// What is counted here, since the start of the process.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +55,7 @@ pub struct Metrics {
     listeners: Arc<Listeners>,
     desired: Arc<DesiredTable>,
     cache: Arc<Cache>,
+    clock: Arc<WatchedClock>,
 }
 
 /// The connections of the two listeners, once they are bound.
@@ -70,7 +73,7 @@ impl Metrics {
         desired: Arc<DesiredTable>,
         cache: Arc<Cache>,
         counters: Arc<Counters>,
-        clock: Arc<dyn Clock>,
+        clock: Arc<WatchedClock>,
     ) -> Self {
         let mut registry = Registry::default();
         let (listeners, stats) = (Arc::new(Listeners::default()), store.stats());
@@ -98,10 +101,10 @@ impl Metrics {
             desired: Arc::clone(&desired),
             listeners: Arc::clone(&listeners),
             cache: Arc::clone(&cache),
-            clock,
+            clock: Arc::clone(&clock),
         };
         registry.register_collector(Box::new(parts));
-        Self { registry, counters, listeners, desired, cache }
+        Self { registry, counters, listeners, desired, cache, clock }
     }
 
     /// What is counted here.
@@ -119,7 +122,10 @@ impl Metrics {
     pub fn text_within(&self, within: Option<ClusterId>) -> String {
         let mut of_objects = Registry::default();
         let model = self.cache.model().seen_within(within);
-        of_objects.register_collector(Box::new(Objects { model, desired: Arc::clone(&self.desired) }));
+        // By a suspect clock nothing has ended so long ago that it is not told.
+        let ends_after = self.clock.trusted_now().map_or(0, |now| now.0.saturating_sub(ENDED_TOLD_MS));
+        let (desired, ends_after) = (Arc::clone(&self.desired), Timestamp(ends_after));
+        of_objects.register_collector(Box::new(Objects { model, desired, ends_after }));
         let mut text = String::new();
         let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&of_objects]);
         let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
@@ -136,14 +142,14 @@ struct Parts {
     desired: Arc<DesiredTable>,
     listeners: Arc<Listeners>,
     cache: Arc<Cache>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<WatchedClock>,
 }
 
 impl Parts {
     /// How old the last backup is, in seconds; `None` before the first.
     fn backup_age(&self) -> Option<u64> {
-        let made = self.cache.model().last_backup.as_ref()?.record.at.0 / 1000;
-        Some(self.clock.unix_seconds().saturating_sub(made))
+        let made = self.cache.model().last_backup.as_ref()?.record.at;
+        Some(self.clock.now().0.saturating_sub(made.0) / 1000)
     }
 
     /// What the store takes. What is not known yet is left out.
@@ -178,6 +184,11 @@ impl Collector for Parts {
             ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
+            (
+                "stemma_clock_suspect",
+                "Whether the clock has jumped, so that nothing is dropped because its time is over",
+                u64::from(self.clock.trusted_now().is_none()),
+            ),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
             ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),
         ];
@@ -199,6 +210,8 @@ impl Collector for Parts {
 struct Objects {
     model: Arc<Model>,
     desired: Arc<DesiredTable>,
+    /// What a principal is known by is told where it ends after this.
+    ends_after: Timestamp,
 }
 
 impl fmt::Debug for Objects {
@@ -222,7 +235,7 @@ impl Objects {
             let good = spec.certificates.iter().filter(|one| one.revoked_at.is_none());
             let certificates = good.map(|one| ("certificate", &one.serial, one.ends_at));
             let tokens = spec.tokens.iter().map(|one| ("token", &one.id, one.ends_at));
-            for (kind, id, ends_at) in certificates.chain(tokens) {
+            for (kind, id, ends_at) in certificates.chain(tokens).filter(|(.., ends_at)| *ends_at > self.ends_after) {
                 let labels = [("principal", &*principal.meta.name), ("kind", kind), ("id", id.as_str())];
                 let gauge = ConstGauge::new(i64::try_from(ends_at.0 / 1000).unwrap_or(i64::MAX));
                 gauge.encode(family.encode_family(&labels)?)?;

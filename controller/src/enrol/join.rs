@@ -137,7 +137,7 @@ impl Enrolment {
             certificates: retired_certificates(earlier.as_ref()),
             retired: false,
         }
-        .without_over(context.now);
+        .without_over(context.forgets_until());
         let before = earlier.as_ref().map(|(record, _)| record);
         let key = Hex(join.request.spki_sha256);
         keys::follow(context, work.draft(), node, before, &record.certificates, &key)?;

@@ -65,7 +65,7 @@ impl Enrolment {
             return Err(too_many().into());
         }
         let mut work = Work::on(context);
-        let (before, mut record) = (record.clone(), record.without_over(context.now));
+        let (before, mut record) = (record.clone(), record.without_over(context.forgets_until()));
         let key = Hex(request.spki_sha256);
         keys::follow(context, work.draft(), node, Some(&before), &record.certificates, &key)?;
         let (chain, certificate) = self.issue(node, request, context.now)?;

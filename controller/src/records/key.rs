@@ -48,6 +48,8 @@ pub const RESOURCE_TYPES: &str = "resource-type/";
 pub const EPOCH_LINE: &str = "epoch/line";
 /// The last backup.
 pub const LAST_BACKUP: &str = "backup/last";
+/// When the controller's clock was believed last.
+pub const CLOCK: &str = "clock/last";
 
 /// Marks: entries without a value, of which only counts which revision wrote them.
 pub const MARKS: [&str; 9] =
@@ -249,6 +251,7 @@ mod tests {
             RESOURCE_TYPES,
             EPOCH_LINE,
             LAST_BACKUP,
+            CLOCK,
             "name/",
             "referred/",
             "order/",

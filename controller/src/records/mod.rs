@@ -3,6 +3,7 @@
 //! The floor below cache and registry: both read these, and neither is known here.
 
 pub mod audit;
+pub mod clock;
 pub mod codec;
 pub mod enrolled;
 pub mod fleet;

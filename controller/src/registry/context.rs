@@ -30,6 +30,8 @@ pub struct Context<'a> {
     pub caller: &'a Caller,
     /// When the write is made.
     pub now: Timestamp,
+    /// The same; `None`: the clock is suspect, and nothing is dropped or ended by it.
+    pub trusted_now: Option<Timestamp>,
     pub(super) reads: &'a Reads,
     pub(super) answered: &'a Answered,
     pub(super) extensions: &'a dyn Ask,
@@ -75,6 +77,11 @@ pub(super) fn may_write(rights: Rights, row: Option<Endpoint>, place: Place) -> 
 }
 
 impl Context<'_> {
+    /// What ended by then may be dropped. By a suspect clock nothing may.
+    pub fn forgets_until(&self) -> Timestamp {
+        self.trusted_now.unwrap_or(Timestamp(0))
+    }
+
     /// Refuses a write of something that stands there for want of rights: `row` is the row of the endpoint table that makes one.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ pub use rate::ByteRate;
 pub use who::{Shown, Who, holder_of, rights};
 
 use crate::cache::Cache;
+use crate::clock::WatchedClock;
 use crate::records::audit::AuditRecord;
 use crate::records::request::{Answer, AskedBy, REQUEST_KEPT_MS, RequestRecord};
 use crate::records::{codec, key};
@@ -127,7 +128,7 @@ enum Earlier {
 pub struct Registry {
     store: Arc<dyn Store>,
     cache: Arc<Cache>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<WatchedClock>,
     contended: Contended,
     extensions: Arc<dyn Ask>,
     /// What principals have stored lately, by their names.
@@ -137,6 +138,11 @@ pub struct Registry {
 impl Registry {
     /// A registry over a store and the cache that follows it.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Self {
+        Self::by(store, cache, Arc::new(WatchedClock::new(clock)))
+    }
+
+    /// The same by a clock that is watched already.
+    pub fn by(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
         let pace = BytePace::new(ByteRate::OF_WRITES);
         Self { store, cache, clock, contended: Contended::default(), extensions: Arc::new(NoExtensions), pace }
     }
@@ -165,7 +171,12 @@ impl Registry {
 
     /// The time of a write that is made now.
     pub fn now(&self) -> Timestamp {
-        Timestamp(self.clock.unix_seconds().saturating_mul(1000))
+        self.clock.now()
+    }
+
+    /// Its clock, which says whether anything may be dropped by it.
+    pub fn clock(&self) -> &Arc<WatchedClock> {
+        &self.clock
     }
 
     /// Makes a write: decides it, commits it with its audit event and request record, and answers when a read sees
@@ -192,6 +203,9 @@ impl Registry {
         let (mut entries, mut answered, mut asked) = (BTreeSet::new(), Answered::default(), 0);
         let mut message = "others write the same objects all the time; nothing was written, try again";
         let until = Instant::now() + MOST_WAITING;
+        if !caller.dry_run {
+            self.clock.note_jump(self.store.as_ref()).await.map_err(|e| store_error(&e))?;
+        }
         for _ in 0..MOST_ATTEMPTS {
             // Only the waiting is given up: a commit that is under way is waited for.
             let Ok(turn) = timeout_at(until, self.contended.turn(&entries)).await else { break };
@@ -289,13 +303,22 @@ impl Registry {
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
-        let (whole, now) = (self.cache.model(), self.now());
+        let (whole, now, trusted_now) = (self.cache.model(), self.now(), self.clock.trusted_now());
         caller.who.check_still(&whole, now)?;
         let model = whole.seen_within(caller.who.rights.within);
         let mut reads = Reads::default();
         let mut decision = loop {
             let extensions = &*self.extensions;
-            let context = Context { model: &model, whole: &whole, caller, now, reads: &reads, answered, extensions };
+            let context = Context {
+                model: &model,
+                whole: &whole,
+                caller,
+                now,
+                trusted_now,
+                reads: &reads,
+                answered,
+                extensions,
+            };
             match decide(&context) {
                 Ok(decision) => break decision,
                 Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),
@@ -381,11 +404,12 @@ impl Registry {
         Ok(Some((codec::decode(&entry.value).map_err(|e| damaged(&e))?, entry.mod_revision)))
     }
 
+    /// By a suspect clock all are: what was asked before would be made once more.
     fn is_kept(&self, record: &RequestRecord) -> bool {
-        record.at.0.saturating_add(REQUEST_KEPT_MS) > self.now().0
+        self.clock.trusted_now().is_none_or(|now| record.at.0.saturating_add(REQUEST_KEPT_MS) > now.0)
     }
 
-    /// Drops records of requests that are older than they are kept; writes nothing when there are none.
+    /// Drops records of requests that are older than they are kept; writes nothing when there are none, or the clock is suspect.
     ///
     /// # Errors
     /// What the store says.

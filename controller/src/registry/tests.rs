@@ -1,5 +1,7 @@
 //! A request that is made again, at once and after its record has gone.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use serde_json::json;
 use stemma_core::name::ObjectName;
@@ -173,6 +175,35 @@ async fn the_key_of_a_request_is_free_again_after_a_day_swept_or_not() {
     assert_eq!(at(147).forget_requests().await.unwrap(), 0);
     assert_eq!(at(148).forget_requests().await.unwrap(), 1);
     assert!(request(&at(148), id).await > second, "made anew after the sweep");
+}
+
+/// A clock that is set while no time passes, in hours.
+#[derive(Debug)]
+pub(super) struct Dial(pub(super) AtomicU64);
+
+impl Clock for Dial {
+    fn unix_seconds(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) * 3600
+    }
+
+    fn steady_seconds(&self) -> u64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn x04_f12_a_request_is_not_made_again_because_the_clock_jumped() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, cache) = followed(&directory).await;
+    let dial = Arc::new(Dial(AtomicU64::new(100)));
+    let registry = Registry::new(store, cache, Arc::clone(&dial) as _);
+    let id = Uuid::from_u128(1);
+    let first = request(&registry, id).await;
+    for hour in [500, 100, 10_000, 50] {
+        dial.0.store(hour, Ordering::Relaxed);
+        assert_eq!(request(&registry, id).await, first, "at hour {hour}");
+        assert_eq!(registry.forget_requests().await.unwrap(), 0, "at hour {hour}");
+    }
 }
 
 /// An operator with a token, stored, and a caller that is it.

@@ -25,6 +25,7 @@ use crate::api::Reached;
 use crate::blobs::Blobs;
 use crate::ca::{Authority, ServerName, files};
 use crate::cache::Cache;
+use crate::clock::WatchedClock;
 use crate::config::{AdminListen, Config};
 use crate::desired::DesiredTable;
 use crate::enrol::{Enrolment, GuessLimits, load_identities};
@@ -212,10 +213,11 @@ async fn build(
     let clock = Arc::clone(&options.clock);
     // Before anything is written: what stands in the store is counted in it later.
     let opened = store.snapshot().await?;
+    let watched = Arc::new(WatchedClock::of(store.as_ref(), Arc::clone(&clock)).await?);
     let identities = Arc::new(Identities::default());
     load_identities(opened.as_ref(), &identities).await?;
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
-    let registry = Registry::new(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&clock)).pacing(options.writes);
+    let registry = Registry::by(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&watched)).pacing(options.writes);
     let registry = Arc::new(registry.asking(Arc::new(Extensions::new(config.extensions.clone()))));
     let first = EpochLine::first(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
     let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());
@@ -225,9 +227,8 @@ async fn build(
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
-    let stored = (store, layout.store());
-    let (refused, published) = (Arc::clone(&rejected), Arc::clone(&desired));
-    let metrics = Metrics::new(stored, refused, published, cache, counters, Arc::clone(&clock));
+    let (stored, refused) = ((store, layout.store()), Arc::clone(&rejected));
+    let metrics = Metrics::new(stored, refused, Arc::clone(&desired), cache, counters, watched);
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),
@@ -328,7 +329,7 @@ impl Serving {
 fn tell_of_refusals(parts: &Parts, tasks: &mut Tasks) {
     let cache = Arc::clone(parts.registry.cache());
     let holder = move |identity: &Identity| holder_of(&cache.model(), identity);
-    let refusals = refusals::watch(&parts.rejected, Arc::clone(&parts.clock), holder);
+    let refusals = refusals::watch(&parts.rejected, Arc::clone(parts.registry.clock()), holder);
     let store = Arc::clone(parts.registry.store());
     tasks.spawn(async move {
         refusals.write(store).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 
 use super::Parts;
 use super::keys::{Keys, Sides};
@@ -30,6 +30,8 @@ const SERVER_AGE_S: u64 = 60 * 24 * 3600;
 const BLOB_KEPT: Duration = Duration::from_hours(24);
 /// How often what is over is forgotten.
 const FORGET: Duration = Duration::from_hours(1);
+/// How often it is looked whether the clock has jumped, for people. Whoever drops something looks by itself.
+const LOOK_AT_CLOCK: Duration = Duration::from_secs(10);
 /// How long hosts are gathered that are ahead of the store before it is said.
 const GATHER_AHEAD: Duration = Duration::from_secs(5);
 /// How long it is not said again.
@@ -64,6 +66,7 @@ impl Tasks {
         tasks.spawn(renew_keys(Arc::clone(parts), keys, sides));
         tasks.spawn(forget_old(Arc::clone(parts)));
         tasks.spawn(keep_bounds(Arc::clone(parts), opened, kept));
+        tasks.spawn(watch_clock(Arc::clone(parts)));
         tasks.spawn(outlive_store(Arc::clone(parts.registry.store())));
         tasks.spawn(tell_ahead(Arc::clone(parts)));
         let rejected = Arc::clone(&parts.rejected);
@@ -220,16 +223,29 @@ impl Renewed {
     }
 }
 
+/// Says when the clock has jumped, and notes in the store when it was believed last.
+async fn watch_clock(parts: Arc<Parts>) -> String {
+    let mut ticks = interval_at(Instant::now() + LOOK_AT_CLOCK, LOOK_AT_CLOCK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(error) = parts.registry.clock().note(parts.registry.store().as_ref()).await {
+            log::warn!(error = stemma_wire::log::chain(&error); "what is known of the clock could not be noted");
+        }
+    }
+}
+
 /// Forgets records that are over: of requests after a day, of tokens a day after their end, of deleted nodes'
-/// certificates with the last of them.
+/// certificates with the last of them. By a suspect clock nothing is over.
 async fn forget_old(parts: Arc<Parts>) -> String {
     let mut ticks = interval(FORGET);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        let Some(now) = parts.registry.clock().trusted_now() else { continue };
         let forgotten = async {
             parts.registry.forget_requests().await?;
-            forget::forget(parts.registry.store().as_ref(), &parts.identities, parts.registry.now()).await
+            forget::forget(parts.registry.store().as_ref(), &parts.identities, now).await
         };
         if let Err(error) = forgotten.await {
             log::warn!(error = stemma_wire::log::chain(&error); "old records could not be dropped");

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -58,17 +58,31 @@ pub(crate) async fn wait_until(mut holds: impl FnMut() -> bool) {
 
 /// A clock that a test moves on, beginning now.
 #[derive(Debug, Default)]
-pub(crate) struct Moving(AtomicU64);
+pub(crate) struct Moving {
+    passed_s: AtomicU64,
+    off_s: AtomicI64,
+}
 
 impl Clock for Moving {
     fn unix_seconds(&self) -> u64 {
-        SystemClock.unix_seconds() + self.0.load(Ordering::Relaxed)
+        let right = SystemClock.unix_seconds() + self.passed_s.load(Ordering::Relaxed);
+        right.saturating_add_signed(self.off_s.load(Ordering::Relaxed))
+    }
+
+    fn steady_seconds(&self) -> u64 {
+        SystemClock.steady_seconds() + self.passed_s.load(Ordering::Relaxed)
     }
 }
 
 impl Moving {
+    /// So much time passes.
     pub(crate) fn forward(&self, seconds: u64) {
-        self.0.fetch_add(seconds, Ordering::Relaxed);
+        self.passed_s.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// The clock is set, and is off by so much from then on.
+    pub(crate) fn set_off_by(&self, seconds: i64) {
+        self.off_s.store(seconds, Ordering::Relaxed);
     }
 }
 

@@ -4,9 +4,9 @@
 //! a principal that is bound to one cluster. What stands in another cluster is hidden from it and not forbidden to it, so that no
 //! answer tells that it is there.
 
-use serde::{Deserialize, Serialize};
-
 use crate::object::{ClusterId, PrincipalRole};
+
+pub use crate::object::Rights;
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,16 +37,6 @@ pub enum Verdict {
     Forbidden,
     /// For it the thing is not there.
     Hidden,
-}
-
-/// What a principal may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rights {
-    /// At most.
-    pub role: PrincipalRole,
-    /// In this one cluster; `None`: in the whole fleet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub within: Option<ClusterId>,
 }
 
 /// Why somebody is given no certificate.

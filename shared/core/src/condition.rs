@@ -21,26 +21,27 @@ const MAX_STEPS_OF_ALL: usize = 64_000_000;
 /// Steps that a condition may always take for a node, whatever the size of the fleet.
 const MIN_STEPS: usize = 1_000;
 
-/// Steps that all conditions of a node together may always take, whatever the size of the fleet.
+/// Steps that all conditions of a node together may always take, whatever the size of its cluster.
 const MIN_STEPS_TOGETHER: usize = 16_384;
 
 /// The most steps for each node of a cluster of so many, where a condition looks other nodes up. They are resolved together and what is
 /// looked up grows with them, so what one may cost shrinks with their number.
 pub(crate) fn steps_for_each(nodes: usize) -> usize {
-    steps_of(nodes, MIN_STEPS)
+    (MAX_STEPS_OF_ALL / rounded(nodes)).clamp(MIN_STEPS, MAX_STEPS)
 }
 
-/// The most steps that all conditions of a node may take together, in a fleet of so many nodes. A pass resolves them all, so what it may
-/// cost is bounded by the fleet and not by the conditions that somebody writes: what one node may spend shrinks with their number, down
-/// to a floor that makes a pass linear in them (docs/adr/0011).
-pub fn steps_together(nodes: usize) -> usize {
-    steps_of(nodes, MIN_STEPS_TOGETHER)
+/// The most steps that all conditions of a node may take together, in a cluster of so many nodes, where so many clusters have nodes. A pass
+/// resolves them all, so what it may cost is bounded by the fleet and not by the conditions that somebody writes. Each cluster has the same
+/// share of a pass and divides it among its nodes, down to a floor that makes a pass linear in them: what one cluster adds is taken
+/// from no other (docs/adr/0014).
+pub fn steps_together(clusters: usize, nodes: usize) -> usize {
+    let of_cluster = MAX_STEPS_OF_ALL / rounded(clusters);
+    (of_cluster / rounded(nodes)).clamp(MIN_STEPS_TOGETHER, MAX_STEPS)
 }
 
-/// One node's part of the steps of so many nodes. Their number is rounded up to a power of two, so that an answer seldom depends on who
-/// else is there.
-fn steps_of(nodes: usize, least: usize) -> usize {
-    (MAX_STEPS_OF_ALL / nodes.max(1).next_power_of_two()).clamp(least, MAX_STEPS)
+/// A number as it divides steps: rounded up to a power of two, so that an answer seldom depends on who else is there.
+pub(crate) fn rounded(count: usize) -> usize {
+    count.max(1).next_power_of_two()
 }
 
 /// What a node pays for a condition that reads the same for all nodes of its cluster and is evaluated once for them; `each` is what
@@ -97,16 +98,13 @@ pub enum ConditionError {
         limit: usize,
     },
     /// With those before it, it takes more steps than all conditions of a node may.
+    // It says neither the limit nor what is left of it: by these whoever is bound to a cluster could count the clusters of the fleet.
     #[error(
-        "takes {steps} steps over its inputs: those of the tasks before it leave {left} of the {limit} that all conditions of a node may take in a fleet of this size; look up fewer nodes, or give the nodes that are meant a tag instead"
+        "takes {steps} steps over its inputs, more than the conditions of the tasks before it leave of what all conditions of a node may take together; look up fewer nodes, or give the nodes that are meant a tag instead"
     )]
     TooMany {
         /// What it takes.
         steps: usize,
-        /// What is left.
-        left: usize,
-        /// The limit.
-        limit: usize,
     },
     /// The interpreter's own error: a division by zero, a comparison of kinds that do not compare.
     #[error("failed: {reason}")]

@@ -70,6 +70,7 @@ pub mod rule {
         Info CATALOG_KEY "catalog.key": "A key is not in the catalogue, and is like one that is.";
         Warning CATALOG_OPERATOR "catalog.operator": "A requirement asks in a way that the catalogue does not allow.";
         Warning CATALOG_VALUE "catalog.value": "A value is none that the catalogue allows.";
+        Warning CLOCK_JUMPED "clock.jumped": "The controller's clock is not where it was to be expected.";
         Warning CONDITION_FAILED "condition.failed": "A condition cannot be evaluated.";
         Error DESIRED_TOO_LARGE "desired.too_large": "A node would be told more than may be sent.";
         Info FIELD_IDLE "field.idle": "A field is given that nothing acts on yet.";

@@ -8,6 +8,7 @@ pub mod access;
 pub mod allocate;
 pub mod catalog;
 pub mod change;
+pub mod clock;
 pub mod condition;
 pub mod digest;
 pub mod epoch;

@@ -67,6 +67,11 @@ struct Site {
 
 impl Site {
     fn of(clusters: usize, nodes: usize, condition: &str) -> Self {
+        Self::with(&vec![nodes; clusters], condition)
+    }
+
+    /// Clusters of as many nodes each as is said.
+    fn with(clusters: &[usize], condition: &str) -> Self {
         let task = |id: String, condition: &str| json!({"id": id, "type": "shell", "roles": ["web"], "condition": condition, "parameters": {"script": "true"}});
         // Each its own text, so that nothing is shared between them.
         let mut tasks: Vec<_> =
@@ -74,13 +79,13 @@ impl Site {
         tasks.push(task("z-cheap".to_owned(), "labels.zone != ''"));
         let mut documents =
             vec![json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": {}}, "tasks": tasks})];
-        for c in 0..clusters {
+        for (c, nodes) in clusters.iter().enumerate() {
             let many: Vec<usize> = (0..50).collect();
             documents.push(
                 json!({"kind": "Cluster", "name": format!("c{c}"), "release": "site@1", "parameters": {"many": many}}),
             );
             documents.push(json!({"kind": "NodeGroup", "cluster": format!("c{c}"), "name": "g", "roles": ["web"]}));
-            documents.extend((0..nodes).map(|n| {
+            documents.extend((0..*nodes).map(|n| {
                 json!({"kind": "Node", "name": format!("n{c}-{n}"), "nodegroup": format!("c{c}/g"), "labels": {"zone": format!("z{c}-{n}")}})
             }));
         }
@@ -160,15 +165,72 @@ fn w10_05_a_condition_for_which_nothing_is_left_is_named() {
     assert_eq!(named, BTreeSet::from(["condition.failed"]));
     let found = findings.iter().map(ToString::to_string).find(|text| text.contains(&format!("task/{first}")));
     let found = found.expect("the first that is too many is named");
-    let said = format!("of the {} that all conditions of a node may take", steps_together(300));
-    assert!(found.contains(&said) && found.contains("keeps the task set that it has"), "{found}");
+    let said = "more than the conditions of the tasks before it leave of what all conditions of a node may take together";
+    assert!(found.contains(said) && found.contains("keeps the task set that it has"), "{found}");
 }
 
 #[test]
 fn w10_05_what_a_node_may_take_shrinks_with_the_fleet_down_to_a_floor() {
-    for (nodes, steps) in
-        [(0, 4_000_000), (16, 4_000_000), (17, 2_000_000), (1_000, 62_500), (4_096, 16_384), (1_000_000, 16_384)]
-    {
-        assert_eq!(steps_together(nodes), steps, "{nodes} nodes");
+    for (clusters, nodes, steps) in [
+        (0, 0, 4_000_000),
+        (1, 16, 4_000_000),
+        (1, 17, 2_000_000),
+        (1, 1_000, 62_500),
+        (1, 4_096, 16_384),
+        (1, 1_000_000, 16_384),
+        (2, 8, 4_000_000),
+        (2, 9, 2_000_000),
+        (3, 5, 2_000_000),
+        (64, 1, 1_000_000),
+        (1_000, 1, 62_500),
+        (1_000_000, 1, 16_384),
+    ] {
+        assert_eq!(steps_together(clusters, nodes), steps, "{clusters} clusters, {nodes} nodes in this one");
+    }
+}
+
+/// What the nodes of the second cluster of a site run, with what is found of them.
+fn of_the_second(site: &Site) -> Vec<(String, Vec<String>, Vec<String>)> {
+    let cache = ResolveCache::new();
+    (0..5)
+        .map(|n| {
+            let name = format!("n1-{n}");
+            let node = site.fleet.node_named(&name).expect("a node of the second cluster").id();
+            let answer = site.answer(&cache, node);
+            let tasks = runs(&answer).into_iter().map(ToOwned::to_owned).collect();
+            (name, tasks, answer.findings().iter().map(ToString::to_string).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn x04_f06_a_cluster_of_a_thousand_nodes_takes_nothing_from_the_conditions_of_another() {
+    // Forty of them are more than a node of a thousand may take, and less than one of five may.
+    let own = "params.many.exists(a, params.many.exists(b, a == b && labels.zone == ''))";
+    let alone = of_the_second(&Site::with(&[5, 5], own));
+    assert!(alone.iter().all(|(_, tasks, findings)| tasks.len() == CONDITIONS + 1 && findings.is_empty()), "{alone:?}");
+    let site = Site::with(&[1_000, 5], own);
+    assert_eq!(of_the_second(&site), alone, "a thousand nodes of another cluster change nothing");
+    let one_of_many = site.fleet.node_named("n0-7").expect("a node of the first cluster").id();
+    let answer = site.answer(&ResolveCache::new(), one_of_many);
+    assert!(answer.findings().iter().any(|finding| finding.code == "condition.failed"), "they pay for themselves");
+    let steps = site.pass(&ResolveCache::new());
+    assert!(steps > 0 && steps <= MOST, "{steps} steps");
+}
+
+#[test]
+fn x04_f06_the_finding_tells_nothing_of_the_fleet() {
+    let looks_up = "nodes(role='web').exists(n, n.labels.zone == labels.zone)";
+    for clusters in [&[300][..], &[300, 1], &[300, 1, 1]] {
+        let site = Site::with(clusters, looks_up);
+        let node = site.fleet.node_named("n0-0").expect("a node of the first cluster").id();
+        let answer = site.answer(&ResolveCache::new(), node);
+        let found = answer.findings();
+        let undecided: Vec<_> = found.iter().filter(|finding| finding.code == "condition.failed").collect();
+        assert!(!undecided.is_empty(), "{clusters:?}");
+        let limit = steps_together(clusters.len(), 300).to_string();
+        let told: BTreeSet<&str> = undecided.iter().map(|finding| &*finding.message).collect();
+        assert_eq!(told.len(), 1, "the steps of the condition are all that is counted: {told:?}");
+        assert!(told.iter().all(|said| !said.contains(&limit) && !said.contains("fleet")), "{limit}: {told:?}");
     }
 }

@@ -1,12 +1,19 @@
 //! The time of day, handed in: a certificate's validity is decided by it, and a test must be able to say what it is.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::LazyLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Tells the time. Given to whatever compares a date.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Seconds since 1970-01-01T00:00:00Z.
     fn unix_seconds(&self) -> u64;
+
+    /// Seconds that have passed since some moment, by a clock that nobody sets: beside it the other one is seen to jump.
+    fn steady_seconds(&self) -> u64 {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        BEGAN.elapsed().as_secs()
+    }
 }
 
 /// The machine's own clock.
@@ -30,5 +37,9 @@ pub struct FixedClock(
 impl Clock for FixedClock {
     fn unix_seconds(&self) -> u64 {
         self.0
+    }
+
+    fn steady_seconds(&self) -> u64 {
+        0
     }
 }

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{eventually, eventually_within};
+use stemma_tests::program::{eventually, eventually_within, succeed};
 use stemma_tests::site::{converged, edit_tier, tier_arrives};
 use stemma_tests::tool;
 
@@ -124,6 +125,42 @@ fn f24_a_controllers_clock_that_jumps_while_it_runs_locks_nobody_out() -> Result
         dial.set("+0")?;
         edit_tier(&fleet, "jumped")?;
         arrives(&web, "jumped")?;
+        fleet.join("web-2", "prod/frontends").map(drop)
+    })
+}
+
+/// The ids of the join tokens that the controller lists.
+fn tokens(fleet: &Fleet) -> Result<Vec<String>> {
+    let listed: Value = serde_json::from_str(&fleet.stemma(&["token", "list", "-o", "json"])?)?;
+    let ids = listed.as_array().into_iter().flatten().filter_map(|token| token["id"].as_str());
+    Ok(ids.map(ToOwned::to_owned).collect())
+}
+
+#[test]
+fn x04_f12_a_controller_whose_clock_is_400_days_ahead_drops_and_replaces_nothing() -> Result<()> {
+    at_each_jump(&["+400d"], |jump, mut fleet, web, dial| {
+        fleet.stemma(&["token", "create", "--nodegroup", "prod/frontends", "--ttl", "1h"])?;
+        let before = tokens(&fleet)?;
+        ensure!(!before.is_empty(), "there is a token");
+        fleet.kill_controller()?;
+        dial.set(jump)?;
+        fleet.start_controller_under(&dial.words)?;
+        tells(|| fleet.log(), "the clock jumped")?;
+        let server = format!("unix:{}", fleet.data().join("admin.sock").display());
+        let by_root = |arguments: &[&str]| succeed("stemma", [&["--server", &*server][..], arguments].concat());
+        by_root(&["cert", "create", "admin", "--to", &fleet.dir().join("again").to_string_lossy()])?;
+        let state = by_root(&["get", "--raw", "/v1/fleet"])?;
+        ensure!(state.contains("clock.jumped"), "{state}");
+        let metrics = by_root(&["get", "--raw", "/metrics"])?;
+        ensure!(metrics.contains("\nstemma_clock_suspect 1\n"), "{metrics}");
+        mends(&web)?;
+
+        dial.set("+0")?;
+        eventually_within(AFTER, "the certificate of before is good", || edit_tier(&fleet, "again"))?;
+        arrives(&web, "again")?;
+        ensure!(tokens(&fleet)? == before, "the join tokens are there");
+        let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
+        ensure!(metrics.contains("\nstemma_clock_suspect 0\n"), "{metrics}");
         fleet.join("web-2", "prod/frontends").map(drop)
     })
 }

@@ -115,6 +115,8 @@ fn list(
     certificate: PrincipalCertificate,
     renewed: Option<&str>,
 ) -> Result<(), ApiError> {
+    // By a clock that is wrong the old one may end before the new one is good. It goes on to its own end then.
+    let renewed = renewed.filter(|_| work.is_clock_good());
     change(work, before, format!("certificates.{}", certificate.serial), |spec| {
         if let Some(serial) = renewed {
             spec.end_renewed(serial, certificate.issued_at);
@@ -230,16 +232,16 @@ pub(super) fn ended(field: &str) -> Value {
     json!({"field": field, "old": "good"})
 }
 
-/// Changes what a principal is known by; what has ended is dropped with it.
+/// Changes what a principal is known by. What has ended stays listed, but for what is too much.
 fn change(
     work: &mut Work<'_>,
     before: &Arc<Principal>,
     part: String,
     edit: impl FnOnce(&mut PrincipalSpec) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
-    let mut spec = before.spec.clone().without_ended(work.now());
+    let mut spec = before.spec.clone();
     edit(&mut spec)?;
-    work.change_known_by(before, spec, part)
+    work.change_known_by(before, spec.without_surplus(work.forgets_until()), part)
 }
 
 fn too_many(refused: TooMany) -> ApiError {

@@ -199,6 +199,7 @@ pub(super) fn of_cluster(api: &Api, model: &Model, cluster: ClusterId) -> Vec<Fi
     let mut findings = Gravest::<NodeId>::default();
     let answer = resolve_cluster(&model.fleet, &model.memo, cluster);
     findings.extend(answer.findings);
+    findings.extend(api.registry.clock().finding());
     findings
         .extend(answer.nodes.iter().flat_map(|answer| state::findings_of_now(api, model, answer.node(), Some(answer))));
     for (node, missing) in answer.incomplete {

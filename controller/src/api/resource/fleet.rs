@@ -6,6 +6,7 @@ use hyper::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stemma_core::epoch::EpochLine;
+use stemma_core::finding::Finding;
 use stemma_core::manifest::read_value;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
@@ -50,8 +51,9 @@ pub(super) fn show(api: &Api, _: &Request) -> Reply {
     match &api.desired {
         None => {
             let (revision, backup) = (model.revision.get(), last_backup(&model));
-            let ahead = ahead(&model, None);
-            Reply::ok(json!({"epoch": Uuid::nil(), "revision": revision, "ahead": ahead, "backup": backup}))
+            let (ahead, findings) = (ahead(&model, None), findings(api));
+            let epoch = Uuid::nil();
+            Reply::ok(json!({"epoch": epoch, "revision": revision, "ahead": ahead, "backup": backup, "findings": findings}))
         }
         Some(desired) => Reply::ok(shown(api, &model, desired, &line(&model, desired))),
     }
@@ -145,10 +147,16 @@ fn line(model: &Model, desired: &DesiredTable) -> EpochLine {
     model.epoch_line.as_ref().map_or_else(|| (*desired.epoch_line()).clone(), |line| line.record.clone())
 }
 
+/// What is found of the controller, and of no object in particular.
+fn findings(api: &Api) -> Vec<Finding> {
+    api.registry.clock().finding().into_iter().collect()
+}
+
 fn shown(api: &Api, model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
     json!({
         "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
         "ahead": ahead(model, Some((desired, line))), "unknown_hosts": unknown_hosts(api, model), "backup": last_backup(model),
+        "findings": findings(api),
     })
 }
 

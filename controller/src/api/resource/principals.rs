@@ -85,14 +85,15 @@ pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
     let keeps = |one: &&Arc<Principal>| {
         role.is_none_or(|wanted| one.spec.role == wanted) && (cluster.is_none() || one.spec.cluster == cluster)
     };
-    lists::of_rows(request, "uuid", model.principals.iter().filter(keeps).map(|one| shown(&model, one)).collect())
+    let now = api.registry.now();
+    lists::of_rows(request, "uuid", model.principals.iter().filter(keeps).map(|one| shown(&model, one, now)).collect())
 }
 
 /// `GET /v1/principals/{principal}`.
 pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
     let principal = named(&model, request.part("principal"))?;
-    Ok(Reply::ok(shown(&model, &principal)).tagged(principal.meta.resource_version))
+    Ok(Reply::ok(shown(&model, &principal, api.registry.now())).tagged(principal.meta.resource_version))
 }
 
 /// `POST /v1/principals`. Who is bound to a cluster makes those that are bound to it.
@@ -109,7 +110,7 @@ pub(super) async fn create(api: &Api, request: &Request) -> HandlerResult {
             PrincipalSpec { role: wanted.role, cluster, description: description.clone(), ..PrincipalSpec::default() };
         let made = work.create(uuid, name.clone(), spec)?.object;
         let location = Some(Endpoint::GetPrincipal.path(&[&name]));
-        Ok(Answer { location, ..Answer::json(201, shown(&work.model, &made)) })
+        Ok(Answer { location, ..Answer::json(201, shown(&work.model, &made, work.now())) })
     })
     .await
 }
@@ -140,7 +141,7 @@ pub(super) async fn patch(api: &Api, request: &Request) -> HandlerResult {
         }
         let mut changes = Changes::default().between(&fields(work.before(), &before), &fields(&work.model, &written));
         changes.as_array_mut().expect("a list").extend(ended.iter().map(|field| credentials::ended(field)));
-        let answer = Answer::json(200, shown(&work.model, &written));
+        let answer = Answer::json(200, shown(&work.model, &written, work.now()));
         Ok(tell(answer, request, changes, &LostLabels::default(), work))
     })
     .await
@@ -221,8 +222,8 @@ fn cluster_name(model: &Model, principal: &Principal) -> Value {
     cluster.map(|cluster| cluster.meta.name.to_string()).into()
 }
 
-/// A principal as the API shows it: never a secret, nor the hash of one.
-fn shown(model: &Model, principal: &Object<PrincipalSpec>) -> Value {
+/// A principal as the API shows it, with what it is known by at this time: never a secret, nor the hash of one.
+fn shown(model: &Model, principal: &Object<PrincipalSpec>, now: Timestamp) -> Value {
     let spec = &principal.spec;
     let time = |at: Timestamp| view::time(at);
     let certificate = |one: &stemma_core::object::PrincipalCertificate| {
@@ -238,7 +239,9 @@ fn shown(model: &Model, principal: &Object<PrincipalSpec>) -> Value {
     body.insert("role".into(), json!(spec.role));
     body.insert("cluster".into(), cluster_name(model, principal));
     body.insert("description".into(), json!(spec.description));
-    body.insert("certificates".into(), spec.certificates.iter().map(certificate).collect());
-    body.insert("tokens".into(), spec.tokens.iter().map(token).collect());
+    let certificates = spec.certificates.iter().filter(|one| one.ends_at > now);
+    let tokens = spec.tokens.iter().filter(|one| one.ends_at > now);
+    body.insert("certificates".into(), certificates.map(certificate).collect());
+    body.insert("tokens".into(), tokens.map(token).collect());
     body.into()
 }

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use uuid::Uuid;
 
+use crate::clock::WatchedClock;
 use crate::records::audit::{AuditRecord, Refusal, Whose};
 use crate::records::{codec, key};
 use crate::store::{KeyRange, Over, Query, Store, StoreError, Transaction, drop_unchanged};
@@ -89,19 +90,20 @@ struct Tally {
 pub struct Waiting {
     entries: mpsc::Receiver<Refusal>,
     tallies: Arc<Tallies>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<WatchedClock>,
 }
 
 /// Hears of all refusals from now on. What is to be written comes out at the other end. `holder` says on which principal a certificate
 /// is listed.
 pub fn watch(
     rejected: &Rejected,
-    clock: Arc<dyn Clock>,
+    clock: Arc<WatchedClock>,
     holder: impl Fn(&Identity) -> Option<Uuid> + Send + Sync + 'static,
 ) -> Waiting {
     let (waiting, entries) = mpsc::channel(MOST_WAITING);
     let tallies = Arc::new(Tallies::default());
-    let this = Refusals { tallies: Arc::clone(&tallies), waiting, clock: Arc::clone(&clock), lost: AtomicU64::new(0) };
+    let told_by = Arc::clone(&clock) as Arc<dyn Clock>;
+    let this = Refusals { tallies: Arc::clone(&tallies), waiting, clock: told_by, lost: AtomicU64::new(0) };
     rejected.watch(Box::new(move |refused: &Refused<'_>| {
         let uuid = refused.uuid.or_else(|| refused.identity.and_then(&holder));
         this.note(refused, uuid.into(), Instant::now());
@@ -187,7 +189,7 @@ impl Tally {
 impl Waiting {
     /// Writes entries for as long as it is polled, those that wait together in one shared commit, and each minute the counts of what
     /// had none. One that the store does not take is lost to the audit, and stands in the journal. Drops those that are
-    /// older than they are kept.
+    /// older than they are kept, unless the clock is suspect.
     pub async fn write(mut self, store: Arc<dyn Store>) {
         let mut some = Vec::with_capacity(AT_ONCE);
         let mut ticks = interval(MINUTE);
@@ -199,20 +201,30 @@ impl Waiting {
                     if count == 0 {
                         return;
                     }
+                    note_jump(&self.clock, store.as_ref()).await;
                     write_all(&store, some.drain(..)).await;
                 }
                 _ = ticks.tick() => {
+                    note_jump(&self.clock, store.as_ref()).await;
                     let mut due = self.tallies.due(Instant::now()).into_iter().peekable();
                     while due.peek().is_some() {
                         write_all(&store, due.by_ref().take(AT_ONCE)).await;
                     }
-                    let now = Timestamp(self.clock.unix_seconds().saturating_mul(1000));
-                    if let Err(error) = old.drop_some(store.as_ref(), now).await {
+                    if let Some(now) = self.clock.trusted_now()
+                        && let Err(error) = old.drop_some(store.as_ref(), now).await
+                    {
                         log::warn!(error:err = error; "old refusals could not be dropped from the audit");
                     }
                 }
             }
         }
+    }
+}
+
+/// Entries that are written by a suspect clock must not speak for it at the next start.
+async fn note_jump(clock: &WatchedClock, store: &dyn Store) {
+    if let Err(error) = clock.note_jump(store).await {
+        log::warn!(error:err = error; "what is known of the clock could not be noted");
     }
 }
 

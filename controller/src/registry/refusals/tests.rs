@@ -6,6 +6,10 @@ use super::*;
 use crate::records::audit::AuditEvent;
 use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision};
 
+fn clock(at_s: u64) -> Arc<WatchedClock> {
+    Arc::new(WatchedClock::new(Arc::new(FixedClock(at_s))))
+}
+
 fn from() -> SocketAddr {
     "192.0.2.1:4711".parse().unwrap()
 }
@@ -17,7 +21,7 @@ fn key(principal: &str) -> Key {
 #[test]
 fn ten_a_minute_are_written_for_each_principal_and_reason_and_then_a_count() {
     let rejected = Rejected::default();
-    let Waiting { mut entries, .. } = watch(&rejected, Arc::new(FixedClock(5)), |_| None);
+    let Waiting { mut entries, .. } = watch(&rejected, clock(5), |_| None);
     for _ in 0..25 {
         rejected.tell("x", "node/a", None, from());
     }
@@ -126,7 +130,7 @@ async fn written(store: &dyn Store, entries: usize) -> Vec<AuditRecord> {
 async fn refusals_that_were_only_counted_are_written_when_their_minute_is_over() {
     let directory = tempfile::tempdir().unwrap();
     let (rejected, store) = (Rejected::default(), store(&directory));
-    let writing = tokio::spawn(watch(&rejected, Arc::new(FixedClock(5)), |_| None).write(Arc::clone(&store)));
+    let writing = tokio::spawn(watch(&rejected, clock(5), |_| None).write(Arc::clone(&store)));
     for _ in 0..25 {
         rejected.tell("x", "node/a", None, from());
     }

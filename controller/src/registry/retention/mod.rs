@@ -1,4 +1,5 @@
-//! Drops what is kept no longer: images of objects, entries of the audit, records of requests. Core says which.
+//! Drops what is kept no longer: images of objects, entries of the audit, records of requests. Core says which. While the clock is suspect
+//! nothing is dropped, for want of room neither: it is looked at anew for each object and page.
 //!
 //! What these take is known from the store's sums, so nothing is read while all are within their bounds, but for the look at their age once an
 //! hour. What is looked through is read page by page, and goes in commits of their own that any watcher may pass over. A file of the store
@@ -100,11 +101,15 @@ impl Keeper {
         Self { kept, looked: None, left: BTreeMap::new() }
     }
 
-    /// Drops what is kept no longer: of all once an hour, else of what takes more than it may. It is cheap to be asked often.
+    /// Drops what is kept no longer: of all once an hour, else of what takes more than it may; nothing while the clock is suspect. It is cheap
+    /// to be asked often.
     ///
     /// # Errors
     /// What the store says.
     pub async fn look(&mut self, registry: &Registry, now: Instant) -> Result<(), StoreError> {
+        if registry.clock.trusted_now().is_none() {
+            return Ok(());
+        }
         let is_hour = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_AT_AGE);
         if is_hour {
             self.looked = Some(now);
@@ -195,7 +200,8 @@ impl Registry {
         oldest: &mut Oldest,
         drops: &mut Drops<'_>,
     ) -> Result<(), StoreError> {
-        let fates = keep.judge(images, self.now().0, up_to);
+        let Some(now) = self.clock.trusted_now() else { return Ok(()) };
+        let fates = keep.judge(images, now.0, up_to);
         for (image, fate) in images.iter().zip(fates) {
             match fate {
                 Fate::Goes => drops.push(key::image(object, image.revision).into(), image.bytes).await?,
@@ -211,16 +217,17 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub async fn sweep_audit(&self, keep: &AuditKeep) -> Result<Dropped, StoreError> {
-        let (bound, now_ms) = (keep.keep(), self.now().0);
+        let bound = keep.keep();
         let mut excess = bound.excess(self.taken(What::Audit));
         let mut drops = Drops::of(self.store.as_ref());
         let mut range = KeyRange::prefix(key::AUDIT);
         loop {
+            let Some(now) = self.clock.trusted_now() else { return drops.end().await };
             let page = self.store.snapshot().await?.list(&Query::range(range.clone()).bytes(PAGE_BYTES)).await?;
             let mut is_over = true;
             for entry in &page.entries {
                 // One that cannot be read is of no known time, and goes for want of room alone.
-                let is_old = codec::decode::<EntryTime>(&entry.value).is_ok_and(|time| bound.is_old(time.at.0, now_ms));
+                let is_old = codec::decode::<EntryTime>(&entry.value).is_ok_and(|time| bound.is_old(time.at.0, now.0));
                 if is_old || excess > 0 {
                     let bytes = entry.size_bytes() as u64;
                     (excess, is_over) = (excess.saturating_sub(bytes), false);
@@ -240,7 +247,7 @@ impl Registry {
     /// What the store says.
     pub async fn sweep_requests(&self, most: u64) -> Result<Dropped, StoreError> {
         let before = self.taken(What::Requests);
-        if before <= most {
+        if before <= most || self.clock.trusted_now().is_none() {
             return Ok(Dropped::default());
         }
         let mut records: BTreeMap<Bytes, Vec<(u64, u64)>> = BTreeMap::new();

@@ -1,6 +1,7 @@
 //! What stays of the history, the audit and the records of requests, over a store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use stemma_core::name::ObjectName;
 use stemma_core::object::{Kind, PrincipalSpec, Timestamp};
@@ -10,6 +11,7 @@ use uuid::Uuid;
 use super::*;
 use crate::cache::Cache;
 use crate::records::request::{Answer, RequestRecord};
+use crate::registry::tests::Dial;
 use crate::registry::work::Work;
 use crate::registry::{Caller, Context};
 use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore};
@@ -215,4 +217,28 @@ async fn what_takes_too_much_goes_at_once_and_what_is_too_old_within_the_hour() 
         assert_eq!(site.images(1).await == left, is_there, "after {at} minutes");
     }
     assert_eq!(site.images(1).await.len(), 1);
+}
+
+/// All is old by a clock that is ahead, and it does not come back when the clock is right again.
+#[tokio::test]
+async fn x04_f12_by_a_suspect_clock_nothing_goes() {
+    let site = Site::new().await;
+    let dial = Arc::new(Dial(AtomicU64::new(24)));
+    let registry = Registry::new(Arc::clone(&site.store), Arc::clone(&site.cache), Arc::clone(&dial) as _);
+    for _ in 0..40 {
+        site.write(1, 1, LONG, "test").await;
+    }
+    let all = (site.images(1).await, site.audit().await);
+    let history = HistoryKeep { mebibytes: 1, ..HistoryKeep::default() };
+    let kept = Kept { history, ..Kept::default() };
+    let mut keeper = Keeper::new(kept);
+    dial.0.store(9_999 * 24, Ordering::Relaxed);
+    keeper.look(&registry, Instant::now()).await.unwrap();
+    assert_eq!(registry.sweep_history(&kept.history).await.unwrap(), Dropped::default());
+    assert_eq!(registry.sweep_audit(&kept.audit).await.unwrap(), Dropped::default());
+    assert_eq!((site.images(1).await, site.audit().await), all);
+    dial.0.store(24, Ordering::Relaxed);
+    keeper.look(&registry, Instant::now()).await.unwrap();
+    assert!((MIB * 3 / 4..=MIB).contains(&site.taken(key::HISTORY)), "it is right again");
+    assert_eq!(site.audit().await, all.1, "and they are of today");
 }

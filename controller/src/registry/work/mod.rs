@@ -84,6 +84,16 @@ impl<'a> Work<'a> {
         self.context.now
     }
 
+    /// What ended by then may be dropped, as [`Context::forgets_until`] says.
+    pub fn forgets_until(&self) -> stemma_core::object::Timestamp {
+        self.context.forgets_until()
+    }
+
+    /// Whether the clock is believed.
+    pub fn is_clock_good(&self) -> bool {
+        self.context.trusted_now.is_some()
+    }
+
     /// The decision, with what follows from it for nodes that it reaches, unless tasks would wait for each other where they
     /// would stand.
     ///

@@ -320,6 +320,97 @@ async fn x04_f10_where_rights_grow_nothing_stays_that_was_made_by_those_who_migh
     assert!(part.contains(&of_ada.serial) && part.contains(&laundered.serial) && part.contains(token_id), "{audit}");
 }
 
+/// What root reads.
+async fn read_by_root(fleet: &Fleet, path: &str) -> Value {
+    let told = ask(&mut root(fleet), "GET", path, &[], "").await;
+    assert_eq!(told.status, 200, "{path}: {}", told.body);
+    told.body
+}
+
+/// Whether the controller says that its clock is suspect: in its metrics and by a finding of the fleet and of a cluster.
+async fn is_suspect(fleet: &Fleet) -> bool {
+    let mut said = Vec::new();
+    for path in ["/v1/fleet", "/v1/clusters/prod/validate"] {
+        let body = read_by_root(fleet, path).await;
+        said.push(body["findings"].as_array().unwrap().iter().any(|finding| finding["code"] == "clock.jumped"));
+    }
+    let metrics = fleet.parts().metrics.text_within(None);
+    let suspect = metrics.contains("\nstemma_clock_suspect 1\n");
+    assert!(suspect || metrics.contains("\nstemma_clock_suspect 0\n"), "{metrics}");
+    assert_eq!(said, [suspect; 2]);
+    suspect
+}
+
+#[tokio::test]
+async fn x04_f12_a_jump_of_the_clock_drops_and_replaces_nothing() {
+    const AHEAD_S: i64 = 400 * 24 * 3600;
+    let fleet = Fleet::start().await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "prod"}])).await;
+    let token = fleet.token(json!({})).await;
+    let path = format!("/v1/join-tokens/{}", token.split_once('.').unwrap().0);
+    let before = fleet.read("/v1/principals/admin").await["certificates"][0].clone();
+    assert!(!is_suspect(&fleet).await);
+
+    fleet.clock.set_off_by(AHEAD_S);
+    let mend = async |fleet: &Fleet| {
+        let body = json!({"principal": "admin", "csr": csr()}).to_string();
+        let told = ask(&mut root(fleet), "POST", "/v1/certificates", &[JSON], &body).await;
+        assert_eq!(told.status, 201, "{}", told.body);
+    };
+    mend(&fleet).await;
+    assert!(is_suspect(&fleet).await);
+    fleet.clock.set_off_by(0);
+    let told = ask(&mut fleet.operator(), "GET", "/v1/nodes", &[], "").await;
+    assert_eq!(told.status, 200, "the certificate of before is good: {}", told.body);
+    assert!(!is_suspect(&fleet).await, "it is right again");
+
+    // What a controller drops at its start as well.
+    fleet.clock.set_off_by(AHEAD_S);
+    assert!(is_suspect(&fleet).await);
+    let fleet = restart(restart(fleet).await).await;
+    assert!(is_suspect(&fleet).await, "after two starts");
+    mend(&fleet).await;
+    assert_eq!(read_by_root(&fleet, &path).await["uses_left"], 1, "the join token is there, though its time is over");
+    fleet.clock.set_off_by(0);
+    assert!(!is_suspect(&fleet).await);
+    let certificates = read_by_root(&fleet, "/v1/principals/admin").await["certificates"].clone();
+    assert_eq!(certificates[0], before);
+    assert_eq!(certificates.as_array().unwrap().len(), 3, "and those that were made meanwhile: {certificates}");
+}
+
+#[tokio::test]
+async fn x04_f12_a_certificate_that_is_renewed_by_a_suspect_clock_goes_on_to_its_own_end() {
+    let fleet = Fleet::start().await;
+    let mut otto = principal(&fleet, "otto", "operator", None).await;
+    let before = fleet.read("/v1/principals/otto").await["certificates"][0].clone();
+    fleet.clock.set_off_by(10 * 24 * 3600);
+    let told = ask(&mut otto, "POST", "/v1/certificates", &[JSON], &json!({"csr": csr()}).to_string()).await;
+    assert_eq!(told.status, 201, "{}", told.body);
+    fleet.clock.set_off_by(0);
+    let after = fleet.read("/v1/principals/otto").await["certificates"].clone();
+    assert_eq!((&after[0], after.as_array().unwrap().len()), (&before, 2), "{after}");
+}
+
+#[tokio::test]
+async fn x04_f12_what_has_ended_is_not_shown_and_is_told_to_metrics_for_a_month() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "robot", "viewer", None).await);
+    let (_, id) = bearer(&fleet, "robot").await;
+    let told = |what: &str| fleet.parts().metrics.text_within(None).contains(what);
+    let of_token = format!("id=\"{id}\"");
+    assert!(told(&of_token));
+    for (days, is_told) in [(1, true), (29, true), (2, false)] {
+        fleet.clock.forward(days * 24 * 3600);
+        let shown = read_by_root(&fleet, "/v1/principals/robot").await["tokens"].clone();
+        assert_eq!((shown, told(&of_token)), (json!([]), is_told), "{days} more days");
+    }
+    // The clock is set by far more than that: what ends by it is told all the same.
+    let certificate = "stemma_credential_end_seconds{principal=\"robot\",kind=\"certificate\"";
+    assert!(told(certificate));
+    fleet.clock.set_off_by(400 * 24 * 3600);
+    assert!(told(certificate) && told(&of_token));
+}
+
 #[tokio::test]
 async fn root_mends_a_lost_admin_by_the_socket() {
     let fleet = Fleet::start().await;

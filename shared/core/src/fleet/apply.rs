@@ -152,18 +152,21 @@ impl Fleet {
         let changes = differences(self.group(id), group.as_ref());
         let before = self.cluster_of_group(id);
         let after = group.as_ref().map(|group| group.spec.cluster);
+        let nodes: Vec<NodeId> = self.nodes_of(id).collect();
         if let Some(cluster) = before.filter(|_| before != after) {
-            for node in self.nodes_of(id).collect::<Vec<_>>() {
-                self.unplace(node, id, dirty);
+            for node in &nodes {
+                self.unplace(*node, id, dirty);
             }
+            self.count_nodes(cluster, |count| count - nodes.len());
             self.with_cluster(cluster, |entry| {
                 entry.groups.remove(&id);
             });
         }
-        if let Some(cluster) = after {
+        if let Some(cluster) = after.filter(|_| before != after) {
             self.with_cluster(cluster, |entry| {
                 entry.groups.insert(id);
             });
+            self.count_nodes(cluster, |count| count + nodes.len());
         }
         let mut entry = self.groups.get(&id).cloned().unwrap_or_default();
         entry.object = group;
@@ -216,8 +219,10 @@ impl Fleet {
                 entry.fold = Err(vec![Missing::NodeGroup(group)]);
             }
             if entry.nodes.insert(id).is_none() {
-                self.grouped += 1;
                 self.groups.insert(group, entry);
+                if let Some(cluster) = self.cluster_of_group(group) {
+                    self.count_nodes(cluster, |count| count + 1);
+                }
             }
         }
         let entry = match self.nodes.get(&id) {
@@ -256,12 +261,23 @@ impl Fleet {
 
     fn leave_group(&mut self, id: NodeId, group: GroupId) {
         let Some(mut entry) = self.groups.get(&group).cloned() else { return };
-        self.grouped -= usize::from(entry.nodes.remove(&id).is_some());
+        let has_left = entry.nodes.remove(&id).is_some();
         if entry.nodes.is_empty() && entry.object.is_none() {
             self.groups.remove(&group);
         } else {
             self.groups.insert(group, entry);
         }
+        if let Some(cluster) = self.cluster_of_group(group).filter(|_| has_left) {
+            self.count_nodes(cluster, |count| count - 1);
+        }
+    }
+
+    /// Counts nodes that have come into a cluster, or have left it.
+    fn count_nodes(&mut self, cluster: ClusterId, change: impl FnOnce(usize) -> usize) {
+        let before = self.count_of(cluster);
+        let after = change(before);
+        self.with_cluster(cluster, |entry| entry.nodes = after);
+        self.peopled = self.peopled + usize::from(after > 0) - usize::from(before > 0);
     }
 
     /// A report reaches its own node where what has changed makes a difference there, as each class says.

@@ -66,8 +66,8 @@ pub struct Fleet {
     clusters: OrdMap<ClusterId, ClusterEntry>,
     groups: OrdMap<GroupId, GroupEntry>,
     nodes: OrdMap<NodeId, Arc<NodeEntry>>,
-    /// How many of them are in a group.
-    grouped: usize,
+    /// How many clusters have nodes.
+    peopled: usize,
     /// What was said on hosts: seldom anything, so that a node has no room for it.
     said: OrdMap<NodeId, Arc<SaidOnHost>>,
     by_name: OrdMap<NodeName, NodeId>,
@@ -93,6 +93,8 @@ struct TemplateEntry {
 struct ClusterEntry {
     object: Option<Arc<Cluster>>,
     groups: OrdSet<GroupId>,
+    /// How many nodes stand in these.
+    nodes: usize,
     /// Stored choices.
     chosen: OrdMap<TagName, Arc<Primary>>,
     /// Per tag that has a primary, the nodes that could be it.

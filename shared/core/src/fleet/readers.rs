@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{Dirty, Fleet, GroupFold, NodeEntry};
 use crate::change::{FieldChange, Reach};
-use crate::condition::{Condition, steps_for_each, steps_together};
+use crate::condition::{Condition, rounded, steps_for_each, steps_together};
 use crate::input::{Read, Reference};
 use crate::key::LabelKey;
 use crate::labels::Folded;
@@ -79,9 +79,6 @@ impl Fleet {
 
     /// Reaches the nodes whose look-ups see, of a node that was reached or has reported, something else than before.
     pub(super) fn reach_readers(&mut self, before: &Self, seen: Option<NodeId>, dirty: &mut Dirty) {
-        if before.steps_together() != self.steps_together() {
-            self.reach_conditions(self.groups.keys().copied(), &|_| true, dirty);
-        }
         let mut touched: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for id in dirty.nodes(self).chain(seen).collect::<BTreeSet<_>>() {
             let clusters: BTreeSet<_> =
@@ -90,6 +87,7 @@ impl Fleet {
                 touched.entry(cluster).or_default().push(id);
             }
         }
+        self.reach_shares(before, touched.keys().copied().collect(), dirty);
         for (cluster, nodes) in touched {
             if before.steps(cluster) != self.steps(cluster) {
                 let looks_up = |read: &Reference| matches!(read.read(), Read::Nodes { .. });
@@ -101,6 +99,18 @@ impl Fleet {
                     let used = self.groups.get(&group).and_then(|entry| entry.profiles.get(&profile));
                     used.into_iter().flat_map(|used| &used.nodes).for_each(|node| dirty.add(*node));
                 }
+            }
+        }
+    }
+
+    /// Reaches the nodes whose conditions may take more together now, or less: where nodes came or went, or in all clusters where the
+    /// number of those with nodes has changed.
+    fn reach_shares(&self, before: &Self, touched: Vec<ClusterId>, dirty: &mut Dirty) {
+        let is_of_all = rounded(before.peopled) != rounded(self.peopled);
+        let clusters = if is_of_all { self.clusters.keys().copied().collect() } else { touched };
+        for cluster in clusters {
+            if before.steps_together(cluster) != self.steps_together(cluster) {
+                self.reach_conditions(self.groups_of(cluster), &|_| true, dirty);
             }
         }
     }
@@ -131,13 +141,17 @@ impl Fleet {
 
     /// What a condition that looks nodes up may take for each node of a cluster.
     pub(super) fn steps(&self, cluster: ClusterId) -> usize {
-        let entries = self.groups_of(cluster).filter_map(|group| self.groups.get(&group));
-        steps_for_each(entries.map(|entry| entry.nodes.len()).sum())
+        steps_for_each(self.count_of(cluster))
     }
 
-    /// What all conditions of a node may take together.
-    pub(super) fn steps_together(&self) -> usize {
-        steps_together(self.grouped)
+    /// What all conditions of a node of a cluster may take together.
+    pub(super) fn steps_together(&self, cluster: ClusterId) -> usize {
+        steps_together(self.peopled, self.count_of(cluster))
+    }
+
+    /// How many nodes stand in a cluster.
+    pub(super) fn count_of(&self, cluster: ClusterId) -> usize {
+        self.clusters.get(&cluster).map_or(0, |entry| entry.nodes)
     }
 
     /// Reaches the nodes of groups whose tasks have conditions of a kind: these may take more steps now, or less.

@@ -161,7 +161,7 @@ impl<'a> NodeView<'a> {
 
     /// What all conditions of this node may take together.
     pub(crate) fn steps_together(&self) -> usize {
-        self.fleet.steps_together()
+        self.fold.map_or(MAX_STEPS, |fold| self.fleet.steps_together(fold.cluster_id()))
     }
 
     /// Whether a rule or the host may have filled a label while there was a report: no level speaks for it.

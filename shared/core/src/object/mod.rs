@@ -43,7 +43,7 @@ pub use node::{
     ReportedLabels,
 };
 pub use placement::{PrimarySpec, ReleaseTagsSpec};
-pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, TooMany};
+pub use principal::{BearerToken, PrincipalCertificate, PrincipalRole, PrincipalSpec, Rights, TooMany};
 pub use release::{ExtensionUse, MAX_TAGS, Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 pub use rule::{InspectionRuleSpec, MAX_PRIORITY, Multiple, Phase, RuleAction, RuleCondition};
 

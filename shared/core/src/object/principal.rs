@@ -5,10 +5,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterId, Timestamp};
-use crate::access::Rights;
 
 /// How many certificates, and how many tokens, a principal may have that are good.
 const MOST_KNOWN_BY: usize = 64;
+/// How many certificates, and how many tokens, are listed with those that have ended.
+const MOST_LISTED: usize = 128;
 /// For how long a certificate is good after it was renewed: an hour, as long as its own client may ask for the lost answer.
 const RENEWED_MS: u64 = 3600 * 1000;
 
@@ -30,6 +31,16 @@ pub enum PrincipalRole {
     Admin,
 }
 
+/// What a principal may; [`crate::access`] says what that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rights {
+    /// At most.
+    pub role: PrincipalRole,
+    /// In this one cluster; `None`: in the whole fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<ClusterId>,
+}
+
 /// A person or program on the operators' side. The object's name is what stands in its certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -42,10 +53,10 @@ pub struct PrincipalSpec {
     /// Who that is, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Those that have not ended, the newest last.
+    /// The newest last, also those that have ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<PrincipalCertificate>,
-    /// Those that have not ended, the newest last.
+    /// The newest last, also those that have ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<BearerToken>,
     /// Certificates of this name that are not listed are good too. So it is for the first admin alone, where the certificate that
@@ -146,7 +157,7 @@ impl PrincipalSpec {
         self.certificates.iter().find(|listed| listed.serial == serial)
     }
 
-    /// Lists another certificate. One that was revoked takes nobody's room.
+    /// Lists another certificate. One that was revoked or has ended takes nobody's room.
     ///
     /// # Errors
     /// That it has as many as it may have.
@@ -158,12 +169,12 @@ impl PrincipalSpec {
         Ok(())
     }
 
-    /// Lists another token.
+    /// Lists another token. One that has ended takes nobody's room.
     ///
     /// # Errors
     /// That it has as many as it may have.
     pub fn add_token(&mut self, one: BearerToken) -> Result<(), TooMany> {
-        if self.tokens.len() >= MOST_KNOWN_BY {
+        if self.tokens.iter().filter(|listed| listed.ends_at > one.issued_at).count() >= MOST_KNOWN_BY {
             return Err(TooMany);
         }
         self.tokens.push(one);
@@ -192,7 +203,8 @@ impl PrincipalSpec {
     }
 
     /// Where it may more than it might before, ends what was made by those who might not all that it may now: they may know the key or the
-    /// secret, and would have been given more with it. Gives what ends, as `certificates.SERIAL` and `tokens.ID`.
+    /// secret, and would have been given more with it. Gives what ends, as `certificates.SERIAL` and `tokens.ID`. What has ended by this time
+    /// is taken back too, without a word: the clock may be ahead, and it would be good for more once that is right again.
     pub fn end_lesser(&mut self, before: Rights, now: Timestamp) -> Vec<String> {
         let rights = self.rights();
         let mut ended = Vec::new();
@@ -200,24 +212,37 @@ impl PrincipalSpec {
             return ended;
         }
         let is_lesser = |made_by: Option<Rights>| made_by.is_none_or(|maker| !maker.covers(rights));
-        for one in self.certificates.iter_mut().filter(|one| one.is_good(now) && is_lesser(one.made_by)) {
+        for one in self.certificates.iter_mut().filter(|one| one.revoked_at.is_none() && is_lesser(one.made_by)) {
+            ended.extend(one.is_good(now).then(|| format!("certificates.{}", one.serial)));
             one.revoked_at = Some(now);
-            ended.push(format!("certificates.{}", one.serial));
         }
         self.tokens.retain(|token| {
-            let ends = token.ends_at > now && is_lesser(token.made_by);
-            ended.extend(ends.then(|| format!("tokens.{}", token.id)));
+            let ends = is_lesser(token.made_by);
+            ended.extend((ends && token.ends_at > now).then(|| format!("tokens.{}", token.id)));
             !ends
         });
         ended
     }
 
-    /// The same without what ended before this time: nobody can show it any more.
+    /// The same without what ended first by this time, where more is listed than may be. Time alone takes nothing away: the clock by which
+    /// something has ended may be ahead, and what is gone does not come back when the clock is right again.
     #[must_use]
-    pub fn without_ended(mut self, now: Timestamp) -> Self {
-        self.certificates.retain(|certificate| certificate.ends_at > now);
-        self.tokens.retain(|token| token.ends_at > now);
+    pub fn without_surplus(mut self, now: Timestamp) -> Self {
+        // Where unlisted certificates are good, one that was revoked must stay listed.
+        let takes_unlisted = self.takes_unlisted;
+        let may_go = |one: &PrincipalCertificate| one.ends_at <= now && !(takes_unlisted && one.revoked_at.is_some());
+        drop_surplus(&mut self.certificates, |one| may_go(one).then_some(one.ends_at));
+        drop_surplus(&mut self.tokens, |one| (one.ends_at <= now).then_some(one.ends_at));
         self
+    }
+}
+
+/// Drops what ended first, until no more is listed than may be or nothing is left that may go; `ended` says when something ended that may.
+fn drop_surplus<T>(listed: &mut Vec<T>, ended: impl Fn(&T) -> Option<Timestamp>) {
+    while listed.len() > MOST_LISTED {
+        let ends = listed.iter().enumerate().filter_map(|(at, one)| Some((ended(one)?, at)));
+        let Some((_, first)) = ends.min() else { return };
+        drop(listed.remove(first));
     }
 }
 
@@ -241,17 +266,10 @@ mod tests {
         let [own, other] = [1, 2].map(|id| Some(ClusterId(uuid::Uuid::from_u128(id))));
         let rights = |(role, within)| Rights { role, within };
         let known_by = |made_by: Option<Rights>| {
-            let token = BearerToken {
-                id: "t".to_owned(),
-                secret_sha256: String::new(),
-                issued_at: Timestamp(0),
-                ends_at: Timestamp(10),
-                made_by,
-            };
-            let over = BearerToken { id: "over".to_owned(), ends_at: Timestamp(5), ..token.clone() };
-            let good = PrincipalCertificate { made_by, ..certificate("01", 10, None) };
-            let revoked = PrincipalCertificate { made_by, ..certificate("02", 10, Some(1)) };
-            PrincipalSpec { certificates: vec![good, revoked], tokens: vec![token, over], ..PrincipalSpec::default() }
+            let tokens = [("t", 10), ("over", 5)].map(|(id, ends_at)| BearerToken { made_by, ..token(id, ends_at) });
+            let certificates = [certificate("01", 10, None), certificate("02", 10, Some(1)), certificate("over", 5, None)];
+            let certificates = certificates.map(|one| PrincipalCertificate { made_by, ..one });
+            PrincipalSpec { certificates: certificates.into(), tokens: tokens.into(), ..PrincipalSpec::default() }
         };
         for (before, after, made_by, ends) in [
             // An admin of a cluster made it, and its principal becomes one of the fleet.
@@ -274,6 +292,8 @@ mod tests {
             assert_eq!(spec.end_lesser(before, Timestamp(5)), expected, "{before:?} {after:?} {made_by:?}");
             let is_known = [spec.takes_certificate("01", Timestamp(5)), spec.takes_token("t", Timestamp(5))];
             assert_eq!(is_known, [!ends; 2]);
+            let was_known = [spec.takes_certificate("over", Timestamp(4)), spec.takes_token("over", Timestamp(4))];
+            assert_eq!(was_known, [!ends; 2], "the clock was ahead when it ended");
             assert_eq!(spec.certificate("02").and_then(|one| one.revoked_at), Some(Timestamp(1)));
         }
     }
@@ -301,8 +321,68 @@ mod tests {
         }
         assert!(!listed.takes_certificate("01", Timestamp(10)), "it has ended");
         assert!(listed.is_known(Timestamp(9)) && !listed.is_known(Timestamp(10)));
-        let later = listed.without_ended(Timestamp(10));
-        assert_eq!(later.certificates, [certificate("02", 20, Some(5))]);
+    }
+
+    fn token(id: &str, ends_at: u64) -> BearerToken {
+        BearerToken {
+            id: id.to_owned(),
+            secret_sha256: String::new(),
+            issued_at: Timestamp(0),
+            ends_at: Timestamp(ends_at),
+            made_by: None,
+        }
+    }
+
+    #[test]
+    fn x04_f12_time_alone_takes_nothing_away_and_of_too_many_those_go_that_ended_first() {
+        let listing = |count: u64| PrincipalSpec {
+            certificates: (1..=count).rev().map(|n| certificate(&n.to_string(), n, None)).collect(),
+            tokens: (1..=count).rev().map(|n| token(&n.to_string(), n)).collect(),
+            ..PrincipalSpec::default()
+        };
+        let ends = |spec: &PrincipalSpec| {
+            let certificates: Vec<u64> = spec.certificates.iter().map(|one| one.ends_at.0).collect();
+            assert_eq!(certificates, spec.tokens.iter().map(|one| one.ends_at.0).collect::<Vec<_>>());
+            certificates
+        };
+        for (what, listed, now, left) in [
+            ("a clock that is ahead of them all", 128, u64::MAX, 1..=128),
+            ("two too many that have ended", 130, u64::MAX, 3..=130),
+            ("one of the two that are too many has ended", 130, 1, 2..=130),
+            ("none has ended", 130, 0, 1..=130),
+        ] {
+            let spec = listing(listed).without_surplus(Timestamp(now));
+            assert_eq!(ends(&spec), left.rev().collect::<Vec<_>>(), "{what}");
+        }
+    }
+
+    #[test]
+    fn x04_f12_what_was_revoked_stays_listed_where_unlisted_certificates_are_good() {
+        let certificates: Vec<_> = (0..130).map(|n| certificate(&n.to_string(), 10, (n < 2).then_some(5))).collect();
+        let spec = PrincipalSpec { certificates, takes_unlisted: true, ..PrincipalSpec::default() };
+        let left = spec.without_surplus(Timestamp(10));
+        assert_eq!(left.certificates.len(), 128);
+        for serial in ["0", "1"] {
+            assert!(left.certificate(serial).is_some() && !left.takes_certificate(serial, Timestamp(0)), "{serial}");
+        }
+    }
+
+    #[test]
+    fn x04_f12_what_has_ended_takes_nobodys_room() {
+        let mut spec = PrincipalSpec {
+            tokens: (0..100).map(|n| token(&n.to_string(), 10)).collect(),
+            certificates: (0..100).map(|n| certificate(&n.to_string(), 10, None)).collect(),
+            ..PrincipalSpec::default()
+        };
+        let issued_at = Timestamp(20);
+        let new_token = BearerToken { issued_at, ..token("new", 30) };
+        let new_certificate = PrincipalCertificate { issued_at, ..certificate("new", 30, None) };
+        for _ in 0..MOST_KNOWN_BY {
+            assert_eq!(spec.add_token(new_token.clone()), Ok(()));
+            assert_eq!(spec.add_certificate(new_certificate.clone()), Ok(()));
+        }
+        assert_eq!(spec.add_token(new_token), Err(TooMany));
+        assert_eq!(spec.add_certificate(new_certificate), Err(TooMany));
     }
 
     #[test]

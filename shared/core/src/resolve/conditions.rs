@@ -1,7 +1,7 @@
 //! What conditions give, and what a node may spend on them.
 //!
 //! A node pays for its conditions in the order of its tasks, also for those that another node had evaluated before: so what it is told
-//! follows from the fleet alone, and not from what is remembered. What all nodes pay together bounds a pass (docs/adr/0011).
+//! follows from the fleet alone, and not from what is remembered. What all nodes pay together bounds a pass (docs/adr/0014).
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -65,7 +65,6 @@ pub(super) enum Evaluation {
 
 /// What is left to a node for its conditions.
 pub(super) struct Account {
-    limit: usize,
     left: usize,
 }
 
@@ -129,14 +128,13 @@ impl Evaluated {
 
 impl Account {
     pub(super) fn of(limit: usize) -> Self {
-        Self { limit, left: limit }
+        Self { left: limit }
     }
 
     /// Pays for a condition. One that costs more than is left costs nothing: later ones may cost less.
     pub(super) fn pay(&mut self, steps: usize) -> Result<(), LeftOut> {
-        let Self { limit, left } = *self;
-        self.left =
-            left.checked_sub(steps).ok_or_else(|| unevaluated(&ConditionError::TooMany { steps, left, limit }))?;
+        let left = self.left.checked_sub(steps);
+        self.left = left.ok_or_else(|| unevaluated(&ConditionError::TooMany { steps }))?;
         Ok(())
     }
 }

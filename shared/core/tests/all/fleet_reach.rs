@@ -281,6 +281,39 @@ fn w10_05_what_a_condition_may_cost_follows_from_the_number_of_nodes_and_reaches
 }
 
 #[test]
+fn x04_f06_what_conditions_may_take_together_changes_in_the_cluster_whose_nodes_are_more() {
+    let tasks = json!([{
+        "id": "zone", "type": "shell", "roles": ["web"], "parameters": {"script": "true"},
+        "condition": "labels.zone == 'x'",
+    }]);
+    let cluster = |name: &str| {
+        [
+            json!({"kind": "Cluster", "name": name, "release": "site@1"}),
+            json!({"kind": "NodeGroup", "cluster": name, "name": "g", "roles": ["web"]}),
+        ]
+    };
+    let node = |cluster: &str, n: usize| json!({"kind": "Node", "name": format!("{cluster}{n:02}"), "nodegroup": format!("{cluster}/g"), "labels": {"zone": "x"}});
+    let above = [vec![release(&json!({}), &tasks)], cluster("a").to_vec(), cluster("b").to_vec()].concat();
+    let nodes = ["a", "b"].into_iter().flat_map(|cluster| (0..16).map(move |n| node(cluster, n)));
+    let mut made = Made::of(&above.iter().cloned().chain(nodes).collect::<Vec<_>>());
+
+    let with = |more: &[Value]| [&above[..], more].concat();
+    let reached = made.edit(&with(&[node("a", 16)]));
+    assert_eq!(reached.len(), 17, "{reached:?}");
+    let is_of_a = |name: &String| name.starts_with('a');
+    assert!(reached.iter().all(is_of_a), "those of the other cluster may take what they might: {reached:?}");
+    assert_eq!(made.edit(&with(&[node("a", 17)])), ["a17"]);
+
+    // Clusters are made by admins of the fleet. A third one with a node takes a part from all.
+    assert_eq!(made.edit(&with(&cluster("c"))), Vec::<String>::new(), "one without nodes does not count");
+    let third = [cluster("c").to_vec(), vec![node("c", 0)]].concat();
+    assert_eq!(made.edit(&with(&third)).len(), 18 + 16 + 1, "what all may take has changed");
+    assert_eq!(made.edit(&with(&[cluster("c").to_vec(), vec![node("c", 1)]].concat())), ["c01"]);
+    let fresh = Made { fleet: made.fleet.clone(), cache: ResolveCache::new() };
+    assert_eq!(fresh.digests(), made.digests(), "memory changes no answer");
+}
+
+#[test]
 fn a_label_that_no_level_could_give_fills_nothing() {
     let documents = |at: &str| {
         let group = json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "labels": {"free": at}, "host_labels": {"accept": ["free"]}});

@@ -19,7 +19,7 @@ use crate::cache::model::Model;
 const RESERVED: [&str; 4] = ["root", "stemma-controller", "nobody", "others"];
 
 impl Resource for PrincipalSpec {
-    const MOST_BYTES: usize = 64 * KIB;
+    const MOST_BYTES: usize = 256 * KIB;
 
     /// Its description is bounded where it is read, and its lists where one is added.
     fn check_bounds(&self, _before: Option<&Self>, _names: &dyn Names) -> Result<(), BodyError> {

@@ -1,0 +1,242 @@
+//! Whether the machine's clock can be believed.
+//!
+//! What is dropped because its time is over does not come back when the clock is right again. So a controller looks at its clock beside
+//! one that nobody sets, and at its start beside the time that it noted last; while the clock says something else than was to be
+//! expected, nothing is dropped. A clock that was wrong before and was corrected looks the same from here, and so does a machine that
+//! slept: then a day without another jump is what makes it good.
+//!
+//! ```text
+//!             it says what was expected
+//!                 ┌─────────┐
+//!                 ▼         │         it says something else
+//!   start ────▶ Good ───────┴────────────────────────────▶ Suspect ◀──┐
+//!     │           ▲                                        ▲  │   │    │ it is set again, to something else:
+//!     │           └────────────────────────────────────────┼──┘   └────┘ the day begins anew
+//!     │             it says what was expected,             │
+//!     │             or has gone on for a day               │
+//!     └────────────────────────────────────────────────────┘
+//!       it is before the time that was noted, or more than 30 days after it
+//! ```
+
+use crate::finding::{Finding, rule};
+use crate::object::Timestamp;
+
+/// By how much the clock may be put forward or back between two looks: more than what keeps it right ever does at once.
+const TOLERANCE_MS: u64 = 5 * 60 * 1000;
+/// For how long a controller may have been stopped without a doubt about its clock.
+const STOPPED_MS: u64 = 30 * 24 * 3600 * 1000;
+/// For how long a clock that jumped must go on from there.
+const SETTLED_S: u64 = 24 * 3600;
+
+/// What the clock says, and what one that nobody sets has counted since some beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// What the clock says.
+    pub at: Timestamp,
+    /// What the other one has counted, in seconds.
+    pub steady_s: u64,
+}
+
+/// What the clock may say from some moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    from: Moment,
+    /// How far beyond it may be.
+    ahead_ms: u64,
+}
+
+/// Whether the clock can be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// It says what was expected.
+    Good {
+        /// What it may say next.
+        expected: Expected,
+    },
+    /// It does not.
+    Suspect {
+        /// What it might have said.
+        expected: Expected,
+        /// Since when it goes on from where it is.
+        since: Moment,
+    },
+}
+
+/// From where to where a clock jumped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jump {
+    /// What it should have said.
+    pub from: Timestamp,
+    /// What it said.
+    pub to: Timestamp,
+}
+
+/// A time, for people.
+pub fn spelled(at: Timestamp) -> String {
+    let millis = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    millis.map_or_else(|| format!("{} ms after 1970", at.0), |at| at.to_string())
+}
+
+impl Expected {
+    fn going_on(from: Moment) -> Self {
+        Self { from, ahead_ms: TOLERANCE_MS }
+    }
+
+    /// What a clock says that has gone on.
+    fn at(self, now: Moment) -> Timestamp {
+        let passed_s = now.steady_s.saturating_sub(self.from.steady_s);
+        Timestamp(self.from.at.0.saturating_add(passed_s.saturating_mul(1000)))
+    }
+
+    fn allows(self, now: Moment) -> bool {
+        let Timestamp(at) = self.at(now);
+        (at.saturating_sub(TOLERANCE_MS)..=at.saturating_add(self.ahead_ms)).contains(&now.at.0)
+    }
+}
+
+impl Trust {
+    /// Judges the clock at a start, by the latest time that is known from before. Where none is, there is nothing yet that it could end.
+    pub fn begin(last: Option<Timestamp>, now: Moment) -> Self {
+        let good = Self::Good { expected: Expected::going_on(now) };
+        let Some(last) = last else { return good };
+        let expected = Expected { from: Moment { at: last, ..now }, ahead_ms: STOPPED_MS };
+        if expected.allows(now) { good } else { Self::Suspect { expected, since: now } }
+    }
+
+    /// Judges it by the next look.
+    #[must_use]
+    pub fn step(self, now: Moment) -> Self {
+        let good = Self::Good { expected: Expected::going_on(now) };
+        match self {
+            Self::Good { expected } | Self::Suspect { expected, .. } if expected.allows(now) => good,
+            Self::Good { expected } => Self::Suspect { expected, since: now },
+            Self::Suspect { expected, since } if !Expected::going_on(since).allows(now) => {
+                Self::Suspect { expected, since: now }
+            }
+            Self::Suspect { since, .. } if now.steady_s.saturating_sub(since.steady_s) >= SETTLED_S => good,
+            Self::Suspect { .. } => self,
+        }
+    }
+
+    /// The jump for which it is not believed; `None`: it is.
+    pub fn jump(self) -> Option<Jump> {
+        match self {
+            Self::Good { .. } => None,
+            Self::Suspect { expected, since } => Some(Jump { from: expected.at(since), to: since.at }),
+        }
+    }
+
+    /// What a person should know of it.
+    pub fn finding(self) -> Option<Finding> {
+        let Jump { from, to } = self.jump()?;
+        let message = format!(
+            "the controller's clock went from {} to {}, or the controller did not run for so long: until the clock is right again, or has \
+             gone on for 24 hours, nothing is dropped because its time is over; look at the clock (timedatectl), and make certificates and \
+             tokens anew that were made by a wrong one",
+            spelled(from),
+            spelled(to)
+        );
+        Some(Finding::of(rule::CLOCK_JUMPED, "fleet", message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_S: u64 = 3600;
+    const DAY_S: u64 = 24 * HOUR_S;
+    /// A day in 2026.
+    const NOW_S: u64 = 1_795_000_000;
+
+    /// A look: how far the clock is put off by then, and how long the process runs.
+    fn look(off_s: i64, steady_s: u64) -> Moment {
+        Moment { at: Timestamp((NOW_S + steady_s).checked_add_signed(off_s).unwrap() * 1000), steady_s }
+    }
+
+    const fn days(count: i64) -> i64 {
+        count * 24 * 3600
+    }
+
+    #[test]
+    fn x04_f12_a_clock_that_is_set_is_suspect_until_it_is_right_or_has_gone_on_for_a_day() {
+        for (what, looks, expected) in [
+            ("it goes on", &[(0, 10), (0, HOUR_S), (0, 30 * DAY_S)][..], &[true, true, true][..]),
+            ("it is kept right in small steps", &[(240, 10), (480, 20), (200, 30)], &[true, true, true]),
+            ("400 days ahead, and right again", &[(days(400), 10), (days(400), 20), (0, 30)], &[false, false, true]),
+            ("100 days back, and right again", &[(days(-100), 10), (days(-100), 20), (0, 30)], &[false, false, true]),
+            ("three hours ahead", &[(3 * 3600, 10)], &[false]),
+            ("three hours back", &[(-3 * 3600, 10)], &[false]),
+            ("ten minutes ahead", &[(600, 10)], &[false]),
+            (
+                "it goes on from there for a day",
+                &[(days(400), 10), (days(400), DAY_S), (days(400), DAY_S + 10), (days(400), 2 * DAY_S)],
+                &[false, false, true, true],
+            ),
+            (
+                "it is set again before the day is over",
+                &[(days(400), 10), (days(40), DAY_S), (days(40), DAY_S + 10), (days(40), 2 * DAY_S)],
+                &[false, false, false, true],
+            ),
+            (
+                "it is corrected after it was believed",
+                &[(days(400), 0), (days(400), DAY_S), (0, DAY_S + 10), (0, 2 * DAY_S + 10)],
+                &[false, true, false, true],
+            ),
+        ] {
+            let mut trust = Trust::begin(None, look(0, 0));
+            assert!(trust.jump().is_none(), "{what}");
+            for ((off_s, steady_s), good) in looks.iter().zip(expected) {
+                trust = trust.step(look(*off_s, *steady_s));
+                assert_eq!(trust.jump().is_none(), *good, "{what}: {off_s} after {steady_s}: {trust:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn x04_f12_a_start_is_judged_by_the_time_that_is_known_from_before() {
+        let at = |off_s: i64| Some(look(off_s, 0).at);
+        for (what, last, looks, expected) in [
+            ("nothing is known", None, &[(0, 0)][..], &[true][..]),
+            ("it ran a minute ago", at(-60), &[(0, 0)], &[true]),
+            ("it ran 29 days ago", at(days(-29)), &[(0, 0)], &[true]),
+            (
+                "it ran 31 days ago",
+                at(days(-31)),
+                &[(0, 0), (0, 10), (0, DAY_S - 1), (0, DAY_S)],
+                &[false, false, false, true],
+            ),
+            ("it ran four minutes later", at(240), &[(0, 0)], &[true]),
+            ("it ran an hour later", at(3600), &[(0, 0), (0, 10)], &[false, false]),
+            (
+                "400 days ahead, and right again",
+                at(-60),
+                &[(days(400), 0), (days(400), 10), (0, 20)],
+                &[false, false, true],
+            ),
+            ("400 days ahead, and another 40", at(-60), &[(days(400), 0), (days(440), 10)], &[false, false]),
+        ] {
+            let (first, later) = looks.split_first().unwrap();
+            let mut trust = Trust::begin(last, look(first.0, first.1));
+            assert_eq!(trust.jump().is_none(), expected[0], "{what}");
+            for ((off_s, steady_s), good) in later.iter().zip(&expected[1..]) {
+                trust = trust.step(look(*off_s, *steady_s));
+                assert_eq!(trust.jump().is_none(), *good, "{what}: {off_s} after {steady_s}: {trust:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn x04_f12_a_jump_is_found_and_says_from_where_to_where() {
+        let good = Trust::begin(None, look(0, 0));
+        assert_eq!(good.finding(), None);
+        let suspect = good.step(look(days(400), 100));
+        let jump = suspect.jump().unwrap();
+        assert_eq!((jump.from, jump.to), (look(0, 100).at, look(days(400), 100).at));
+        let finding = suspect.finding().unwrap().to_string();
+        // date -u -d @1795000100 and @1829560100
+        let begins = "warning clock.jumped fleet: the controller's clock went from 2026-11-18T11:08:20Z to 2027-12-23T11:08:20Z, ";
+        assert!(finding.starts_with(begins), "{finding}");
+        assert!(finding.contains("nothing is dropped because its time is over"), "{finding}");
+    }
+}
