@@ -139,7 +139,7 @@ async fn a_profile_or_an_explanation_that_alone_is_another_releases_nothing() {
         assert_eq!(fleet.read("/v1/nodes/n/resolved").await["released"], released, "{tier}");
     }
     // The host has the first order, in which ntp waits; nobody demands that any more, so it waits no longer.
-    let open = open(&mut host).await;
+    let open = open(&fleet, &mut host).await;
     assert!(open.contains(&"first".to_owned()), "{open:?}");
     fleet.controller.stop().await;
 }
@@ -154,21 +154,20 @@ async fn a_held_host_waits_at_a_barrier_of_what_it_was_given_though_the_order_no
     fleet.apply(json!([dbs, {"kind": "Node", "name": "db", "nodegroup": "c/dbs"}])).await;
     let mut host = fleet.join_group("c/g", "n").await;
     assert!(told(&mut host).await.1.is_some());
-    assert_eq!(open(&mut host).await, Vec::<String>::new(), "ntp waits for the database");
+    assert_eq!(open(&fleet, &mut host).await, Vec::<String>::new(), "ntp waits for the database");
     hold(&fleet, "").await;
     told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
     fleet.apply(ordered("b", condition, &[])).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["tier"].value, "b");
     assert_eq!(task_set, None, "it keeps the task set in which ntp waits");
-    assert_eq!(open(&mut host).await, Vec::<String>::new(), "it waits until the hold ends");
+    assert_eq!(open(&fleet, &mut host).await, Vec::<String>::new(), "it waits until the hold ends");
     // Or until what it has is what it is to have: then nobody demands of it what the order no longer has. Its profile is another since the
     // edit before, so that a wave knows nothing new of it.
     fleet.apply(ordered("a", condition, &[])).await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!((known.unwrap().labels["tier"].value.as_str(), task_set), ("a", None));
-    assert_eq!(open(&mut host).await, ["first"]);
-    nothing_was_missed(&fleet).await;
+    assert_eq!(open(&fleet, &mut host).await, ["first"]);
     fleet.controller.stop().await;
 }
 
@@ -181,15 +180,16 @@ async fn a_result_opens_the_barrier_of_another_host_in_the_pass_that_hears_of_it
     for host in [&mut db, &mut host] {
         assert!(told(host).await.1.is_some());
     }
-    assert_eq!(open(&mut host).await, Vec::<String>::new(), "ntp waits for the database");
+    assert_eq!(open(&fleet, &mut host).await, Vec::<String>::new(), "ntp waits for the database");
     db.has_done("first").await;
-    nothing_was_missed(&fleet).await;
-    assert_eq!(open(&mut host).await, ["first"]);
+    assert_eq!(open(&fleet, &mut host).await, ["first"]);
     fleet.controller.stop().await;
 }
 
-/// The tasks of the barriers that are open for a host which holds nothing.
-async fn open(host: &mut Host) -> Vec<String> {
+/// The tasks of the barriers that are open for a host which holds nothing. A pass tells a host its state first and opens barriers after
+/// that, so the full resolve behind that pass is awaited; it may find nothing to open.
+async fn open(fleet: &Fleet, host: &mut Host) -> Vec<String> {
+    nothing_was_missed(fleet).await;
     host.held = None;
     let news = host.news(0).await;
     let open = news.grants.iter().find_map(|one| match &one.grant {

@@ -248,6 +248,7 @@ mod tests {
         assert_eq!(property["properties"]["operators"], json!({"type": "array", "items": {"type": "string"}}));
         assert_eq!(property["properties"]["name"], json!({"type": "string", "maxLength": 80}));
         assert_eq!(property["required"], json!(["type", "title", "name"]));
+        assert_eq!(property["properties"]["description"], json!({"type": "string"}), "it has no bound");
         let object = schema("object").unwrap();
         assert_eq!(object["properties"]["properties"]["additionalProperties"]["required"], json!(["title", "type"]));
         assert_eq!(object["properties"]["self"], json!({"type": "string", "readOnly": true}));
@@ -276,6 +277,22 @@ mod tests {
         }
         assert_eq!(schema("objects").unwrap()["properties"]["objects"]["type"], "array");
         assert_eq!(schema("properties").unwrap()["properties"]["properties"]["type"], "object");
+    }
+
+    /// The names below Glance's `/v2/schemas/metadefs`; a list's schema has its members under the name of the second column.
+    #[test]
+    fn every_schema_of_glances_catalogue_is_there() {
+        for (list, rows, row) in [
+            ("namespaces", "namespaces", "namespace"),
+            ("resource_types", "resource_type_associations", "resource_type"),
+            ("objects", "objects", "object"),
+            ("properties", "properties", "property"),
+            ("tags", "tags", "tag"),
+        ] {
+            assert!(schema(row).is_some(), "{row}");
+            let schema = schema(list).expect(list);
+            assert!(schema["properties"][rows].is_object(), "{list}: {schema}");
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use stemma_core::fleet::{Change, Fleet};
 use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
 use stemma_core::object::{DecidedTags, GroupId, LevelId, Meta, NodeId, Object, Timestamp};
 use stemma_core::resolve::{
-    ResolveCache, catalog_findings_of, newly_odd, newly_orphaned, newly_ruled, newly_uncatalogued, newly_undeclared,
-    newly_unmet, resolve_cluster, resolve_fleet, resolve_node, unset_in_empty,
+    ResolveCache, catalog_findings_of, cluster_findings, newly_odd, newly_orphaned, newly_ruled, newly_uncatalogued,
+    newly_undeclared, newly_unmet, resolve_cluster, resolve_fleet, resolve_node, unset_in_empty,
 };
 use uuid::Uuid;
 
@@ -74,12 +74,19 @@ fn what_is_odd_about_a_cluster_is_told_by_the_edit_that_makes_it_so() {
     let mut edited = fleet(1);
     edited[7]["tags"] = json!({"assigned": ["unseen"]});
     edited[4]["roles"] = json!(["web", "wbe"]);
+    edited[4]["requirements"] = json!({"property:memory_mb": ">=3"});
     made.edit(&edited);
+    let of_field = cluster_findings(&made.fleet, made.cluster()).iter().any(|one| one.code == "requirement.text");
+    assert!(of_field, "a field of the edit is odd by itself");
     let odd = said(&newly_odd(&before, &made.fleet, made.cluster()));
     let unseen =
         "tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster";
     assert_eq!(odd.iter().filter(|one| *one == unseen).count(), 1, "{odd:?}");
-    assert!(odd.iter().all(|one| !one.starts_with("task.type")), "what is so of a field by itself is none: {odd:?}");
+    let of_fields = ["task.type", "requirement.text"];
+    assert!(
+        !odd.iter().any(|one| of_fields.iter().any(|code| one.starts_with(code))),
+        "what is so of a field by itself is none: {odd:?}"
+    );
     assert_eq!(said(&newly_odd(&made.fleet, &made.fleet, made.cluster())), [""; 0], "it is so already");
 
     let undeclared = |fleet: &Fleet, after: &Fleet, id| said(&newly_undeclared(fleet, after, id));
@@ -143,6 +150,7 @@ fn a_requirement_is_newly_unmet_by_the_edit_that_asks_for_it() {
     let after = &made.fleet;
     let has_error = |fleet: &Fleet| resolve_node(fleet, &made.cache, node).has_error();
     assert!(has_error(after) && !has_error(&before));
+    assert!(resolve_node(after, &made.cache, NodeId(Uuid::nil())).has_error(), "nobody can say what it is to be");
     let says: Vec<String> = newly_unmet(&before, after, node).iter().map(ToString::to_string).collect();
     assert_eq!(says, ["requirement property:memory_mb >= 1024 is not met"]);
     assert_eq!(newly_unmet(after, after, node), []);

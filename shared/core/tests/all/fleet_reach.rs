@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::name::NodeName;
-use stemma_core::object::{ClusterId, FactMap, Node, NodeGroup, Observation, ReportedLabel, SaidOnHost, Timestamp};
+use stemma_core::object::{
+    ClusterId, FactMap, Node, NodeGroup, NodeId, Observation, ReportedLabel, SaidOnHost, Timestamp,
+};
+use stemma_core::requirement::Requirement;
 use stemma_core::resolve::ResolveCache;
 
 use crate::made::{Made, changes, file, objects, reading, release, site, tasks};
@@ -329,4 +332,21 @@ fn a_label_that_no_level_could_give_fills_nothing() {
         made.fleet.apply(Change::Observation(id, Arc::new(seen)));
         assert_eq!(made.edit(&documents("2")[..2]) == ["n"], is_reached);
     }
+}
+
+/// Where there are more values of a label than are looked at one by one, each node is asked, but not by whoever names the value.
+#[test]
+fn a_requirement_that_names_a_text_finds_its_node_among_many_values() {
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"rack": format!("r{n}")}});
+    let mut documents =
+        vec![json!({"kind": "Cluster", "name": "c"}), json!({"kind": "NodeGroup", "cluster": "c", "name": "g"})];
+    documents.extend((0..1025).map(node));
+    let mut made = Made::of(&documents);
+    let order: Vec<NodeId> = made.fleet.nodes().map(|node| node.id()).collect();
+    made.fleet.keep_index(order);
+    let asked = |text: &str| {
+        let among = made.fleet.among_meeting(&Requirement::parse(text).expect("a requirement"));
+        made.fleet.walk(among, None, false).expect("an index").count()
+    };
+    assert_eq!((asked("rack r7"), asked("rack <or> r7 <or> r8"), asked("rack >= 7")), (1, 2, 1025));
 }
