@@ -50,10 +50,11 @@ pub(super) fn show(api: &Api, _: &Request) -> Reply {
     let model = api.model();
     match &api.desired {
         None => {
-            let (revision, backup) = (model.revision.get(), last_backup(&model));
-            let (ahead, findings) = (ahead(&model, None), findings(api));
-            let epoch = Uuid::nil();
-            Reply::ok(json!({"epoch": epoch, "revision": revision, "ahead": ahead, "backup": backup, "findings": findings}))
+            let (epoch, ahead) = (Uuid::nil(), ahead(&model, None));
+            Reply::ok(json!({
+                "epoch": epoch, "revision": model.revision.get(), "ahead": ahead, "backup": last_backup(&model),
+                "findings": findings(api),
+            }))
         }
         Some(desired) => Reply::ok(shown(api, &model, desired, &line(&model, desired))),
     }

@@ -267,8 +267,8 @@ mod tests {
         let rights = |(role, within)| Rights { role, within };
         let known_by = |made_by: Option<Rights>| {
             let tokens = [("t", 10), ("over", 5)].map(|(id, ends_at)| BearerToken { made_by, ..token(id, ends_at) });
-            let certificates = [certificate("01", 10, None), certificate("02", 10, Some(1)), certificate("over", 5, None)];
-            let certificates = certificates.map(|one| PrincipalCertificate { made_by, ..one });
+            let listed = [certificate("01", 10, None), certificate("02", 10, Some(1)), certificate("over", 5, None)];
+            let certificates = listed.map(|one| PrincipalCertificate { made_by, ..one });
             PrincipalSpec { certificates: certificates.into(), tokens: tokens.into(), ..PrincipalSpec::default() }
         };
         for (before, after, made_by, ends) in [
