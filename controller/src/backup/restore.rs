@@ -56,7 +56,7 @@ pub fn restore(args: &Restore) -> Result<()> {
         }
     }
     File::open(layout.directory())?.sync_all()?;
-    let (mut out, shown) = (std::io::stdout().lock(), directory.display());
+    let (mut out, shown) = (io::stdout().lock(), directory.display());
     let (fleet, revision, at) = (&head.fleet.fleet, head.revision, time(head.at_s));
     writeln!(out, "fleet {fleet} restored in {shown}, as of revision {revision}, which was read at {at}")?;
     writeln!(

@@ -159,7 +159,7 @@ impl Draft {
         }
         let mark = key::referred(reference.kind, &reference.id);
         if self.marked.insert(mark.clone()) {
-            self.ops.push(Op::Put { key: mark.into(), value: bytes::Bytes::new() });
+            self.ops.push(Op::Put { key: mark.into(), value: Bytes::new() });
         }
     }
 

@@ -18,7 +18,7 @@ use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, sweep};
-use crate::host::{Command, Dir, Extras, HostError, HostPath, Kind, Look, Pending, Stat};
+use crate::host::{Command, Dir, Extras, HostError, HostPath, Look, Pending, Stat};
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;

@@ -174,7 +174,7 @@ impl Stream {
 
     /// Says that the stream is there, and behind which revision a client goes on that was told nothing since.
     async fn say(&self, what: &str) -> Result<(), End> {
-        let place = self.asked.api.streams.room(0).await?;
+        let place = self.room(0).await?;
         self.send(format!(": {what}\nid: {}\n\n", self.revision), place).await
     }
 
