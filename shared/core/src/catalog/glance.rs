@@ -252,6 +252,10 @@ mod tests {
         assert_eq!(object["properties"]["properties"]["additionalProperties"]["required"], json!(["title", "type"]));
         assert_eq!(object["properties"]["self"], json!({"type": "string", "readOnly": true}));
         assert!(schema("image").is_none());
+        let objects = &schema("namespace").unwrap()["properties"]["objects"]["items"];
+        assert_eq!(objects["properties"]["name"]["type"], "string");
+        assert_eq!(objects["properties"]["created_at"], json!({"type": "string", "readOnly": true}));
+        assert!(objects.get("additionalProperties").is_none(), "an answer adds members");
     }
 
     /// As Glance answers `/v2/schemas/metadefs/objects` and `/v2/schemas/metadefs/properties`.

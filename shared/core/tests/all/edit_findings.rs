@@ -153,6 +153,13 @@ fn a_requirement_is_newly_unmet_by_the_edit_that_asks_for_it() {
     assert!(resolve_node(after, &made.cache, NodeId(Uuid::nil())).has_error(), "nobody can say what it is to be");
     let says: Vec<String> = newly_unmet(&before, after, node).iter().map(ToString::to_string).collect();
     assert_eq!(says, ["requirement property:memory_mb >= 1024 is not met"]);
+    let sentences = [&[][..], &["web-1".to_owned()]].map(|names| newly_unmet(&before, after, node)[0].sentence(names));
+    assert_eq!(
+        sentences,
+        ["", " by web-1"].map(|by| {
+            format!("requirement property:memory_mb >= 1024 is not met{by}: the next task set is held until it is")
+        })
+    );
     assert_eq!(newly_unmet(after, after, node), []);
     assert_eq!(newly_unmet(after, &before, node), []);
 }
