@@ -252,6 +252,7 @@ mod tests {
         assert_eq!(object["properties"]["properties"]["additionalProperties"]["required"], json!(["title", "type"]));
         assert_eq!(object["properties"]["self"], json!({"type": "string", "readOnly": true}));
         assert!(schema("image").is_none());
+        assert_eq!(schema("resource_type").unwrap()["properties"]["name"]["type"], "string");
         let objects = &schema("namespace").unwrap()["properties"]["objects"]["items"];
         assert_eq!(objects["properties"]["name"]["type"], "string");
         assert_eq!(objects["properties"]["created_at"], json!({"type": "string", "readOnly": true}));
