@@ -117,9 +117,9 @@ fn who_cannot_be_taken_is_counted() {
     assert!(chosen(&whole, &asked(&[], &["property:memory_mb >= 9"])).starts_with(small));
 }
 
-/// As Ironic does: a node is its owner's and its lessee's.
+/// As in Ironic, an allocation with an owner takes nodes of that owner or lessee.
 #[test]
-fn who_owns_or_leases_a_node_may_be_asked_for() {
+fn an_allocation_with_an_owner_takes_only_nodes_of_that_owner_or_lessee() {
     let of = |name: &str, field: &str, who: &str| {
         let mut node = node(name, &[], 8);
         node.spec.extra.insert(field.into(), who.into());
@@ -130,7 +130,7 @@ fn who_owns_or_leases_a_node_may_be_asked_for() {
     assert_eq!([chosen(&fleet, &asked_for("red")), chosen(&fleet, &asked_for("blue"))], ["bought", "rented"]);
     let none = chosen(&fleet, &asked_for("green"));
     assert!(none.starts_with("no available nodes match the resource class rc"), "{none}");
-    assert_eq!(chosen(&fleet, &asked(&[], &[])), "bought", "nobody is asked for");
+    assert_eq!(chosen(&fleet, &asked(&[], &[])), "bought", "without an owner any node is taken");
 }
 
 #[test]

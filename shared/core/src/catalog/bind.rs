@@ -272,7 +272,7 @@ mod tests {
             ("property:memory_mb <or> 3", Some("<or> is no operator of it: it takes none of <or>, <in> and <all-in>")),
             ("property:memory_mb s>= 3", Some("s>= compares texts, and it is of type integer")),
             ("property:free <all-in> a b", None),
-            // A list is equal to no text, so that no text is a wrong one.
+            // No list equals a text, so the text is not checked against the values of the items.
             ("property:flags mmx", None),
             ("property:unknown <all-in> a b", None),
             ("x/tier <in> gold", Some("<in> is no operator of it: it takes <or>")),

@@ -283,9 +283,9 @@ mod tests {
         assert_eq!(schema("properties").unwrap()["properties"]["properties"]["type"], "object");
     }
 
-    /// The names below Glance's `/v2/schemas/metadefs`; a list's schema has its members under the name of the second column.
+    /// The schemas that Glance serves below `/v2/schemas/metadefs`: of a list, the field with its rows, and of one row.
     #[test]
-    fn every_schema_of_glances_catalogue_is_there() {
+    fn each_schema_that_glance_serves_is_served() {
         for (list, rows, row) in [
             ("namespaces", "namespaces", "namespace"),
             ("resource_types", "resource_type_associations", "resource_type"),

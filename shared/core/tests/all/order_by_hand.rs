@@ -76,7 +76,7 @@ fn a_pair_that_an_edge_stands_for_anyway_is_counted_once() {
 }
 
 #[test]
-fn a_pair_on_one_node_that_its_own_order_stands_for_is_no_single_one() {
+fn policy_any_adds_no_pair_on_a_node_whose_own_order_has_it() {
     let tasks = json!([
         {"id": "base", "type": "puppet", "tags": ["mysql"]},
         {"id": "late", "type": "puppet", "tags": ["mysql"], "requires": ["base"],
@@ -85,7 +85,7 @@ fn a_pair_on_one_node_that_its_own_order_stands_for_is_no_single_one() {
     let graph = graph(&site(&json!({}), &tasks));
     let singles: Vec<_> =
         graph.singles.iter().map(|(before, after)| (before.0.as_deref(), after.0.as_deref())).collect();
-    assert_eq!(singles, [(Some("db-2"), Some("db-10"))], "db-2 has base before late by itself");
+    assert_eq!(singles, [(Some("db-2"), Some("db-10"))], "on db-2 `requires` has the pair already");
     assert_eq!(
         pairs(&graph),
         ["db-10/base before db-10/late", "db-2/base before db-10/late", "db-2/base before db-2/late"]
