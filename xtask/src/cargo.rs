@@ -46,27 +46,27 @@ pub(crate) fn step(name: &str, mut command: Command) -> Result<()> {
 /// # Errors
 /// When it cannot be installed.
 pub(crate) fn installed(subcommand: &str, name: &str, release: &str) -> Result<()> {
-    if is_of(&said_of_version(subcommand), release) {
+    if is_of(&version_output(subcommand), release) {
         return Ok(());
     }
     let wanted = format!("^{release}");
     step(&format!("install {name}"), command("cargo", &["install", "--locked", "--quiet", name, "--version", &wanted]))
 }
 
-/// Returns what a subcommand of cargo says of its version; empty where it is not installed.
-pub(crate) fn said_of_version(subcommand: &str) -> String {
-    let said = command("cargo", &[subcommand, "--version"]).output().map(|said| said.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&said).into_owned()
+/// Returns what `cargo SUBCOMMAND --version` prints; empty where the subcommand is not installed.
+pub(crate) fn version_output(subcommand: &str) -> String {
+    let output = command("cargo", &[subcommand, "--version"]).output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).into_owned()
 }
 
-/// Returns the version in what a program says of it, which is its name and then the version.
-pub(crate) fn version_in(said: &str) -> Option<&str> {
-    said.split_whitespace().nth(1)
+/// Returns the version in the output of `--version`, where it stands behind the name of the program.
+pub(crate) fn version_in(output: &str) -> Option<&str> {
+    output.split_whitespace().nth(1)
 }
 
-/// Whether what a program says of its version is of a release.
-fn is_of(said: &str, release: &str) -> bool {
-    version_in(said).and_then(|version| version.strip_prefix(release)).is_some_and(|rest| rest.starts_with('.'))
+/// Whether the output of `--version` names a version of a release.
+fn is_of(output: &str, release: &str) -> bool {
+    version_in(output).and_then(|version| version.strip_prefix(release)).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Whether a command runs here with status 0.

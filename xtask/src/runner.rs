@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use regex_lite::Regex;
 
-use crate::cargo::{command, root, said_of_version, version_in};
+use crate::cargo::{command, root, version_in, version_output};
 
 /// How many tests cargo-nextest runs at once on each CPU: most of those that start programs wait for them half of the time.
 const TESTS_PER_CPU: usize = 2;
@@ -41,7 +41,7 @@ pub(crate) struct TestRun {
 impl Runner {
     /// Returns the runner of this machine.
     pub(crate) fn here() -> Self {
-        if reads_configuration(&said_of_version("nextest")) { Self::Nextest } else { Self::CargoTest }
+        if reads_configuration(&version_output("nextest")) { Self::Nextest } else { Self::CargoTest }
     }
 
     /// The name that people know it by.
@@ -73,14 +73,14 @@ impl Runner {
     }
 }
 
-/// Whether the cargo-nextest that says this of its version is as new as the configuration asks for.
-fn reads_configuration(said: &str) -> bool {
-    let asked = CONFIGURATION.split_once("nextest-version = \"").and_then(|(_, rest)| rest.split_once('"'));
-    let asked = asked.and_then(|(version, _)| numbers(version));
-    version_in(said).and_then(numbers).is_some_and(|present| asked.is_some_and(|asked| present >= asked))
+/// Whether the cargo-nextest whose `--version` prints this is as new as the configuration asks for.
+fn reads_configuration(output: &str) -> bool {
+    let (_, rest) = CONFIGURATION.split_once("nextest-version = \"").expect("the configuration asks for a version");
+    let oldest = rest.split_once('"').and_then(|(version, _)| numbers(version)).expect("a version has three numbers");
+    version_in(output).and_then(numbers).is_some_and(|present| present >= oldest)
 }
 
-/// The three numbers of a version.
+/// Reads the three numbers of a version, such as `0.9.115` or `1.0.0-rc.1`.
 fn numbers(version: &str) -> Option<[u32; 3]> {
     let mut parts = version.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
     Some([parts.next()??, parts.next()??, parts.next()??])

@@ -186,8 +186,8 @@ async fn a_result_opens_the_barrier_of_another_host_in_the_pass_that_hears_of_it
     fleet.controller.stop().await;
 }
 
-/// The tasks of the barriers that are open for a host which holds nothing. A pass tells a host its state first and opens barriers after
-/// that, so the full resolve behind that pass is awaited; it may find nothing to open.
+/// The tasks of the barriers that are open for a host which holds nothing. A pass publishes the state of a host before its barriers. So
+/// this waits for a full resolve, which runs after that pass and must find nothing that the pass has missed.
 async fn open(fleet: &Fleet, host: &mut Host) -> Vec<String> {
     nothing_was_missed(fleet).await;
     host.held = None;

@@ -121,7 +121,7 @@ async fn w08_explain_says_that_a_host_was_told_only_once_it_holds_what_was_relea
     until(&fleet, &of("n1"), |body| body["released"] == true && body["told"] == false).await;
     host.news(0).await;
     host.news(0).await;
-    // The pass that tells it sets where it stands after that.
+    // A pass publishes what a host is told before it updates the connection that is shown.
     let told = until(&fleet, &of("n1"), |body| body["told"] == true && body["connection"] == "connected").await;
     assert!(told["last_seen"].is_string(), "{told}");
     assert_eq!(fleet.read(&of("never")).await["told"], false);

@@ -25,9 +25,9 @@ fn site() -> Result<Fleet> {
     Ok(fleet)
 }
 
-/// Waits until the controller has resolved the new nodes of the cluster, so many in all: from then on nothing about them changes by itself.
-fn settled(fleet: &Fleet, nodes: usize) -> Result<()> {
-    eventually("where the nodes stand is known", || {
+/// Waits until so many nodes of the cluster are shown as waiting, which is the last that a pass changes about a new node without a host.
+fn await_waiting(fleet: &Fleet, nodes: usize) -> Result<()> {
+    eventually("all new nodes wait for a host", || {
         let cluster: Value = serde_json::from_str(&fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?)?;
         anyhow::ensure!(cluster["node_states"]["waiting"] == nodes, "{}", cluster["node_states"]);
         Ok(())
@@ -272,7 +272,7 @@ fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
 fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
     let fleet = site()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
-    settled(&fleet, 1)?;
+    await_waiting(&fleet, 1)?;
     let before =
         fleet.stemma(&["get", "--raw", "/v1/nodes/detail"])? + &fleet.stemma(&["get", "--raw", "/v1/clusters/prod"])?;
     for (arguments, hosts) in [
@@ -355,18 +355,18 @@ fn writes_print_what_was_asked_for() -> Result<()> {
 fn fields_that_nobody_has_are_refused_and_a_watch_shows_what_changes() -> Result<()> {
     let fleet = site()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
-    settled(&fleet, 1)?;
+    await_waiting(&fleet, 1)?;
     let (_, text) = fails(&fleet, &["get", "nodes", "--fields", "name,lables"])?;
     assert!(text.contains("has no field \"lables\" (did you mean \"labels\"?)"), "{text}");
     let watch = fleet.begin(&["get", "nodes", "--watch", "-o", "name"])?;
     assert_eq!(watch.line()?.trim_end(), "node/web-1");
     fleet.stemma(&["create", "node", "web-2", "--nodegroup", "prod/frontends"])?;
     assert_eq!(watch.line()?.trim_end(), "node/web-2");
-    settled(&fleet, 2)?;
+    await_waiting(&fleet, 2)?;
     fleet.stemma(&["label", "node", "web-1", "a=b"])?;
     let mut next = watch.line()?;
     while next.trim_end() == "node/web-2" {
-        // It was resolved after it was shown.
+        // The watch shows a new node again when its state becomes known.
         next = watch.line()?;
     }
     assert_eq!(next.trim_end(), "node/web-1");

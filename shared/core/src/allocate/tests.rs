@@ -117,6 +117,22 @@ fn who_cannot_be_taken_is_counted() {
     assert!(chosen(&whole, &asked(&[], &["property:memory_mb >= 9"])).starts_with(small));
 }
 
+/// As in Ironic, an allocation with an owner takes nodes of that owner or lessee.
+#[test]
+fn an_allocation_with_an_owner_takes_only_nodes_of_that_owner_or_lessee() {
+    let of = |name: &str, field: &str, who: &str| {
+        let mut node = node(name, &[], 8);
+        node.spec.extra.insert(field.into(), who.into());
+        node
+    };
+    let fleet = fleet([of("bought", "owner", "red"), of("rented", "lessee", "blue"), node("free", &[], 8)]);
+    let asked_for = |owner: &str| AllocationSpec { owner: Some(owner.to_owned()), ..asked(&[], &[]) };
+    assert_eq!([chosen(&fleet, &asked_for("red")), chosen(&fleet, &asked_for("blue"))], ["bought", "rented"]);
+    let none = chosen(&fleet, &asked_for("green"));
+    assert!(none.starts_with("no available nodes match the resource class rc"), "{none}");
+    assert_eq!(chosen(&fleet, &asked(&[], &[])), "bought", "without an owner any node is taken");
+}
+
 #[test]
 fn a_group_and_a_cluster_bound_what_is_taken() {
     let id = |n| Uuid::from_u128(n);

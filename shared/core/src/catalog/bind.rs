@@ -232,6 +232,7 @@ mod tests {
                 "tier": {"title": "T", "type": "string", "enum": ["gold", "silver"], "operators": ["<or>"]},
                 "memory_mb": {"title": "M", "type": "integer", "minimum": 1, "operators": []},
                 "free": {"title": "F", "type": "string"},
+                "flags": {"title": "L", "type": "array", "items": {"type": "string", "enum": ["aes"]}},
             },
             "objects": [{"name": "o", "properties": {"port": {"title": "P", "type": "integer"}}}],
         }))
@@ -271,6 +272,8 @@ mod tests {
             ("property:memory_mb <or> 3", Some("<or> is no operator of it: it takes none of <or>, <in> and <all-in>")),
             ("property:memory_mb s>= 3", Some("s>= compares texts, and it is of type integer")),
             ("property:free <all-in> a b", None),
+            // No list equals a text, so the text is not checked against the values of the items.
+            ("property:flags mmx", None),
             ("property:unknown <all-in> a b", None),
             ("x/tier <in> gold", Some("<in> is no operator of it: it takes <or>")),
         ] {

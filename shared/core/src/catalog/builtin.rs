@@ -63,7 +63,10 @@ mod tests {
 
     #[test]
     fn what_comes_with_the_program_can_be_stored() {
-        for mut body in builtin() {
+        let all = builtin();
+        let names: Vec<_> = all.iter().map(|body| body["namespace"].as_str().unwrap()).collect();
+        assert_eq!(names, ["Stemma::Facts", "Stemma::Machine"]);
+        for mut body in all {
             body.as_object_mut().unwrap().remove("namespace");
             let spec: NamespaceSpec = serde_json::from_value(body).unwrap();
             assert!(!spec.properties.is_empty());

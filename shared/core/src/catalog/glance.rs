@@ -253,6 +253,11 @@ mod tests {
         assert_eq!(object["properties"]["properties"]["additionalProperties"]["required"], json!(["title", "type"]));
         assert_eq!(object["properties"]["self"], json!({"type": "string", "readOnly": true}));
         assert!(schema("image").is_none());
+        assert_eq!(schema("resource_type").unwrap()["properties"]["name"]["type"], "string");
+        let objects = &schema("namespace").unwrap()["properties"]["objects"]["items"];
+        assert_eq!(objects["properties"]["name"]["type"], "string");
+        assert_eq!(objects["properties"]["created_at"], json!({"type": "string", "readOnly": true}));
+        assert!(objects.get("additionalProperties").is_none(), "an answer adds members");
     }
 
     /// As Glance answers `/v2/schemas/metadefs/objects` and `/v2/schemas/metadefs/properties`.
@@ -279,9 +284,9 @@ mod tests {
         assert_eq!(schema("properties").unwrap()["properties"]["properties"]["type"], "object");
     }
 
-    /// The names below Glance's `/v2/schemas/metadefs`; a list's schema has its members under the name of the second column.
+    /// The schemas that Glance serves below `/v2/schemas/metadefs`: of a list, the field with its rows, and of one row.
     #[test]
-    fn every_schema_of_glances_catalogue_is_there() {
+    fn each_schema_that_glance_serves_is_served() {
         for (list, rows, row) in [
             ("namespaces", "namespaces", "namespace"),
             ("resource_types", "resource_type_associations", "resource_type"),

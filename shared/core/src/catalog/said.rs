@@ -208,4 +208,21 @@ mod tests {
         assert_eq!(texts, ["catalog.value node/n properties.memory_mb", "catalog.key node/n properties"]);
         assert!(findings[1].message.contains("teir is not in the catalogue, which has tier"), "{}", findings[1]);
     }
+
+    #[test]
+    fn only_a_requirement_that_is_new_is_refused() {
+        let site = [site()];
+        let catalog = Catalog::of(&site);
+        let asking = |texts: &[&str]| AllocationSpec {
+            requirements: Requirements::parse(texts).unwrap(),
+            ..AllocationSpec::default()
+        };
+        let (good, bad) = ("property:tier gold", "property:tier plat");
+        let check =
+            |before: &[&str], after: &[&str]| catalog.check_said(asking(before).sayings(), asking(after).sayings());
+        assert_eq!(check(&[], &[good]), Ok(()));
+        assert_eq!(check(&[bad], &[bad, good]), Ok(()));
+        let (place, wrong) = check(&[good], &[good, bad]).unwrap_err();
+        assert_eq!((place, wrong.reason.as_str()), (SaidIn::Requirements, "\"plat\" is none of gold, silver"));
+    }
 }

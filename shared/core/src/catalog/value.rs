@@ -228,6 +228,7 @@ mod tests {
             (json!({"type": "array", "minItems": 2}), json!("a"), Some("it has fewer than 2 items")),
             (json!({"type": "array", "minItems": 2}), json!("a,b"), None),
             (json!({"type": "array", "maxItems": 2}), json!("a,b"), None),
+            (json!({"type": "array", "uniqueItems": true}), json!("a,b"), None),
             (json!({"type": "string", "minLength": 1}), json!("a"), None),
             (json!({"type": "integer", "minimum": 1}), json!(1), None),
             (json!({"type": "integer"}), json!(u64::MAX), None),

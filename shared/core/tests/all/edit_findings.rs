@@ -76,17 +76,15 @@ fn what_is_odd_about_a_cluster_is_told_by_the_edit_that_makes_it_so() {
     edited[4]["roles"] = json!(["web", "wbe"]);
     edited[4]["requirements"] = json!({"property:memory_mb": ">=3"});
     made.edit(&edited);
-    let of_field = cluster_findings(&made.fleet, made.cluster()).iter().any(|one| one.code == "requirement.text");
-    assert!(of_field, "a field of the edit is odd by itself");
+    let all = cluster_findings(&made.fleet, made.cluster());
+    assert!(all.iter().any(|one| one.code == "requirement.text"), "the edit also brings a finding about one field");
     let odd = said(&newly_odd(&before, &made.fleet, made.cluster()));
     let unseen =
         "tag.unknown node/web-1: is assigned tag unseen, which is declared neither in the release nor in the cluster";
     assert_eq!(odd.iter().filter(|one| *one == unseen).count(), 1, "{odd:?}");
-    let of_fields = ["task.type", "requirement.text"];
-    assert!(
-        !odd.iter().any(|one| of_fields.iter().any(|code| one.starts_with(code))),
-        "what is so of a field by itself is none: {odd:?}"
-    );
+    for code in ["task.type", "requirement.text"] {
+        assert!(!odd.iter().any(|one| one.starts_with(code)), "{code} is about one field by itself: {odd:?}");
+    }
     assert_eq!(said(&newly_odd(&made.fleet, &made.fleet, made.cluster())), [""; 0], "it is so already");
 
     let undeclared = |fleet: &Fleet, after: &Fleet, id| said(&newly_undeclared(fleet, after, id));
@@ -150,9 +148,14 @@ fn a_requirement_is_newly_unmet_by_the_edit_that_asks_for_it() {
     let after = &made.fleet;
     let has_error = |fleet: &Fleet| resolve_node(fleet, &made.cache, node).has_error();
     assert!(has_error(after) && !has_error(&before));
-    assert!(resolve_node(after, &made.cache, NodeId(Uuid::nil())).has_error(), "nobody can say what it is to be");
+    assert!(resolve_node(after, &made.cache, NodeId(Uuid::nil())).has_error(), "an unknown node cannot be resolved");
     let says: Vec<String> = newly_unmet(&before, after, node).iter().map(ToString::to_string).collect();
     assert_eq!(says, ["requirement property:memory_mb >= 1024 is not met"]);
+    let unmet = &newly_unmet(&before, after, node)[0];
+    let held = "the next task set is held until it is";
+    assert_eq!(unmet.sentence(&[]), format!("requirement property:memory_mb >= 1024 is not met: {held}"));
+    let by_web_1 = format!("requirement property:memory_mb >= 1024 is not met by web-1: {held}");
+    assert_eq!(unmet.sentence(&["web-1".to_owned()]), by_web_1);
     assert_eq!(newly_unmet(after, after, node), []);
     assert_eq!(newly_unmet(after, &before, node), []);
 }

@@ -334,9 +334,9 @@ fn a_label_that_no_level_could_give_fills_nothing() {
     }
 }
 
-/// Where there are more values of a label than are looked at one by one, each node is asked, but not by whoever names the value.
+/// Beyond 1,024 values of a label a comparison has to look at every node. A requirement that names values still looks them up.
 #[test]
-fn a_requirement_that_names_a_text_finds_its_node_among_many_values() {
+fn a_requirement_that_names_values_looks_up_their_nodes_however_many_values_there_are() {
     let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"rack": format!("r{n}")}});
     let mut documents =
         vec![json!({"kind": "Cluster", "name": "c"}), json!({"kind": "NodeGroup", "cluster": "c", "name": "g"})];

@@ -74,3 +74,20 @@ fn a_pair_that_an_edge_stands_for_anyway_is_counted_once() {
     assert!(graph.singles.is_empty(), "the edge stands for it");
     assert_eq!(graph.edges.iter().map(|edge| edge.pair_count(&graph)).sum::<usize>(), 2, "each of two for one other");
 }
+
+#[test]
+fn policy_any_adds_no_pair_on_a_node_whose_own_order_has_it() {
+    let tasks = json!([
+        {"id": "base", "type": "puppet", "tags": ["mysql"]},
+        {"id": "late", "type": "puppet", "tags": ["mysql"], "requires": ["base"],
+            "cross_depends": [{"name": "base", "tags": ["mysql"], "policy": "any"}]},
+    ]);
+    let graph = graph(&site(&json!({}), &tasks));
+    let singles: Vec<_> =
+        graph.singles.iter().map(|(before, after)| (before.0.as_deref(), after.0.as_deref())).collect();
+    assert_eq!(singles, [(Some("db-2"), Some("db-10"))], "on db-2 `requires` has the pair already");
+    assert_eq!(
+        pairs(&graph),
+        ["db-10/base before db-10/late", "db-2/base before db-10/late", "db-2/base before db-2/late"]
+    );
+}
