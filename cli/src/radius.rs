@@ -101,7 +101,10 @@ impl Radius {
             eprintln!("{ends}");
             return Ok(());
         }
-        ask(&ends, "say --yes, and make new ones: stemma cert create NAME --to DIR, or stemma principal token create NAME")
+        ask(
+            &ends,
+            "say --yes, and make new ones: stemma cert create NAME --to DIR, or stemma principal token create NAME",
+        )
     }
 
     fn check_bound(&self, hosts: usize) -> Result<()> {

@@ -238,10 +238,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (store, clock) = (store(&directory), Arc::new(Set::default()));
         let refusal = |at_s: u64| {
-            let text = format!(
-                r#"{{"at":{},"principal":"p","address":"127.0.0.1:1","refused":"x","unsaid":0}}"#,
-                at_s * 1000
-            );
+            let text =
+                format!(r#"{{"at":{},"principal":"p","address":"127.0.0.1:1","refused":"x","unsaid":0}}"#, at_s * 1000);
             codec::encode(&serde_json::from_str::<AuditRecord>(&text).unwrap())
         };
         let write = async |at_s| {

@@ -492,7 +492,10 @@ mod tests {
                 "data_dir = 'x'\naudit_keep = {mebibytes = 1048577}",
                 "audit_keep.mebibytes = 1048577: write a whole number from 1 to 1048576",
             ),
-            ("data_dir = 'x'\naudit_keep = {revisions = 7}", "unknown field `revisions`, expected `days` or `mebibytes`"),
+            (
+                "data_dir = 'x'\naudit_keep = {revisions = 7}",
+                "unknown field `revisions`, expected `days` or `mebibytes`",
+            ),
         ] {
             let error = load(file, args::Run::default()).unwrap_err().to_string();
             assert!(error.contains(sentence), "{file:?}: {error}");

@@ -202,7 +202,11 @@ mod tests {
             expired: false,
         };
         let identities = Identities::default();
-        assert_eq!((identities.judge(&identity, 10), identities.unknown()), (Err(ErrorType::AuthRevoked), 1), "no record");
+        assert_eq!(
+            (identities.judge(&identity, 10), identities.unknown()),
+            (Err(ErrorType::AuthRevoked), 1),
+            "no record"
+        );
         identities.put(node, &AgentRecord { retired: true, ..joined.clone() }, Revision::new(9));
         identities.put(node, &joined, Revision::new(8));
         assert_eq!(identities.judge(&identity, 10), Err(ErrorType::AuthRevoked));

@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn an_entry_of_before_principals_and_left_clusters_were_noted_is_read_and_written_as_it_was() {
-        let object = r#"{"kind":"Node","uuid":"00000000-0000-0000-0000-000000000007","name":"n","action":"updated","before":3}"#;
+        let object =
+            r#"{"kind":"Node","uuid":"00000000-0000-0000-0000-000000000007","name":"n","action":"updated","before":3}"#;
         let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[{object}]}}"#);
         let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("it is a commit") };
         assert_eq!(event.whose, None);

@@ -309,16 +309,8 @@ impl Registry {
         let mut reads = Reads::default();
         let mut decision = loop {
             let extensions = &*self.extensions;
-            let context = Context {
-                model: &model,
-                whole: &whole,
-                caller,
-                now,
-                trusted_now,
-                reads: &reads,
-                answered,
-                extensions,
-            };
+            let context =
+                Context { model: &model, whole: &whole, caller, now, trusted_now, reads: &reads, answered, extensions };
             match decide(&context) {
                 Ok(decision) => break decision,
                 Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),

@@ -150,5 +150,8 @@ fn directory(path: &Path) -> String {
 }
 
 fn restore(path: &Path) -> String {
-    format!("restore a backup (docs/backup.md) or put back a copy of {} that was made while the controller was stopped", directory(path))
+    format!(
+        "restore a backup (docs/backup.md) or put back a copy of {} that was made while the controller was stopped",
+        directory(path)
+    )
 }

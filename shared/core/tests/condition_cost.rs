@@ -165,7 +165,8 @@ fn w10_05_a_condition_for_which_nothing_is_left_is_named() {
     assert_eq!(named, BTreeSet::from(["condition.failed"]));
     let found = findings.iter().map(ToString::to_string).find(|text| text.contains(&format!("task/{first}")));
     let found = found.expect("the first that is too many is named");
-    let said = "more than the conditions of the tasks before it leave of what all conditions of a node may take together";
+    let said =
+        "more than the conditions of the tasks before it leave of what all conditions of a node may take together";
     assert!(found.contains(said) && found.contains("keeps the task set that it has"), "{found}");
 }
 

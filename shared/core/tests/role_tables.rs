@@ -7,8 +7,8 @@ use stemma_author::Reader;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::name::{ObjectName, ReleaseRef, TagName};
 use stemma_core::object::{
-    Cluster, ClusterId, ClusterSpec, GroupId, Meta, NodeGroup, NodeGroupSpec, ReleaseSpec, ReleaseTags, ReleaseTagsSpec,
-    TagSpec, Timestamp,
+    Cluster, ClusterId, ClusterSpec, GroupId, Meta, NodeGroup, NodeGroupSpec, ReleaseSpec, ReleaseTags,
+    ReleaseTagsSpec, TagSpec, Timestamp,
 };
 use stemma_core::release::compile;
 use stemma_core::role::RoleTable;

@@ -65,7 +65,8 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
 /// The refusal of a release of primaries by a node that is not parked.
 fn releases_unparked() -> ApiError {
     let message = "release_primary gives away what a parked node holds as primary, and this node is not parked; nothing was changed";
-    let advice = "park it in the same request, or give one tag to another node: PUT /v1/clusters/{cluster}/primaries/{tag}";
+    let advice =
+        "park it in the same request, or give one tag to another node: PUT /v1/clusters/{cluster}/primaries/{tag}";
     ApiError::new(ErrorType::RequestQuery, message).field("release_primary").detail(advice)
 }
 

@@ -123,8 +123,9 @@ fn shown(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
 /// `PUT /v1/clusters/{cluster}/primaries/{tag}`: `{"node": NODE}`.
 pub(super) async fn choose(api: &Api, request: &Request) -> HandlerResult {
     let (caller, wanted) = (request.caller()?, read_node(request)?);
-    let tag = TagName::new(request.part("tag"))
-        .map_err(|error| ApiError::new(ErrorType::FieldInvalid, format!("{error}; nothing was changed")).field("tag"))?;
+    let tag = TagName::new(request.part("tag")).map_err(|error| {
+        ApiError::new(ErrorType::FieldInvalid, format!("{error}; nothing was changed")).field("tag")
+    })?;
     writes::commit(api, request, &caller, |work| {
         let cluster = ClusterSpec::locate(&work.model, request)?;
         let node = work.model.nodes.find(None, &wanted).cloned().ok_or_else(|| {

@@ -269,7 +269,8 @@ async fn x04_f10_where_rights_grow_nothing_stays_that_was_made_by_those_who_migh
     // By the first admin, and so no reason to end anything.
     let mut kept = principal(&fleet, "carol", "operator", Some("own")).await;
     let asking_of_ada = asking();
-    let of_carol = |csr: &[u8]| json!({"principal": "carol", "csr": pem::encode("CERTIFICATE REQUEST", csr)}).to_string();
+    let of_carol =
+        |csr: &[u8]| json!({"principal": "carol", "csr": pem::encode("CERTIFICATE REQUEST", csr)}).to_string();
     let wanted = of_carol(&asking_of_ada.csr);
     let told = ask(&mut ada, "POST", "/v1/certificates", &[JSON], &wanted).await;
     assert_eq!(told.status, 201, "{}", told.body);

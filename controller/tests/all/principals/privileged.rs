@@ -18,7 +18,8 @@ fn release(version: &str) -> Value {
         json!({"id": id, "type": "file", "tags": [tag], "privileged": true,
             "parameters": {"path": format!("/etc/{id}"), "content": content}})
     };
-    let conf = json!({"id": "conf", "type": "file", "tags": ["app"], "parameters": {"path": "/etc/conf", "content": version}});
+    let conf =
+        json!({"id": "conf", "type": "file", "tags": ["app"], "parameters": {"path": "/etc/conf", "content": version}});
     let keys = privileged("keys", "nginx", if version == "2" { "two" } else { "one" });
     let tasks = match version {
         "0" => json!([conf]),
@@ -32,8 +33,10 @@ fn release(version: &str) -> Value {
 /// Cluster `own` runs the privileged tasks, on w1 and, of the tag with a primary, on a1; clusters `old` and `below` run none.
 async fn site() -> Fleet {
     let fleet = Fleet::start().await;
-    let group = |cluster: &str, name: &str| json!({"kind": "NodeGroup", "cluster": cluster, "name": name, "roles": [name]});
-    let node = |name: &str, group: &str, tags: Value| json!({"kind": "Node", "name": name, "nodegroup": group, "tags": tags});
+    let group =
+        |cluster: &str, name: &str| json!({"kind": "NodeGroup", "cluster": cluster, "name": name, "roles": [name]});
+    let node =
+        |name: &str, group: &str, tags: Value| json!({"kind": "Node", "name": name, "nodegroup": group, "tags": tags});
     let seat = json!({"assigned": ["seat"]});
     fleet.apply(["0", "1", "2", "3"].map(release).to_vec().into()).await;
     fleet

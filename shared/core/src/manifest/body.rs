@@ -30,7 +30,8 @@ impl Body {
         let raw = serde_json::from_str(json).map_err(|why| no_object(why.to_string()))?;
         let fields = json::count(raw);
         if fields > MAX_FIELDS {
-            let reason = format!("it has {fields} fields, and no kind has more than {MAX_FIELDS}: take out what is none");
+            let reason =
+                format!("it has {fields} fields, and no kind has more than {MAX_FIELDS}: take out what is none");
             return Err(BodyError::new("", reason));
         }
         let members = json::members(raw).map_err(|why| no_object(why.to_string()))?;

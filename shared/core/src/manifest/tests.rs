@@ -139,11 +139,9 @@ fn bounds(form: Form) -> Vec<(Value, Value)> {
             vec![both(&text, bound.bytes)]
         }
         Form::Names => vec![both(&texts, bound.entries), both(&|bytes| json!([text(bytes)]), bound.each)],
-        Form::TextOrList => vec![
-            both(&texts, bound.entries),
-            both(&|bytes| json!([text(bytes)]), bound.each),
-            both(&text, bound.each),
-        ],
+        Form::TextOrList => {
+            vec![both(&texts, bound.entries), both(&|bytes| json!([text(bytes)]), bound.each), both(&text, bound.each)]
+        }
         Form::Map | Form::MapOrList => {
             vec![both(&map, bound.entries), both(&keyed, bound.each), both(&filled, bound.bytes)]
         }

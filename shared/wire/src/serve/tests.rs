@@ -517,9 +517,8 @@ async fn x04_f13_the_stranger_that_is_there_for_the_longest_makes_room_and_who_s
     assert_eq!(state().await, (1, 7), "all but the first are where they were");
     assert!(strangers[0].send(get("/x")).await.is_ok(), "it comes back in the place of another");
     assert_eq!(state().await, (2, 7));
-    let parked = [client(), client()].map(|mut one| {
-        tokio::spawn(async move { one.send_within(get("/park"), Duration::from_hours(2)).await })
-    });
+    let parked = [client(), client()]
+        .map(|mut one| tokio::spawn(async move { one.send_within(get("/park"), Duration::from_hours(2)).await }));
     assert_eq!(state().await, (4, 7));
     assert!(client().send(get("/x")).await.is_err(), "whose request is being answered is not cut");
     assert_eq!(state().await, (5, 7));

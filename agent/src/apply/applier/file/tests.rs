@@ -1,5 +1,7 @@
 //! What a file task finds, writes and refuses, on a machine in memory.
 
+use std::rc::Rc;
+
 use rustix::fs::IFlags;
 use serde_json::{Value, json};
 use stemma_core::digest::sha256;

@@ -61,7 +61,9 @@ async fn f11_a_cut_file_is_refused_and_left_as_it_is() {
         } else {
             "the store DIR/store.redb is damaged and was left as it is"
         };
-        let expected = format!("{expected}: restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped");
+        let expected = format!(
+            "{expected}: restore a backup (docs/backup.md) or put back a copy of DIR that was made while the controller was stopped"
+        );
         assert_eq!(text(&error, &path), expected, "{length}");
         assert!(fs::read(&path).unwrap() == whole[..length], "{length}: it was written to");
     }
