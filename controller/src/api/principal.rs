@@ -51,7 +51,8 @@ impl Api {
                     let busy = from.is_some_and(|from| !self.may_guess(from));
                     let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
                     let message = "the token is unknown, has ended or was revoked";
-                    Err(Unknown { refusal: ApiError::new(kind, message), name: unknown.name, uuid: unknown.uuid })
+                    let refusal = Box::new(ApiError::new(kind, message));
+                    Err(Unknown { refusal, name: unknown.name, uuid: unknown.uuid })
                 }
             },
             (Guarding::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
@@ -85,7 +86,7 @@ impl Api {
     fn by_certificate(&self, model: &Model, identity: &Identity) -> Result<Option<Who>, Unknown> {
         let Some(name) = identity.class.operator().map(ToString::to_string) else { return Ok(None) };
         let uuid = holder_of(model, identity);
-        let unknown = |refusal| Unknown { refusal, name: name.clone(), uuid };
+        let unknown = |refusal| Unknown { refusal: Box::new(refusal), name: name.clone(), uuid };
         let now = self.registry.now();
         if identity.expired_at(now.0 / 1000) {
             let message = "the certificate has ended; another is needed";

@@ -87,13 +87,13 @@ pub enum BackupError {
 }
 
 /// Makes the frames of a backup.
-pub struct Encoder {
+pub(super) struct Encoder {
     digest: Sha256,
 }
 
 impl Encoder {
     /// The beginning of a backup.
-    pub fn begin(head: &Head) -> (Self, Bytes) {
+    pub(super) fn begin(head: &Head) -> (Self, Bytes) {
         let mut this = Self { digest: Sha256::new() };
         this.digest.update(MAGIC);
         let head = serde_json::to_vec(head).expect("a head is texts and numbers");
@@ -102,7 +102,7 @@ impl Encoder {
     }
 
     /// A part of it.
-    pub fn part(&mut self, part: &Part) -> Bytes {
+    pub(super) fn part(&mut self, part: &Part) -> Bytes {
         match part {
             Part::Entry(entry) => {
                 let numbers = [entry.create_revision.get(), entry.mod_revision.get(), entry.version];
@@ -114,7 +114,7 @@ impl Encoder {
     }
 
     /// Its end.
-    pub fn end(mut self) -> Bytes {
+    pub(super) fn end(mut self) -> Bytes {
         let digest = self.digest.clone().finalize();
         self.frame(END, &[&digest])
     }

@@ -47,7 +47,7 @@ pub fn restore(args: &Restore) -> Result<()> {
     let making = tempfile::Builder::new().prefix(".restoring-").tempdir_in(layout.directory())?;
     std::fs::set_permissions(making.path(), std::fs::Permissions::from_mode(0o700))?;
     let made = Layout::new(making.path());
-    let damaged = fill(&from, &made, &head, line)?;
+    let damaged = fill(&from, &made, &head, &line)?;
     // The store comes last: without it there is no fleet to start.
     for path in [made.blobs(), made.root(), made.admin(), made.trust(), made.store()] {
         let name = path.file_name().context("a path of the layout has a name")?;
@@ -182,7 +182,7 @@ fn refused(path: &Path) -> String {
 }
 
 /// Writes the files of a backup, and a store of its entries, in another epoch that waits. Returns how many bodies are damaged, and left out.
-fn fill(from: &Sealed<'_>, made: &Layout, head: &Head, line: EpochLine) -> Result<usize> {
+fn fill(from: &Sealed<'_>, made: &Layout, head: &Head, line: &EpochLine) -> Result<usize> {
     let revision = head.revision.saturating_add(SKIPPED);
     let epoch = Uuid::from_bytes(crate::ca::random().map_err(|_| anyhow::anyhow!("the system gave no random bytes"))?);
     let line = line.restored(epoch, revision, &format!("restored from a backup of revision {}", head.revision));

@@ -38,7 +38,7 @@ enum Source {
 /// The file as it is written.
 enum Writing<W> {
     Plain(W),
-    Encrypted(Encrypted<W>, FileKey),
+    Encrypted(Box<Encrypted<W>>, FileKey),
 }
 
 /// Writes a backup of a fleet into a new file, checks it from its beginning to its end, and says what it holds.
@@ -144,7 +144,7 @@ impl<W: Write> Writing<W> {
         if recipients.is_empty() {
             return Ok(Self::Plain(to));
         }
-        Encrypted::begin(to, recipients).map(|(to, key)| Self::Encrypted(to, key))
+        Encrypted::begin(to, recipients).map(|(to, key)| Self::Encrypted(Box::new(to), key))
     }
 
     /// Writes its end. The key is that of a file that is encrypted.

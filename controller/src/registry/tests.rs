@@ -97,7 +97,7 @@ async fn a_request_that_was_made_meanwhile_is_answered_as_it_was_then() {
     };
     let decided = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {
-        if decided.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+        if decided.fetch_add(1, Ordering::SeqCst) == 0 {
             make();
         }
         let mut draft = Draft::default();
@@ -237,7 +237,7 @@ async fn a_write_does_not_outlive_what_its_principal_may() {
     };
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let decide = |_: &Context<'_>| {
-        if asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+        if asked.fetch_add(1, Ordering::SeqCst) == 0 {
             demote();
         }
         let mut draft = Draft::default();

@@ -75,6 +75,7 @@ async fn s36_an_agent_sets_neither_its_place_nor_its_revision() {
 async fn an_agent_that_holds_a_later_revision_is_told_at_a_later_one() {
     let fleet = Fleet::start().await;
     let mut host = fleet.join("web-1").await;
+    fleet.reach(9).await;
     fleet.publish(host.node, 5, state("gold", None, &[]));
     host.news(0).await;
     host.held = host.held.map(|held| Held { revision: Revision(8), known: PartDigest([9; 32]), ..held });

@@ -109,11 +109,12 @@ async fn x02_how_old_the_last_backup_is_stands_in_the_metrics() {
     let (status, told) = fleet.ask(Method::POST, "/v1/backups?dry_run=true", &made(head)).await;
     assert_eq!((status, age()), (200, None), "it is tried out: {told}");
     let (status, told) = fleet.ask(Method::POST, "/v1/backups", &made(head)).await;
+    let told = &told["backup"];
     assert_eq!((status, &told["revision"], &told["encrypted"]), (200, &json!(head), &json!(true)), "{told}");
     assert!(age().is_some_and(|age| age < 600), "{:?}", age());
     fleet.clock.forward(90_000);
     assert!(age().is_some_and(|age| (90_000..90_600).contains(&age)), "{:?}", age());
-    assert_eq!(fleet.read("/v1/fleet").await["backup"], told);
+    assert_eq!(fleet.read("/v1/fleet").await["backup"], *told);
     let audit = fleet.read("/v1/audit?limit=1000").await.to_string();
     assert!(audit.contains(&format!("a backup of revision {head} was made, 188416 bytes, encrypted")), "{audit}");
     // An admin's certificate is not enough for one: the keys of the fleet are in it.

@@ -29,6 +29,7 @@ use stemma_controller::init::init;
 use stemma_controller::records::request::Answer;
 use stemma_controller::registry::{Abandoned, Caller, Who};
 use stemma_controller::run::{Controller, Options, Parts, Publishing, start};
+use stemma_controller::store::Transaction;
 use stemma_core::ownership::Manager;
 use stemma_core::task::Mode;
 use stemma_wire::client::{Client, ClientLimits, Target};
@@ -239,6 +240,14 @@ impl Fleet {
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let client = self.client(chain.clone(), key.clone_key());
         Host { node, key, chain, client, held: None, local: LocalState::default() }
+    }
+
+    /// Writes until the store has come to this revision: a host that holds a later one is ahead of it.
+    pub(crate) async fn reach(&self, revision: u64) {
+        while self.revision().await < revision {
+            let write = Transaction::new().put("test/revision", Bytes::new());
+            self.parts().registry.store().commit(write).await.unwrap();
+        }
     }
 
     /// Publishes a desired state for one node, as the reconciler would.

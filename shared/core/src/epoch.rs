@@ -123,8 +123,8 @@ mod tests {
     const SECOND: Uuid = Uuid::from_u128(2);
     const OTHER: Uuid = Uuid::from_u128(3);
 
-    fn held(epoch: Uuid, revision: u64) -> Option<HeldRevision> {
-        Some(HeldRevision { epoch, revision })
+    fn held(epoch: Uuid, revision: u64) -> HeldRevision {
+        HeldRevision { epoch, revision }
     }
 
     #[test]
@@ -132,10 +132,10 @@ mod tests {
         let line = EpochLine::first(FIRST);
         for (holds, standing) in [
             (None, Standing::Follows),
-            (held(FIRST, 1), Standing::Follows),
-            (held(FIRST, 9), Standing::Follows),
-            (held(FIRST, 10), Standing::Ahead),
-            (held(SECOND, 1), Standing::Unknown),
+            (Some(held(FIRST, 1)), Standing::Follows),
+            (Some(held(FIRST, 9)), Standing::Follows),
+            (Some(held(FIRST, 10)), Standing::Ahead),
+            (Some(held(SECOND, 1)), Standing::Unknown),
         ] {
             assert_eq!(line.standing(holds, 9), standing, "{holds:?}");
         }
@@ -146,11 +146,11 @@ mod tests {
         let line = EpochLine::first(FIRST).next(SECOND, 9, "restored", [OTHER]);
         assert_eq!((line.now, line.at, line.ended.as_slice()), (SECOND, 9, &[OTHER, FIRST][..]));
         for (holds, standing) in [
-            (held(FIRST, 10_000), Standing::Ended),
-            (held(OTHER, 1), Standing::Ended),
-            (held(SECOND, 9), Standing::Follows),
-            (held(SECOND, 10), Standing::Ahead),
-            (held(Uuid::from_u128(4), 1), Standing::Unknown),
+            (Some(held(FIRST, 10_000)), Standing::Ended),
+            (Some(held(OTHER, 1)), Standing::Ended),
+            (Some(held(SECOND, 9)), Standing::Follows),
+            (Some(held(SECOND, 10)), Standing::Ahead),
+            (Some(held(Uuid::from_u128(4), 1)), Standing::Unknown),
         ] {
             assert_eq!(line.standing(holds, 9), standing, "{holds:?}");
             assert_eq!(standing.can_be_told(), matches!(standing, Standing::Follows | Standing::Ended));
@@ -162,13 +162,13 @@ mod tests {
     #[test]
     fn after_a_restore_nobody_is_told_before_an_admin_says_so() {
         let line = EpochLine::first(FIRST).restored(SECOND, 9, "restored");
-        for holds in [held(FIRST, 1), held(SECOND, 1), held(OTHER, 1)] {
+        for holds in [Some(held(FIRST, 1)), Some(held(SECOND, 1)), Some(held(OTHER, 1))] {
             assert_eq!(line.standing(holds, 9), Standing::Waits, "{holds:?}");
         }
         assert_eq!(line.standing(None, 9), Standing::Follows, "who holds nothing holds nothing else");
         let resumed = line.resumed(Uuid::from_u128(4), 12, "again", [OTHER, FIRST]);
         assert_eq!((resumed.now, resumed.at, resumed.waits), (SECOND, 9, false), "its own epoch has begun already");
-        for holds in [held(FIRST, 100), held(OTHER, 100)] {
+        for holds in [Some(held(FIRST, 100)), Some(held(OTHER, 100))] {
             assert_eq!(resumed.standing(holds, 9), Standing::Ended, "{holds:?}");
         }
         let ahead = resumed.resumed(Uuid::from_u128(4), 12, "again", [SECOND]);

@@ -152,6 +152,7 @@ impl Form {
     }
 
     /// The form itself, where it has a bound of its own.
+    #[must_use]
     pub const fn plain(self) -> Self {
         if let Self::UpTo(_, of) = self { of.plain() } else { self }
     }

@@ -106,10 +106,9 @@ fn of_escape(behind: &[u8]) -> (usize, usize) {
     let digits = behind.get(1..5).and_then(|digits| std::str::from_utf8(digits).ok());
     let bytes = match digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
         Some(0..0x20) | None => 6,
-        Some(0x22 | 0x5c) => 2,
+        // A quote, a backslash, and half of a pair, which takes four bytes together.
+        Some(0x22 | 0x5c | 0x80..0x800 | 0xd800..0xe000) => 2,
         Some(0x20..0x80) => 1,
-        // Half of a pair, which takes four bytes together.
-        Some(0x80..0x800 | 0xd800..0xe000) => 2,
         Some(_) => 3,
     };
     (5, bytes)

@@ -298,7 +298,9 @@ mod tests {
             assert_eq!(oldest(all.into_iter(), wanted), up_to, "{wanted}");
         }
         let mut some = Oldest::new(40);
-        all.into_iter().for_each(|(revision, bytes)| some.see(revision, bytes));
+        for (revision, bytes) in all {
+            some.see(revision, bytes);
+        }
         assert_eq!(some.latest.len(), 4, "no more are remembered than are wanted");
         assert_eq!((some.clone().up_to(15), some.up_to(0)), (2, 0), "fewer may be wanted in the end");
     }

@@ -277,7 +277,7 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
     done(&["backup", text(&file)?, "--config", text(&configuration)?, "--data-dir", text(&fleet.data())?])?;
 
     // Each host holds what came after the backup when the machine is lost, with its disk.
-    fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver"])?;
+    fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver", "--yes"])?;
     all_hold(&fleet, &agents, "converged", "silver")?;
     let _late = fleet.join("joined-late", "c/g")?;
     fleet.kill_controller()?;
@@ -320,6 +320,6 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
         Ok(())
     })?;
     // And the others follow from there on.
-    fleet.stemma(&["label", "nodegroup", "c/g", "tier=bronze"])?;
+    fleet.stemma(&["label", "nodegroup", "c/g", "tier=bronze", "--yes"])?;
     all_hold(&fleet, &agents, "converged", "bronze")
 }

@@ -32,6 +32,7 @@ const NEVER_DONE: &[(Endpoint, &str)] = &[
     (Endpoint::RefreshNodeRoles, "no extension decides here what a role gives"),
     (Endpoint::PutBlob, "no body that is made up has the hash of its path"),
     (Endpoint::ResizeCluster, "a cluster is never resized"),
+    (Endpoint::GetBackup, "it is given to root's socket alone"),
     (Endpoint::WatchEvents, "its answer ends with the client: it is left out"),
 ];
 
@@ -64,7 +65,7 @@ fn site() -> Vec<Value> {
 }
 
 fn release(name: &str, version: &str) -> Value {
-    json!({"kind": "Release", "name": name, "version": version, "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
+    json!({"kind": "Release", "name": name, "version": version, "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {"has_primary": true}},
         "tasks": [{"id": "motd", "type": "file", "tags": ["web"], "parameters": {"path": "/etc/motd", "content": "x"}}]})
 }
 
@@ -99,7 +100,13 @@ fn objects(row: Endpoint) -> Vec<Value> {
         ),
         _ => None,
     };
-    parts(row).filter_map(of).collect()
+    let mut all: Vec<Value> = parts(row).filter_map(of).collect();
+    // The node that its example names holds a tag of the cluster.
+    if row == Endpoint::ChoosePrimary {
+        all.push(json!({"kind": "NodeGroup", "cluster": name, "name": "web", "roles": ["web"]}));
+        all.push(json!({"kind": "Node", "name": "web-1", "nodegroup": format!("{name}/web"), "roles": ["web"]}));
+    }
+    all
 }
 
 /// Makes what a row's path names and no manifest holds. The values of the parts that have another name than the row.
@@ -126,6 +133,8 @@ fn make(admin: &str, row: Endpoint, certificate: &Value) -> Result<BTreeMap<&'st
             "tag" => {
                 let (tag, at) = match path.split('/').nth(2) {
                     Some("nodes") => ("web", None),
+                    // What the example's node holds.
+                    Some("clusters") if row == Endpoint::ChoosePrimary => ("web", None),
                     Some("clusters") => ("canary", Some(format!("/v1/clusters/{name}/tags"))),
                     Some("releases") => ("cache", Some(format!("/v1/releases/{name}@1/tags"))),
                     _ => ("cache", None),

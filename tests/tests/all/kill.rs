@@ -290,7 +290,8 @@ fn all(written: &[Written]) -> impl Iterator<Item = &Write> {
 #[allow(clippy::print_stdout, reason = "how often the moment in question was met")]
 fn killing_the_controller_under_writers_loses_nothing_halves_nothing_and_doubles_nothing() -> Result<()> {
     let mut chance = Chance::seeded()?;
-    let mut fleet = Fleet::start()?;
+    // Nothing may be missing in the end, so nothing of the history is dropped meanwhile.
+    let mut fleet = Fleet::start_with("history_keep = {revisions = 1000000}\n")?;
     fleet.stemma(&["apply", "-f", SITE])?;
     let web = fleet.join("web-1", "prod/frontends")?;
     eventually("the first convergence", || whole(&web))?;

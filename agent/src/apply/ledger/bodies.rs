@@ -32,7 +32,7 @@ pub struct Arriving {
 /// What a piece made of a body.
 pub enum Piece {
     /// More is to come.
-    More(Arriving),
+    More(Box<Arriving>),
     /// It is whole, and kept.
     Whole,
     /// It is larger than any body; nothing of it was kept.
@@ -112,23 +112,23 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn arriving(&self, hash: Hash) -> Result<Arriving, HostError> {
+    pub fn arriving(&self, hash: Hash) -> Result<Box<Arriving>, HostError> {
         let staging = Staging::begin(&*self.host, &*self.bodies, &Attributes::mode(MODE))?;
-        Ok(Arriving { hash, digest: Sha256::new(), length: 0, staging })
+        Ok(Box::new(Arriving { hash, digest: Sha256::new(), length: 0, staging }))
     }
 
     /// Takes the next piece of a body, and keeps the whole when that is what its name says (S68, on the way).
     ///
     /// # Errors
     /// [`HostError`]; nothing of the body was kept then.
-    pub fn take_piece(&self, mut arriving: Arriving, bytes: &[u8]) -> Result<Piece, HostError> {
+    pub fn take_piece(&self, mut arriving: Box<Arriving>, bytes: &[u8]) -> Result<Piece, HostError> {
         arriving.length += bytes.len() as u64;
         if arriving.length > LARGEST {
-            self.give_up(arriving);
+            self.give_up(*arriving);
             return Ok(Piece::TooLarge);
         }
         if let Err(error) = arriving.staging.write(bytes) {
-            self.give_up(arriving);
+            self.give_up(*arriving);
             return Err(error);
         }
         arriving.digest.update(bytes);

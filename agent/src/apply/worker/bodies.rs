@@ -20,7 +20,7 @@ pub(super) struct Bodies {
     /// Asked for, and not here yet.
     wanted: BTreeSet<Hash>,
     /// The one that comes now.
-    arriving: Option<Arriving>,
+    arriving: Option<Box<Arriving>>,
 }
 
 impl ApplyWorker {
@@ -74,9 +74,9 @@ impl ApplyWorker {
         self.look_at = self.look_at.min(Instant::now() + ASK_AGAIN);
     }
 
-    fn give_up(&self, arriving: Option<Arriving>) {
+    fn give_up(&self, arriving: Option<Box<Arriving>>) {
         if let Some(arriving) = arriving {
-            self.site.ledger.give_up(arriving);
+            self.site.ledger.give_up(*arriving);
         }
     }
 

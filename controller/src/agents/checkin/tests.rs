@@ -400,6 +400,7 @@ async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epo
         let status = table.status().get(NODE).unwrap().status;
         assert_eq!(status.reason, "its host holds a later revision than the store");
     }
+    table.publish(Batch { revision: Revision(9), changes: Vec::new() });
     let follows = news(held(line.now, 9)).await;
     assert!(follows.desired.is_some_and(|desired| desired.epoch_change.is_none()));
     assert_eq!(table.status().ahead(NODE), None);

@@ -156,7 +156,7 @@ impl Budgets {
     pub(crate) async fn decided(&self, who: &Who, bytes: usize) -> Result<Option<Share>, ApiError> {
         let budget = match bytes {
             0 => return Ok(None),
-            ..=SMALL_BODY => &self.decided_small,
+            1..=SMALL_BODY => &self.decided_small,
             _ => &self.decided,
         };
         waited(budget.take(who, bytes as u64, MOST_WAITING).await).map(Some)
@@ -213,7 +213,8 @@ mod tests {
         let next = next.expect("it was given back");
         let anyway = budget.take_anyway(&one, 100);
         drop((next, anyway));
-        assert_eq!((budget.0.held().all, budget.0.held().of.len()), (0, 0));
+        let held = budget.0.held();
+        assert_eq!((held.all, held.of.len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ pub(crate) const NOBODY: &str = "nobody";
 #[derive(Clone, Debug)]
 pub(crate) struct Unknown {
     /// What it is answered.
-    pub refusal: ApiError,
+    pub refusal: Box<ApiError>,
     /// What it is called in the audit.
     pub name: String,
     /// The principal whose it was.
@@ -48,7 +48,7 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<&str> {
 pub(crate) fn admitted(endpoint: Endpoint, who: Result<Option<Who>, Unknown>) -> Result<Who, ApiError> {
     let who = match who {
         Err(_) if endpoint.allows(Caller::Nobody) => None,
-        who => who.map_err(|unknown| unknown.refusal)?,
+        who => who.map_err(|unknown| *unknown.refusal)?,
     };
     let class = who.as_ref().map_or(Caller::Nobody, |who| who.rights.role.into());
     if !endpoint.allows(class) {

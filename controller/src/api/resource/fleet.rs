@@ -89,7 +89,7 @@ pub(super) async fn record_backup(api: &Api, request: &Request) -> HandlerResult
         let written = model.last_backup.as_ref().map(|last| last.written);
         draft.require(Precondition::as_read(key::LAST_BACKUP, written));
         draft.entry(Op::Put { key: key::LAST_BACKUP.into(), value: codec::encode(&record) });
-        Ok(Decision { draft, answer: Answer::json(200, shown_backup(&record)) })
+        Ok(Decision { draft, answer: Answer::json(200, json!({"backup": shown_backup(&record)})) })
     };
     let mut caller = request.caller()?;
     let how = if encrypted { "encrypted" } else { "not encrypted" };

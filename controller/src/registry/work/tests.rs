@@ -67,8 +67,7 @@ fn release() -> ReleaseSpec {
 impl Site {
     async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let create =
-            CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: bytes::Bytes::new() };
+        let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
         let store: Arc<dyn Store> =
             Arc::new(RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap());
         let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
@@ -657,7 +656,7 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
         site.write(set(50, release_of(&json!([]), &[]))).await.expect("nothing runs it");
         let put = crate::store::Transaction::new();
         let put = if marked {
-            put.put(key::fixed("lib@1"), bytes::Bytes::new())
+            put.put(key::fixed("lib@1"), Bytes::new())
         } else {
             let record = crate::records::reported::ReleasedRecord {
                 revision: 1,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use stemma_controller::records::{codec, key};
-use stemma_controller::store::{Store as _, Transaction};
+use stemma_controller::store::Transaction;
 use stemma_wire::client::Client;
 use uuid::Uuid;
 

@@ -150,9 +150,8 @@ fn check_length(bound: Bound, value: &RawValue) -> Result<(), BodyError> {
 /// Checks what stands in a list or a map. What is of another form is left to who reads it.
 fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyError> {
     match form.plain() {
-        Form::Names => check_texts(bound, value),
         Form::TextOrList if value.get().starts_with('"') => check_text(bound, value),
-        Form::TextOrList => check_texts(bound, value),
+        Form::Names | Form::TextOrList => check_texts(bound, value),
         Form::Map | Form::MapOrList => check_keys(bound, value),
         Form::Object(parts) => check_members(parts, value),
         Form::MapOf(parts) => {

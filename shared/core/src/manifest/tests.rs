@@ -155,7 +155,7 @@ fn bounds(form: Form) -> Vec<(Value, Value)> {
 }
 
 fn is_of_bound(error: &BodyError) -> bool {
-    error.reason.contains("and the most are")
+    error.reason.ends_with(": leave some out") || error.reason.ends_with(": make it shorter")
 }
 
 /// Tries a field and all of its parts at the bound and one beyond; `take` reads a body with this value of the field.

@@ -468,7 +468,7 @@ endpoints! {
         WatchEvents Get "/v1/events" READ Fleet EVENTS Nothing -> OK Events Streamed: "Tells what changes from a revision on, and where nodes stand.";
         ShowFleet Get "/v1/fleet" READ Fleet NONE Nothing -> OK Json(FleetState) Whole: "Shows the epoch and revision of the store, and how many hosts are ahead of it.";
         GetBackup Get "/v1/backup" ADMIN Fleet NONE Nothing -> OK Bytes Streamed: "Gives a backup of the fleet, to root on this machine alone: its keys are in it.";
-        RecordBackup Post "/v1/backups" ADMIN Fleet BY Json(NewBackup) -> OK Json(Backup) Whole: "Records that a backup was made, for who looks how old the last one is.";
+        RecordBackup Post "/v1/backups" ADMIN Fleet BY Json(NewBackup) -> OK Json(RecordedBackup) Whole: "Records that a backup was made, for who looks how old the last one is.";
         ResumeFleet Post "/v1/fleet/resume" ADMIN Fleet BY Json(Resumption) -> OK Json(Resumed) Whole: "Ends the epoch of a store that was restored from an older copy, so that the hosts that are ahead of it follow it again.";
         ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json(AuditList) Whole: "Lists what was done and what was refused, in the order of revisions: whose, of which object, since when and until when.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json(RequestRecord) Whole: "Says what became of a write.";
