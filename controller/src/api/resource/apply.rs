@@ -15,8 +15,8 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
 use super::changes::{Changes, LostLabels};
+use super::moved_primaries::MovedPrimaries;
 use super::objects::Shown;
-use super::primaries::MovedPrimaries;
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Request};

@@ -173,6 +173,11 @@ fn texts(owners: &[Owner]) -> BTreeSet<String> {
     owners.iter().map(ToString::to_string).collect()
 }
 
+/// How an answer lists that a certificate or token ends.
+pub(super) fn ended(field: &str) -> Value {
+    json!({"field": field, "old": "good"})
+}
+
 /// Takes out what some objects of a kind show to nobody.
 pub(super) fn veil<S: Shown>(said: &mut Value) {
     if let Some(said) = said.as_object_mut() {

@@ -16,7 +16,7 @@ use stemma_core::object::{BearerToken, Principal, PrincipalCertificate, Principa
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::changes::LostLabels;
+use super::changes::{LostLabels, ended};
 use super::principals::{commit, keep_first, named};
 use super::writes::tell;
 use super::{lists, view};
@@ -225,11 +225,6 @@ pub(super) async fn revoke_token(api: &Api, request: &Request) -> HandlerResult 
 fn gone(field: &str, request: &Request, work: &Work<'_>) -> Answer {
     let changes = json!([ended(field)]);
     tell(Answer::empty(204), request, changes, &LostLabels::default(), work)
-}
-
-/// How an answer lists that a certificate or token ends.
-pub(super) fn ended(field: &str) -> Value {
-    json!({"field": field, "old": "good"})
 }
 
 /// Changes what a principal is known by. What has ended stays listed, but for what is too much.

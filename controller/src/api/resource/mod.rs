@@ -20,6 +20,7 @@ mod kept;
 mod lists;
 mod machine;
 mod maps;
+mod moved_primaries;
 mod node_filters;
 mod nodes;
 mod objects;

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::changes::{Changes, LostLabels};
 use super::writes::{self, tell};
-use super::{credentials, lists, view};
+use super::{changes, lists, view};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -140,7 +140,7 @@ pub(super) async fn patch(api: &Api, request: &Request) -> HandlerResult {
             work.draft().name_part(ended.join(", "));
         }
         let mut changes = Changes::default().between(&fields(work.before(), &before), &fields(&work.model, &written));
-        changes.as_array_mut().expect("a list").extend(ended.iter().map(|field| credentials::ended(field)));
+        changes.as_array_mut().expect("a list").extend(ended.iter().map(|field| changes::ended(field)));
         let answer = Answer::json(200, shown(&work.model, &written, work.now()));
         Ok(tell(answer, request, changes, &LostLabels::default(), work))
     })

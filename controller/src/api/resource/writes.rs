@@ -10,8 +10,8 @@ use stemma_wire::error::ApiError;
 
 use super::changes::{Changes, LostLabels};
 use super::findings::{NewlyUnmet, newly_found};
+use super::moved_primaries::MovedPrimaries;
 use super::objects::{Shown, read_body, update};
-use super::primaries::MovedPrimaries;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
