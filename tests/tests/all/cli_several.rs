@@ -255,7 +255,7 @@ fn w13_several_writes_are_asked_about_together() -> Result<()> {
     let (out, text, _) = ran(&fleet, &["delete", "node", "--nodegroup", "eu/web", "--dry-run"])?;
     assert!(out.lines().count() == 11 && out.contains("node web-11 deleted (dry run)"), "{out}");
     assert_eq!(text.matches("dry run: nothing was written; this would reach 11 hosts").count(), 1, "{text}");
-    fleet.stemma(&["delete", "node", "--nodegroup", "eu/web", "--max-nodes", "11"])?;
+    fleet.stemma(&["delete", "node", "--nodegroup", "eu/web", "--max-nodes", "11", "--yes"])?;
     assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
     Ok(())
 }

@@ -447,6 +447,7 @@ fn changes(method: &str, path: &str, body: &Value) -> Result<Option<Value>> {
     let made = [
         "/v1/apply",
         "/v1/join-tokens",
+        "/v1/backups",
         "/releases",
         "/clustertemplates",
         "/clusters",
