@@ -30,6 +30,17 @@ impl Plain {
         Ok(Self { controller, bound, _dir: dir })
     }
 
+    /// How many bytes of memory it came to need at most, as the kernel counts them (`VmHWM`).
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn most_memory(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.controller.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("a program that runs")?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| line.to_owned())?;
+        Ok(kib * 1024)
+    }
+
     /// Ends it.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ mod stored;
 
 mod access;
 mod api_examples;
+mod attacks;
 mod backup;
 mod baremetal;
 mod catalog;

@@ -98,6 +98,19 @@ impl Inner {
     }
 }
 
+impl Share {
+    /// Sets the amount to what it came to, once that is known. It is not refused: what the share is for is there already.
+    pub(crate) fn settle(&mut self, amount: u64) {
+        let mut held = self.budget.held();
+        held.all = held.all.saturating_sub(self.amount).saturating_add(amount);
+        let own = held.of.entry(self.principal.clone()).or_default();
+        *own = own.saturating_sub(self.amount).saturating_add(amount);
+        self.amount = amount;
+        drop(held);
+        self.budget.freed.notify_waiters();
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         let mut held = self.budget.held();
@@ -211,7 +224,9 @@ mod tests {
             drop(held);
         });
         let next = next.expect("it was given back");
-        let anyway = budget.take_anyway(&one, 100);
+        let mut anyway = budget.take_anyway(&one, 100);
+        anyway.settle(2);
+        assert_eq!(budget.0.held().all, 6);
         drop((next, anyway));
         let held = budget.0.held();
         assert_eq!((held.all, held.of.len()), (0, 0));

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use rustls::pki_types::ServerName;
 
+/// How many characters of an address an error shows.
+const MOST_SHOWN: usize = 300;
+
 /// Where a controller is: `https://HOST:PORT`, `http://LOOPBACK:PORT`, or `unix:PATH` for root on its own machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -69,15 +72,15 @@ impl std::str::FromStr for Target {
     fn from_str(text: &str) -> Result<Self, BadTarget> {
         if let Some(path) = text.strip_prefix("unix:").map(Path::new) {
             let socket = Some(path.to_owned()).filter(|path| path.is_absolute());
-            let socket = Some(socket.ok_or_else(|| BadTarget::Socket(text.to_owned()))?);
+            let socket = Some(socket.ok_or_else(|| BadTarget::Socket(shown(text)))?);
             return Ok(Self { tls: false, host: "localhost".to_owned(), port: 0, socket });
         }
         let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (None, Some(rest)) => (false, rest),
-            (None, None) => return Err(BadTarget::Scheme(text.to_owned())),
+            (None, None) => return Err(BadTarget::Scheme(shown(text))),
         };
-        let bad = || BadTarget::Authority(text.to_owned());
+        let bad = || BadTarget::Authority(shown(text));
         let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest)).ok_or_else(bad)?;
         let port = match port {
             Some(port) => port.parse().map_err(|_| bad())?,
@@ -86,10 +89,19 @@ impl std::str::FromStr for Target {
         };
         let target = Self { tls, host: host.to_owned(), port, socket: None };
         if !tls && !target.is_loopback() {
-            return Err(BadTarget::PlainRemote(text.to_owned()));
+            return Err(BadTarget::PlainRemote(shown(text)));
         }
         Ok(target)
     }
+}
+
+/// What an error shows of an address: as much as a host name and a port have, and a sign that more was said.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(MOST_SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Host and port of `HOST[:PORT]` or `[IPV6][:PORT]`; nothing where the host is neither a DNS name nor an address.
@@ -149,5 +161,12 @@ mod tests {
             let error = text.parse::<Target>().expect_err(text);
             assert!(error.to_string().contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_error_shows_the_beginning_of_a_long_text() {
+        let error =
+            format!("spiffe://{}", "\u{16}".repeat(10_000)).parse::<Target>().expect_err("no address").to_string();
+        assert!(error.starts_with("\"spiffe://") && error.len() < 4_000, "{} bytes", error.len());
     }
 }

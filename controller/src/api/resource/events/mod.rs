@@ -37,13 +37,15 @@ pub(super) async fn watch(api: &Api, request: &Request) -> HandlerResult {
         let message = format!("revision {from} is ahead of the store's, which is {head}");
         return Err(ApiError::new(ErrorType::RevisionAhead, message).field("from"));
     }
-    let mut changes = store.watch(from);
     // What is no longer kept is refused by its status, and not by a stream that ends at once.
-    let begun = if from <= head { Some(changes.next().await.map_err(lost)?) } else { None };
+    if from <= head {
+        drop(store.watch(from).next().await.map_err(lost)?);
+    }
+    let changes = store.watch(from);
     let asked = Asked { api: api.clone(), who: request.who.clone(), filter };
     let behind = Revision::new(from.get().saturating_sub(1));
     let (stream, events) = Stream::new(asked, behind, place);
-    tokio::spawn(stream.run(begun, changes));
+    tokio::spawn(stream.run(changes));
     Ok(Reply::events(events))
 }
 

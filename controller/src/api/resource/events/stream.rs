@@ -40,6 +40,8 @@ const FAR_BEHIND: u64 = 1_024;
 const TOLD_AT_ONCE: usize = 4;
 /// How many bytes may wait for all clients together.
 const MOST_WAITING: u64 = 64 * 1024 * 1024;
+/// How many times the bytes of what is stored an event of it may have as text. What it has is known when it is made.
+const TEXT_OF_STORED: usize = 4;
 /// Of how many nodes one text tells where they stand.
 const NODES_AT_ONCE: usize = 256;
 
@@ -78,9 +80,19 @@ impl Streams {
         self.places.try_take(who, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
     }
 
+    /// Room for a text of about so many bytes, where there is some now.
+    fn room_now(&self, who: &Who, bytes: usize) -> Option<Share> {
+        self.waiting.try_take(who, Self::amount(bytes))
+    }
+
+    /// What is taken for a text of so many bytes: of a larger one than there is room for all that one may have.
+    fn amount(bytes: usize) -> u64 {
+        (bytes as u64).clamp(1, MOST_WAITING - MOST_WAITING / 16)
+    }
+
     /// Waits until a text of about so many bytes may be made. Its share is held until the client has taken the text.
     async fn room(&self, who: &Who, bytes: usize) -> Result<Share, End> {
-        let bytes = (bytes as u64).clamp(1, MOST_WAITING - MOST_WAITING / 16);
+        let bytes = Self::amount(bytes);
         let slow = || End::Cut(ErrorType::EventsSlow.into());
         self.waiting.take(who, bytes, PATIENCE).await.ok_or_else(slow)
     }
@@ -121,11 +133,11 @@ impl Stream {
         (Self { asked, revision, status: None, events, last_word, _place: place }, told)
     }
 
-    /// Tells what changes until the client goes away or is cut off. The first change was looked at before the client was answered.
-    pub(super) async fn run(mut self, begun: Option<Arc<Change>>, changes: Watch) {
+    /// Tells what changes until the client goes away or is cut off.
+    pub(super) async fn run(mut self, changes: Watch) {
         let mut over = self.asked.api.streams.over.subscribe();
         let end = tokio::select! {
-            Err(end) = self.tell(begun, changes) => end,
+            Err(end) = self.tell(changes) => end,
             () = async { drop(over.wait_for(|is_over| *is_over).await) } => End::Cut(ErrorType::ServerStopping.into()),
         };
         if let End::Cut(reason) = end {
@@ -133,14 +145,11 @@ impl Stream {
         }
     }
 
-    async fn tell(&mut self, begun: Option<Arc<Change>>, changes: Watch) -> Result<Infallible, End> {
+    async fn tell(&mut self, changes: Watch) -> Result<Infallible, End> {
         self.say("begins").await?;
         let mut statuses = self.asked.statuses();
         if self.asked.filter.statuses {
             self.tell_all_statuses().await?;
-        }
-        if let Some(change) = begun {
-            self.tell_change(change).await?;
         }
         let mut changes = self.catch_up(changes).await?;
         let mut alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
@@ -184,8 +193,8 @@ impl Stream {
         api.check_still(who).map_err(End::Cut)
     }
 
-    async fn tell_change(&mut self, change: Arc<Change>) -> Result<(), End> {
-        let Asked { api, filter, .. } = &self.asked;
+    async fn tell_change(&mut self, mut change: Arc<Change>) -> Result<(), End> {
+        let Asked { api, filter, who } = &self.asked;
         api.cache().reached(change.revision).await;
         self.check()?;
         let revision = change.revision;
@@ -194,9 +203,22 @@ impl Stream {
                 .events
                 .iter()
                 .map(|event| if let EventKind::Put { value, .. } = &event.kind { value.len() } else { 0 });
-            let place = self.room(bytes.sum()).await?;
-            let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await?;
-            self.send(text?, place).await?;
+            let wanted = bytes.sum::<usize>().saturating_mul(TEXT_OF_STORED);
+            let mut place = None;
+            if self.needs_room(wanted) {
+                place = api.streams.room_now(who, wanted);
+                if place.is_none() {
+                    // Nobody holds a change while it waits: one that was read from the disk nobody shares.
+                    drop(change);
+                    place = Some(api.streams.room(who, wanted).await?);
+                    change = api.registry.store().watch(revision).next().await.map_err(lost)?;
+                }
+            }
+            let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await??;
+            if let Some(place) = &mut place {
+                place.settle(text.capacity() as u64);
+            }
+            self.send(text, place).await?;
         }
         self.revision = revision;
         Ok(())
@@ -237,10 +259,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Room for a text of about so many bytes; `None`: a small one for whom nothing else waits needs none, so that a client that takes
+    /// Whether a text of about so many bytes needs room. A small one for whom nothing else waits needs none, so that a client that takes
     /// what it is told is not cut because of others.
+    fn needs_room(&self, bytes: usize) -> bool {
+        bytes > FRAME || self.events.capacity() < QUEUED
+    }
+
+    /// Room for a text of about so many bytes; `None`: it needs none.
     async fn room(&self, bytes: usize) -> Result<Option<Share>, End> {
-        if bytes <= FRAME && self.events.capacity() == QUEUED {
+        if !self.needs_room(bytes) {
             return Ok(None);
         }
         self.asked.api.streams.room(&self.asked.who, bytes).await.map(Some)
