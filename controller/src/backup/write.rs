@@ -90,11 +90,11 @@ fn nobody_to_encrypt_to(args: &Backup) -> String {
     let (file, place) = (args.file.display(), args.place.shown());
     let config = args.place.config.as_deref().unwrap_or(Path::new("/etc/stemma/controller.toml")).display();
     format!(
-        "a backup holds the keys of the fleet, and {} names nobody to encrypt it to; nothing was written. Either make a key on the machine \
+        "a backup holds the keys of the fleet, and {} no recipient to encrypt it to; nothing was written. Either make a key on the machine \
          that is to restore it (age-keygen -o backup.key), name its public half in {config}, as backup_recipients = [\"age1...\"], and run: \
          stemma-controller backup {file} --config {config}; or write it as it is, and keep it where nobody else reads: stemma-controller \
          backup {file}{place} --unencrypted",
-        if args.place.config.is_some() { "the configuration" } else { "no configuration" }
+        if args.place.config.is_some() { "the configuration names" } else { "there is" }
     )
 }
 
