@@ -55,7 +55,7 @@ pub enum Standing {
     Ahead,
     /// It holds a state of an epoch that the store knows nothing of.
     Unknown,
-    /// It holds a state, and the store was restored: it is told nothing before an admin says so.
+    /// The store was restored: nobody is told anything before an admin says so, whoever joins meanwhile neither.
     Waits,
 }
 
@@ -68,8 +68,8 @@ impl EpochLine {
     /// How what a host holds stands to a store that has come to the revision `head`.
     pub fn standing(&self, held: Option<HeldRevision>, head: u64) -> Standing {
         match held {
+            _ if self.waits => Standing::Waits,
             None => Standing::Follows,
-            Some(_) if self.waits => Standing::Waits,
             Some(held) if held.epoch == self.now && held.revision <= head => Standing::Follows,
             Some(held) if held.epoch == self.now => Standing::Ahead,
             Some(held) if self.ended.contains(&held.epoch) => Standing::Ended,
@@ -162,10 +162,9 @@ mod tests {
     #[test]
     fn after_a_restore_nobody_is_told_before_an_admin_says_so() {
         let line = EpochLine::first(FIRST).restored(SECOND, 9, "restored");
-        for holds in [Some(held(FIRST, 1)), Some(held(SECOND, 1)), Some(held(OTHER, 1))] {
+        for holds in [Some(held(FIRST, 1)), Some(held(SECOND, 1)), Some(held(OTHER, 1)), None] {
             assert_eq!(line.standing(holds, 9), Standing::Waits, "{holds:?}");
         }
-        assert_eq!(line.standing(None, 9), Standing::Follows, "who holds nothing holds nothing else");
         let resumed = line.resumed(Uuid::from_u128(4), 12, "again", [OTHER, FIRST]);
         assert_eq!((resumed.now, resumed.at, resumed.waits), (SECOND, 9, false), "its own epoch has begun already");
         for holds in [Some(held(FIRST, 100)), Some(held(OTHER, 100))] {

@@ -199,7 +199,7 @@ impl Opened<'_> {
         let is_blob = route.request == Content::Bytes;
         let most = if is_blob { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
         let budgets = api.budgets();
-        let arriving = budgets.arriving(&request.who, self.body_bytes(&body, most), is_blob).await?;
+        let arriving = budgets.arriving(&request.who, body_bytes(&body, most), is_blob).await?;
         request.body = read(body, most).await?;
         // A file body stays where it is until it is stored.
         let arrived = arriving.filter(|_| is_blob);
@@ -209,15 +209,6 @@ impl Opened<'_> {
         let outcome = Box::pin(Arc::clone(api).call(endpoint, request)).await;
         drop((arrived, decided));
         outcome
-    }
-
-    /// How many bytes a body may have, before it is read: as its head says, and otherwise as many as are taken.
-    fn body_bytes(&self, body: &impl HttpBody, most: usize) -> usize {
-        if body.is_end_stream() {
-            return 0;
-        }
-        let said = self.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        said.unwrap_or(most).min(most)
     }
 
     /// The request, before its body is read.
@@ -361,6 +352,13 @@ impl Opened<'_> {
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }
     }
+}
+
+/// How many bytes a body takes at most, before it is read: as many as it knows of itself, and otherwise as many as are taken. Its head
+/// does not say it where the body came with the head.
+fn body_bytes(body: &impl HttpBody, most: usize) -> usize {
+    let known = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    known.unwrap_or(most).min(most)
 }
 
 /// Reads a body whole.
