@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 use crate::fleet::Bound;
-use crate::program::{Running, succeed};
+use crate::program::{Running, memory, succeed};
 
 /// A controller without hosts.
 pub struct Plain {
@@ -35,10 +35,7 @@ impl Plain {
     /// # Errors
     /// When it is gone.
     pub fn most_memory(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.controller.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("a program that runs")?;
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| line.to_owned())?;
-        Ok(kib * 1024)
+        memory(self.controller.id(), "VmHWM:")
     }
 
     /// Ends it.

@@ -225,6 +225,17 @@ impl Drop for Running {
     }
 }
 
+/// How many bytes of memory a program has, as the kernel counts them under this name (`VmHWM:`, with its colon, in `/proc/PID/status`).
+///
+/// # Errors
+/// When it is gone.
+pub fn memory(id: u32, name: &str) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().with_context(|| line.to_owned())?;
+    Ok(kib * 1024)
+}
+
 /// Waits until a condition gives a value.
 ///
 /// # Errors

@@ -36,12 +36,7 @@ async fn x02_hosts_that_are_ahead_are_said_and_follow_in_another_epoch() {
         Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut host = fleet.join_group("c/g", "web-1").await;
-    // It may first be told that what it said is stored.
-    let first = loop {
-        if let Some(first) = host.news(30_000).await.desired {
-            break first;
-        }
-    };
+    let first = host.first_state().await;
     let fleet_state = async || fleet.read("/v1/fleet").await;
     assert_eq!(fleet_state().await["ahead"], json!({"nodes": 0, "highest": null, "unknown_epochs": 0}));
     let (status, body) = fleet.ask(Method::POST, "/v1/fleet/resume", &json!({})).await;
@@ -132,12 +127,7 @@ async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it()
     let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
     let mut fleet = Fleet::start_with(|own| *own = options()).await;
     let mut host = fleet.join("web-1").await;
-    // It may first be told that what it said is stored.
-    let first = loop {
-        if let Some(first) = host.news(30_000).await.desired {
-            break first;
-        }
-    };
+    let first = host.first_state().await;
     let ahead = Held { revision: Revision(100_000), ..held(&first) };
     let mut epochs = vec![first.epoch];
     for _ in 0..2 {

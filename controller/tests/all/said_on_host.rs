@@ -120,9 +120,7 @@ async fn w08_explain_says_that_a_host_was_told_only_once_it_holds_what_was_relea
     let mut host = fleet.join_group("c/gx", "n1").await;
     until(&fleet, &of("n1"), |body| body["released"] == true && body["told"] == false).await;
     // What is released is stored before it is published.
-    while host.held.is_none() {
-        host.news(1_000).await;
-    }
+    host.first_state().await;
     host.news(0).await;
     // A pass publishes what a host is told before it updates the connection that is shown.
     let told = until(&fleet, &of("n1"), |body| body["told"] == true && body["connection"] == "connected").await;

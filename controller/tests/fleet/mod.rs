@@ -39,6 +39,7 @@ use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
 use stemma_wire::message::desired::{Known, Profile, TaskSet};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
 use stemma_wire::message::observed::{LocalState, Observation, Outcome, TaskResult};
+use stemma_wire::message::signed::SignedDesired;
 use stemma_wire::message::{
     Hash, Message, PartDigest, Revision, WireVersion, decode, digest_part, encode, encode_part,
 };
@@ -262,6 +263,15 @@ impl Host {
     pub(crate) async fn check_in(&mut self, wait_ms: u32) -> Result<CheckInAnswer, Refused> {
         let said = CheckIn { local: self.local.clone(), ..check_in(self.held, wait_ms) };
         call(&mut self.client, "/agent/v1/checkin", &said).await
+    }
+
+    /// The first state that it is told. Before that it may be answered that what it said is stored.
+    pub(crate) async fn first_state(&mut self) -> SignedDesired {
+        loop {
+            if let Some(first) = self.news(30_000).await.desired {
+                return first;
+            }
+        }
     }
 
     /// Checks in and takes over what it is told.

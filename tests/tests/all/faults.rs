@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use stemma_tests::chance::is_long;
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::operator::{Operator, Write};
-use stemma_tests::program::{PATIENCE, Running, eventually, succeed};
+use stemma_tests::program::{PATIENCE, Running, eventually, memory, succeed};
 use stemma_tests::site::{converged, edit_tier, tier_arrives, whole};
 use stemma_tests::tool;
 use uuid::Uuid;
@@ -43,9 +43,7 @@ const NO_DESCRIPTORS: &str = "3";
 
 /// Gives a program no more memory than it has asked for so far: what it has free of that is all that is left.
 fn no_more_memory(id: Option<u32>) -> Result<()> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", id.context("the program runs")?))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).context("VmData")?;
-    let bytes = line.trim().trim_end_matches(" kB").parse::<u64>()? * 1024;
+    let bytes = memory(id.context("the program runs")?, "VmData:")?;
     limit("data", id, &bytes.to_string())
 }
 

@@ -105,24 +105,18 @@ impl Share {
         held.all = held.all.saturating_sub(self.amount).saturating_add(amount);
         let own = held.of.entry(self.principal.clone()).or_default();
         *own = own.saturating_sub(self.amount).saturating_add(amount);
-        self.amount = amount;
+        if *own == 0 {
+            held.of.remove(&self.principal);
+        }
         drop(held);
+        self.amount = amount;
         self.budget.freed.notify_waiters();
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut held = self.budget.held();
-        held.all = held.all.saturating_sub(self.amount);
-        if let Some(own) = held.of.get_mut(&self.principal) {
-            *own = own.saturating_sub(self.amount);
-            if *own == 0 {
-                held.of.remove(&self.principal);
-            }
-        }
-        drop(held);
-        self.budget.freed.notify_waiters();
+        self.settle(0);
     }
 }
 

@@ -193,27 +193,13 @@ impl Stream {
         api.check_still(who).map_err(End::Cut)
     }
 
-    async fn tell_change(&mut self, mut change: Arc<Change>) -> Result<(), End> {
-        let Asked { api, filter, who } = &self.asked;
+    async fn tell_change(&mut self, change: Arc<Change>) -> Result<(), End> {
+        let Asked { api, filter, .. } = &self.asked;
         api.cache().reached(change.revision).await;
         self.check()?;
         let revision = change.revision;
         if filter.objects && told::is_commit(&change) {
-            let bytes = change
-                .events
-                .iter()
-                .map(|event| if let EventKind::Put { value, .. } = &event.kind { value.len() } else { 0 });
-            let wanted = bytes.sum::<usize>().saturating_mul(TEXT_OF_STORED);
-            let mut place = None;
-            if self.needs_room(wanted) {
-                place = api.streams.room_now(who, wanted);
-                if place.is_none() {
-                    // Nobody holds a change while it waits: one that was read from the disk nobody shares.
-                    drop(change);
-                    place = Some(api.streams.room(who, wanted).await?);
-                    change = api.registry.store().watch(revision).next().await.map_err(lost)?;
-                }
-            }
+            let (change, mut place) = self.with_room(change).await?;
             let text = self.aside(told::objects(api.clone(), Arc::clone(filter), change)).await??;
             if let Some(place) = &mut place {
                 place.settle(text.capacity() as u64);
@@ -271,6 +257,28 @@ impl Stream {
             return Ok(None);
         }
         self.asked.api.streams.room(&self.asked.who, bytes).await.map(Some)
+    }
+
+    /// A change, and room for what is told of it. While a stream waits for room it holds no change: one that was read from the disk is as
+    /// large as it was written, and shared with no other stream.
+    async fn with_room(&self, change: Arc<Change>) -> Result<(Arc<Change>, Option<Share>), End> {
+        let Asked { api, who, .. } = &self.asked;
+        let revision = change.revision;
+        let stored = change.events.iter().map(|event| match &event.kind {
+            EventKind::Put { value, .. } => value.len(),
+            EventKind::Delete => 0,
+        });
+        let bytes = stored.sum::<usize>().saturating_mul(TEXT_OF_STORED);
+        if !self.needs_room(bytes) {
+            return Ok((change, None));
+        }
+        if let Some(room) = api.streams.room_now(who, bytes) {
+            return Ok((change, Some(room)));
+        }
+        drop(change);
+        let room = api.streams.room(who, bytes).await?;
+        let change = api.registry.store().watch(revision).next().await.map_err(lost)?;
+        Ok((change, Some(room)))
     }
 
     /// Gives a text to the client, which may take its time, but not all of it.
