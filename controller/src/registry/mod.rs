@@ -28,9 +28,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use stemma_core::extension::Question;
+use stemma_core::json::weight_of;
 use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType, quote};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
@@ -59,6 +61,13 @@ const MOST_ATTEMPTS: usize = 16;
 const MOST_ASKED: usize = 4;
 /// How long it may take before it gives up: less than a client waits for an answer.
 const MOST_WAITING: Duration = Duration::from_secs(20);
+
+/// How many writes are decided at the same time. Each has all values of the objects that it changes in memory, before and after, and keeps a processor
+/// busy.
+const MOST_DECIDING: usize = 4;
+
+/// Up to so much memory the answer of a write that is being stored takes, as [`weight_of`] estimates it, before the write counts as one that is decided.
+const LIGHT_ANSWER: usize = 64 * 1024;
 
 /// Admins of the fleet store so many times as much as others at once and in each second.
 const TIMES_FOR_FLEET_ADMINS: u64 = 4;
@@ -133,6 +142,8 @@ pub struct Registry {
     extensions: Arc<dyn Ask>,
     /// What principals have stored lately, by their names.
     pace: BytePace<String>,
+    /// The decisions that are made.
+    deciding: Semaphore,
 }
 
 impl Registry {
@@ -144,7 +155,9 @@ impl Registry {
     /// The same by a clock that is watched already.
     pub fn by(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
         let pace = BytePace::new(ByteRate::OF_WRITES);
-        Self { store, cache, clock, contended: Contended::default(), extensions: Arc::new(NoExtensions), pace }
+        let (contended, extensions, deciding) =
+            (Contended::default(), Arc::new(NoExtensions), Semaphore::new(MOST_DECIDING));
+        Self { store, cache, clock, contended, extensions, pace, deciding }
     }
 
     /// The same where each principal stores at this rate.
@@ -220,7 +233,7 @@ impl Registry {
             if !caller.dry_run {
                 self.check_pace(&caller.who)?;
             }
-            match self.attempt(caller, unmade, &decide, (&entries, &answered)).await {
+            match self.attempt(caller, unmade, &decide, (&entries, &answered, until)).await {
                 Ok(made) => return Ok(made),
                 Err(Failed::Refused(refusal)) => return Err(*refusal),
                 Err(Failed::Contended(met, revision)) => {
@@ -247,12 +260,18 @@ impl Registry {
         caller: &Caller,
         unmade: Option<Precondition>,
         decide: &F,
-        (queued, answered): (&BTreeSet<Bytes>, &Answered),
+        (queued, answered, until): (&BTreeSet<Bytes>, &Answered, Instant),
     ) -> Result<(Answer, Revision), Failed>
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
+        let turn = timeout_at(until, self.deciding.acquire()).await.ok().and_then(Result::ok);
+        let turn = turn.ok_or_else(|| {
+            ApiError::new(ErrorType::ServerBusy, "too many writes are decided; nothing was written, try again")
+        })?;
         let decided = self.decide(caller, decide, answered).await?;
+        // What takes much memory until it is stored keeps its turn.
+        let _turn = (weight_of(&decided.decision.answer.body) > LIGHT_ANSWER).then_some(turn);
         let revision = decided.revision;
         if caller.dry_run || (decided.decision.draft.is_empty() && unmade.is_none()) {
             return Ok((decided.decision.answer.at(revision.get()), revision));

@@ -74,6 +74,45 @@ pub fn count(raw: &RawValue) -> usize {
     serde_json::from_str(raw.get()).map_or(0, |Count(count)| count)
 }
 
+/// About how much memory a JSON text takes beside itself while it is read, in bytes: as much once more, and what each value, list and object takes
+/// by itself. A text of the same length has between none of them and one in two bytes, so its length alone says little.
+pub fn weight(json: &[u8]) -> usize {
+    let (mut weight, mut in_text, mut left) = (json.len(), false, json);
+    while let [byte, rest @ ..] = left {
+        left = rest;
+        match byte {
+            b'"' => in_text = !in_text,
+            b'\\' if in_text => left = rest.get(1..).unwrap_or_default(),
+            _ if in_text => {}
+            b',' | b':' => weight += VALUE_BYTES,
+            b'[' => weight += LIST_BYTES,
+            b'{' => weight += OBJECT_BYTES,
+            _ => {}
+        }
+    }
+    weight
+}
+
+/// About how much memory a value takes, in bytes, estimated as by [`weight`].
+pub fn weight_of(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,
+        Value::String(text) => VALUE_BYTES + text.len(),
+        Value::Array(items) => LIST_BYTES + items.iter().map(weight_of).sum::<usize>(),
+        Value::Object(members) => {
+            let member = |(name, value): (&String, &Value)| VALUE_BYTES + name.len() + weight_of(value);
+            OBJECT_BYTES + members.iter().map(member).sum::<usize>()
+        }
+    }
+}
+
+/// A value, or the name of a member, with what its text is allocated with.
+const VALUE_BYTES: usize = 64;
+/// A list with room for its first four values.
+const LIST_BYTES: usize = 128;
+/// An object with room for its first eleven members.
+const OBJECT_BYTES: usize = 640;
+
 /// How long a JSON text is without white space and without escapes that need not be, in bytes.
 pub fn compact_len(json: &str) -> usize {
     let (mut length, mut in_text, mut left) = (0, false, json.as_bytes());
@@ -229,6 +268,28 @@ impl<'de> Deserialize<'de> for Members<'de> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn x03_f05_the_weight_of_a_text_is_no_less_than_the_values_that_it_is_read_to() {
+        let value = size_of::<Value>();
+        // A node of the standard library's map has eleven keys and values.
+        let object = 11 * (size_of::<String>() + value);
+        for (item, least) in [("1", value), ("\"a\"", value + 1), ("[1]", 5 * value), ("{\"a\":1}", value + object)] {
+            let text = format!("[{}]", vec![item; 1000].join(","));
+            assert!(weight(text.as_bytes()) >= 1000 * least, "{item}");
+        }
+        // What stands within a text is no value.
+        for text in [r#""{[,:,{\",{[""#, r#"{"a\\":"[,"}"#] {
+            let beside = weight(text.as_bytes()) - text.len();
+            assert!(beside == 0 || beside == OBJECT_BYTES + VALUE_BYTES, "{text}: {beside}");
+        }
+        assert_eq!(weight(b""), 0);
+        // Of a value it is estimated alike.
+        for text in [r#"{"a":[1,2,{"b":"c"}],"d":null}"#, "[[],[]]"] {
+            let (of_text, of_value) = (weight(text.as_bytes()), weight_of(&serde_json::from_str(text).unwrap()));
+            assert!(of_value.abs_diff(of_text) <= 2 * VALUE_BYTES, "{text}: {of_text} {of_value}");
+        }
+    }
 
     #[test]
     fn numbers_are_read_exactly_or_refused() {

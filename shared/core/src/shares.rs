@@ -22,10 +22,43 @@ impl Shares {
 
     /// Whether a principal may take so much more, which holds `own` of what is held by all.
     pub const fn admits(&self, asked: u64, own: u64, held: u64, is_fleet_admin: bool) -> bool {
-        let most = if is_fleet_admin { self.all } else { self.all - self.for_admins };
-        let has_room = held.saturating_add(asked) <= most;
-        has_room && (own == 0 || own.saturating_add(asked) <= self.of_one)
+        self.has_room(asked, held, is_fleet_admin) && self.is_within_own(asked, own)
     }
+
+    const fn has_room(&self, asked: u64, held: u64, is_fleet_admin: bool) -> bool {
+        let most = if is_fleet_admin { self.all } else { self.all - self.for_admins };
+        held.saturating_add(asked) <= most
+    }
+
+    const fn is_within_own(&self, asked: u64, own: u64) -> bool {
+        own == 0 || own.saturating_add(asked) <= self.of_one
+    }
+
+    /// Which of those that wait is served next, when all hold `held` together. They are given in the order in which they came.
+    ///
+    /// It is the one whose principal holds least, and of these the first that came; where there is no room for it, nobody overtakes it but an admin of
+    /// the fleet. Whose principal holds its part already is passed over.
+    pub fn next(&self, held: u64, waiting: &[Waiting]) -> Option<usize> {
+        let least = |is_eligible: fn(&Waiting) -> bool| {
+            let eligible = waiting.iter().enumerate().filter(|(_, one)| is_eligible(one));
+            let within = eligible.filter(|(_, one)| self.is_within_own(one.asked, one.own));
+            within.min_by_key(|(place, one)| (one.own, *place))
+        };
+        let ways: [fn(&Waiting) -> bool; 2] = [|_| true, |one| one.is_fleet_admin];
+        let has_room = |(_, one): &(usize, &Waiting)| self.has_room(one.asked, held, one.is_fleet_admin);
+        ways.into_iter().filter_map(least).find(has_room).map(|(place, _)| place)
+    }
+}
+
+/// Somebody who waits for a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// How much of it.
+    pub asked: u64,
+    /// How much their principal holds.
+    pub own: u64,
+    /// Whether they are an admin of the fleet.
+    pub is_fleet_admin: bool,
 }
 
 #[cfg(test)]
@@ -52,6 +85,27 @@ mod tests {
         ] {
             let found = shares.admits(asked, own, held, is_fleet_admin);
             assert_eq!(found, admits, "{asked} beside {own} of {held}, admin: {is_fleet_admin}");
+        }
+    }
+
+    #[test]
+    fn of_those_that_wait_the_one_that_holds_least_is_next_and_is_overtaken_by_admins_alone() {
+        let shares = Shares::of(64);
+        let one = |asked, own| Waiting { asked, own, is_fleet_admin: false };
+        let admin = |asked, own| Waiting { asked, own, is_fleet_admin: true };
+        for (held, waiting, next) in [
+            (0, vec![], None),
+            (10, vec![one(5, 8), one(5, 2), one(5, 2)], Some(1)),
+            (10, vec![one(5, 0), one(5, 0)], Some(0)),
+            // The one that holds nothing waits for 8; one of 1 would fit.
+            (53, vec![one(1, 10), one(8, 0)], None),
+            (53, vec![one(1, 10), one(8, 0), admin(8, 8)], Some(2)),
+            (57, vec![one(1, 10), one(8, 0), admin(8, 8)], None),
+            // Nothing more of its own.
+            (20, vec![one(4, 14), one(2, 14)], Some(1)),
+            (20, vec![one(4, 14)], None),
+        ] {
+            assert_eq!(shares.next(held, &waiting), next, "{held} {waiting:?}");
         }
     }
 }

@@ -1,34 +1,40 @@
 //! What clients may hold of this process together: bytes of bodies and answers, places of lists and streams.
 //!
 //! A share is taken before something is made or read, and given back when it is gone: an answer's when its last bytes went to the
-//! connection, a body's when its request was answered. Core says who may take how much ([`Shares`]).
+//! connection, a body's when its request was answered. Core says who may take how much, and who is next ([`Shares`]).
 //!
 //! | what | of all | while |
 //! |---|---|---|
-//! | bodies that arrive | 64 MiB | they are read; a slow client holds the bytes of one body |
-//! | large bodies that are decided | 10 MiB | they are decided, which takes up to fifty times their bytes |
-//! | small bodies that are decided | 4 MiB | likewise |
-//! | file bodies | 192 MiB | they are read and stored |
+//! | small bodies that arrive | 32 MiB | they are read |
+//! | large bodies that arrive | 64 MiB | they are read; one that takes long gives way to who holds less and waits |
+//! | small bodies that are decided | 32 MiB of memory, as [`weight`](stemma_core::json::weight) estimates it | they are decided |
+//! | large bodies that are decided | 64 MiB of memory | likewise |
+//! | file bodies | 192 MiB | they are read and stored; likewise |
 //! | answers | 64 MiB | they wait for their clients |
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stemma_core::shares::Shares;
+use stemma_core::shares::{Shares, Waiting};
 use stemma_wire::error::{ApiError, ErrorType};
-use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::registry::Who;
 
 const MIB: u64 = 1024 * 1024;
-/// Up to so many bytes a body counts as small, and an answer as nothing: as much as a connection buffers anyway.
+/// Up to so many bytes a body counts as small.
 pub(crate) const SMALL_BODY: usize = 64 * 1024;
-/// Likewise of an answer: one frame.
+/// Up to so many bytes an answer counts as nothing: one frame.
 pub(crate) const FRAME: usize = 16 * 1024;
 /// How long a body waits for others.
 const MOST_WAITING: Duration = Duration::from_secs(20);
+/// How many of one principal wait for a budget. Each looks at all others once.
+const MOST_WAITING_OF_ONE: usize = 64;
+
+/// How long a share that was told to give way has for it, before another one is told.
+const GIVES_WAY_WITHIN: Duration = Duration::from_secs(1);
 
 /// An amount that principals share.
 #[derive(Clone)]
@@ -36,14 +42,33 @@ pub(crate) struct Budget(Arc<Inner>);
 
 struct Inner {
     shares: Shares,
+    /// For how long a share is held before it gives way; `None`: it never does.
+    gives_way_after: Option<Duration>,
     held: Mutex<Held>,
-    freed: Notify,
 }
 
 #[derive(Default)]
 struct Held {
     all: u64,
     of: HashMap<String, u64>,
+    /// Those who wait, in the order in which they came.
+    waiting: BTreeMap<u64, Waiter>,
+    /// The shares that may give way, in the order in which they were taken.
+    yielding: BTreeMap<u64, Yielding>,
+    next: u64,
+}
+
+struct Waiter {
+    principal: String,
+    amount: u64,
+    is_fleet_admin: bool,
+    served: oneshot::Sender<Share>,
+}
+
+struct Yielding {
+    principal: String,
+    since: Instant,
+    told: Arc<Notify>,
 }
 
 /// What a principal has of a budget; given back when it is dropped.
@@ -51,46 +76,152 @@ pub(crate) struct Share {
     budget: Arc<Inner>,
     principal: String,
     amount: u64,
+    /// Its number among those that may give way, and where it is told to.
+    yields: Option<(u64, Arc<Notify>)>,
 }
 
 impl Budget {
     /// A budget of which nobody has anything yet.
     pub(crate) fn new(shares: Shares) -> Self {
-        Self(Arc::new(Inner { shares, held: Mutex::default(), freed: Notify::new() }))
+        Self::giving_way(shares, None)
     }
 
-    /// Takes a share, where the principal may have it now.
+    /// The same, where a share gives way to others after a while.
+    fn giving_way(shares: Shares, gives_way_after: Option<Duration>) -> Self {
+        Self(Arc::new(Inner { shares, gives_way_after, held: Mutex::default() }))
+    }
+
+    /// Takes a share, where the principal may have it now and nobody waits.
     pub(crate) fn try_take(&self, who: &Who, amount: u64) -> Option<Share> {
         let mut held = self.0.held();
-        let own = held.of.get(&who.name).copied().unwrap_or_default();
-        let admits = self.0.shares.admits(amount, own, held.all, who.is_fleet_admin());
-        admits.then(|| self.0.take(&mut held, who, amount))
+        let admits = self.0.shares.admits(amount, held.own(&who.name), held.all, who.is_fleet_admin());
+        (admits && held.waiting.is_empty()).then(|| self.0.take(&mut held, &who.name, amount))
     }
 
     /// Takes a share whatever is held: what it is for was done already.
     pub(crate) fn take_anyway(&self, who: &Who, amount: u64) -> Share {
-        self.0.take(&mut self.0.held(), who, amount)
+        self.0.take(&mut self.0.held(), &who.name, amount)
     }
 
-    /// Waits for a share; `None` where it was not to be had in time.
+    /// Waits for a share; `None` where it was not to be had in time, or too many of the same principal wait.
     pub(crate) async fn take(&self, who: &Who, amount: u64, within: Duration) -> Option<Share> {
-        let until = Instant::now() + within;
-        loop {
-            let mut freed = std::pin::pin!(self.0.freed.notified());
-            freed.as_mut().enable();
-            if let Some(share) = self.try_take(who, amount) {
-                return Some(share);
+        if let Some(share) = self.try_take(who, amount) {
+            return Some(share);
+        }
+        let (ticket, served) = self.0.wait(who, amount)?;
+        // Dropped before `served`, so that nobody is served who is gone.
+        let _waits = Waits { budget: &self.0, ticket };
+        self.0.serve();
+        let others_give_way = async {
+            let mut next = Instant::now();
+            while let Some(due) = self.0.next_to_give_way(&who.name) {
+                sleep_until(due.max(next)).await;
+                self.0.tell_to_give_way(&who.name, due);
+                next = Instant::now() + GIVES_WAY_WITHIN;
             }
-            timeout_at(until, freed).await.ok()?;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            share = timeout(within, served) => share.ok()?.ok(),
+            () = others_give_way => None,
         }
     }
 }
 
+/// A place among those who wait, until it is dropped.
+struct Waits<'a> {
+    budget: &'a Arc<Inner>,
+    ticket: u64,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let left = self.budget.held().waiting.remove(&self.ticket);
+        if left.is_some() {
+            // Others may have waited behind it.
+            self.budget.serve();
+        }
+    }
+}
+
+impl Held {
+    fn own(&self, principal: &str) -> u64 {
+        self.of.get(principal).copied().unwrap_or_default()
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
 impl Inner {
-    fn take(self: &Arc<Self>, held: &mut Held, who: &Who, amount: u64) -> Share {
+    fn take(self: &Arc<Self>, held: &mut Held, principal: &str, amount: u64) -> Share {
         held.all = held.all.saturating_add(amount);
-        *held.of.entry(who.name.clone()).or_default() += amount;
-        Share { budget: Arc::clone(self), principal: who.name.clone(), amount }
+        *held.of.entry(principal.to_owned()).or_default() += amount;
+        let yields = self.gives_way_after.map(|_| {
+            let (ticket, told) = (held.ticket(), Arc::new(Notify::new()));
+            let yielding = Yielding { principal: principal.to_owned(), since: Instant::now(), told: Arc::clone(&told) };
+            held.yielding.insert(ticket, yielding);
+            (ticket, told)
+        });
+        Share { budget: Arc::clone(self), principal: principal.to_owned(), amount, yields }
+    }
+
+    /// A place among those who wait; `None` where too many of the same principal do.
+    fn wait(&self, who: &Who, amount: u64) -> Option<(u64, oneshot::Receiver<Share>)> {
+        let mut held = self.held();
+        if held.waiting.values().filter(|one| one.principal == who.name).count() >= MOST_WAITING_OF_ONE {
+            return None;
+        }
+        let (served, share) = oneshot::channel();
+        let (principal, is_fleet_admin) = (who.name.clone(), who.is_fleet_admin());
+        let ticket = held.ticket();
+        held.waiting.insert(ticket, Waiter { principal, amount, is_fleet_admin, served });
+        Some((ticket, share))
+    }
+
+    /// Gives those who wait what there is.
+    fn serve(self: &Arc<Self>) {
+        while let Some((waiter, share)) = self.serve_next() {
+            // Who is gone gives it back.
+            drop(waiter.send(share));
+        }
+    }
+
+    fn serve_next(self: &Arc<Self>) -> Option<(oneshot::Sender<Share>, Share)> {
+        let mut held = self.held();
+        let asked = |one: &Waiter| Waiting {
+            asked: one.amount,
+            own: held.own(&one.principal),
+            is_fleet_admin: one.is_fleet_admin,
+        };
+        let waiting: Vec<Waiting> = held.waiting.values().map(asked).collect();
+        let place = self.shares.next(held.all, &waiting)?;
+        let ticket = *held.waiting.keys().nth(place)?;
+        let waiter = held.waiting.remove(&ticket)?;
+        let share = self.take(&mut held, &waiter.principal, waiter.amount);
+        Some((waiter.served, share))
+    }
+
+    /// When the next share gives way to a principal that waits: one of another principal, which holds more.
+    fn next_to_give_way(&self, principal: &str) -> Option<Instant> {
+        let after = self.gives_way_after?;
+        let held = self.held();
+        let own = held.own(principal);
+        held.yielding.values().find(|one| held.own(&one.principal) > own).map(|one| one.since + after)
+    }
+
+    /// Tells the first share to give way whose time has come.
+    fn tell_to_give_way(&self, principal: &str, due: Instant) {
+        let Some(after) = self.gives_way_after else { return };
+        let mut held = self.held();
+        let own = held.own(principal);
+        let is_due = |one: &Yielding| one.since + after <= due && held.own(&one.principal) > own;
+        let found = held.yielding.iter().find(|(_, one)| is_due(one)).map(|(ticket, _)| *ticket);
+        if let Some(one) = found.and_then(|ticket| held.yielding.remove(&ticket)) {
+            one.told.notify_one();
+        }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -110,12 +241,23 @@ impl Share {
         }
         drop(held);
         self.amount = amount;
-        self.budget.freed.notify_waiters();
+        self.budget.serve();
+    }
+
+    /// Waits until the share is to give way to somebody who waits for it; for most budgets that is never.
+    pub(crate) async fn gives_way(&self) {
+        match &self.yields {
+            Some((_, told)) => told.notified().await,
+            None => std::future::pending().await,
+        }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
+        if let Some((ticket, _)) = &self.yields {
+            self.budget.held().yielding.remove(ticket);
+        }
         self.settle(0);
     }
 }
@@ -124,6 +266,7 @@ impl Drop for Share {
 #[derive(Clone)]
 pub struct Budgets {
     arriving: Budget,
+    arriving_small: Budget,
     decided: Budget,
     decided_small: Budget,
     blobs: Budget,
@@ -132,41 +275,57 @@ pub struct Budgets {
 
 impl Default for Budgets {
     fn default() -> Self {
+        // Admins have room for a body of the most bytes, whatever others hold.
+        let arriving = Shares { all: 64 * MIB, of_one: 16 * MIB, for_admins: 8 * MIB };
+        let decided = Shares { all: 64 * MIB, of_one: 16 * MIB, for_admins: 20 * MIB };
+        let blobs = Shares { all: 192 * MIB, of_one: 64 * MIB, for_admins: 64 * MIB };
         Self {
-            arriving: Budget::new(Shares::of(64 * MIB)),
-            decided: Budget::new(Shares { all: 10 * MIB, of_one: 2 * MIB, for_admins: MIB }),
-            decided_small: Budget::new(Shares::of(4 * MIB)),
-            // A file body is up to 64 MiB: admins have room for one beside two of others.
-            blobs: Budget::new(Shares { all: 192 * MIB, of_one: 64 * MIB, for_admins: 64 * MIB }),
+            arriving: Budget::giving_way(arriving, Some(Duration::from_secs(10))),
+            arriving_small: Budget::new(Shares::of(32 * MIB)),
+            decided: Budget::new(decided),
+            decided_small: Budget::new(Shares::of(32 * MIB)),
+            blobs: Budget::giving_way(blobs, Some(Duration::from_mins(1))),
             answers: Budget::new(Shares::of(64 * MIB)),
         }
     }
 }
 
+/// The most memory that a body may take once it is read, as [`weight`](stemma_core::json::weight) estimates it. It has room though others hold what they may.
+pub(crate) const MOST_WEIGHT: usize = 40 * 1024 * 1024;
+
 impl Budgets {
-    /// Room for a body of so many bytes while it is read. A small one needs none.
+    /// Room for a body of so many bytes while it is read.
     ///
     /// # Errors
     /// [`ErrorType::ServerBusy`] where others leave none for a while.
     pub(crate) async fn arriving(&self, who: &Who, bytes: usize, is_blob: bool) -> Result<Option<Share>, ApiError> {
-        if bytes <= SMALL_BODY {
-            return Ok(None);
-        }
-        let budget = if is_blob { &self.blobs } else { &self.arriving };
+        let budget = match bytes {
+            0 => return Ok(None),
+            1..=SMALL_BODY => &self.arriving_small,
+            _ if is_blob => &self.blobs,
+            _ => &self.arriving,
+        };
         waited(budget.take(who, bytes as u64, MOST_WAITING).await).map(Some)
     }
 
-    /// Room for a body of so many bytes while it is decided.
+    /// Room for a body of so many bytes while it is decided, which takes so much memory once it is read.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] likewise.
-    pub(crate) async fn decided(&self, who: &Who, bytes: usize) -> Result<Option<Share>, ApiError> {
+    /// [`ErrorType::ServerBusy`] likewise; [`ErrorType::RequestTooLarge`] where it is beyond [`MOST_WEIGHT`].
+    pub(crate) async fn decided(&self, who: &Who, bytes: usize, weight: usize) -> Result<Option<Share>, ApiError> {
+        if weight > MOST_WEIGHT {
+            let message = format!(
+                "the body has too many values: read, its {bytes} bytes would take more than the {} MiB of memory that are kept for one; nothing was changed",
+                MOST_WEIGHT / (1024 * 1024)
+            );
+            return Err(ApiError::new(ErrorType::RequestTooLarge, message).detail("send it in several requests"));
+        }
         let budget = match bytes {
             0 => return Ok(None),
             1..=SMALL_BODY => &self.decided_small,
             _ => &self.decided,
         };
-        waited(budget.take(who, bytes as u64, MOST_WAITING).await).map(Some)
+        waited(budget.take(who, weight as u64, MOST_WAITING).await).map(Some)
     }
 
     /// Room for an answer of so many bytes while its client takes it. A small one needs none; that of a write that was made is given anyway.
@@ -187,7 +346,7 @@ impl Budgets {
 }
 
 fn waited(share: Option<Share>) -> Result<Share, ApiError> {
-    let message = "too many large bodies are worked on; nothing was changed, try again";
+    let message = "too many bodies are worked on; nothing was changed, try again";
     share.ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
 }
 
@@ -227,15 +386,65 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_bodies_are_decided_one_after_another_and_small_ones_beside_them() {
+    async fn x03_f05_large_bodies_are_decided_a_few_at_a_time_and_small_ones_beside_them() {
         let budgets = Budgets::default();
-        let (one, other) = (viewer("one"), viewer("other"));
-        let large = budgets.decided(&one, 8 << 20).await.unwrap();
-        assert!(budgets.decided(&other, 8 << 20).await.is_err());
-        assert!(budgets.decided(&other, 1000).await.is_ok());
-        assert!(budgets.decided(&Who::by_way("root"), 1 << 20).await.is_ok());
-        drop(large);
-        assert!(budgets.decided(&other, 8 << 20).await.is_ok());
+        let [one, other, third, admin] = [viewer("one"), viewer("other"), viewer("third"), Who::by_way("root")];
+        let mib = 1 << 20;
+        let large = budgets.decided(&one, 8 * mib, 20 * mib).await.unwrap();
+        let second = budgets.decided(&other, 8 * mib, 20 * mib).await.unwrap();
+        assert!(budgets.decided(&third, 8 * mib, 20 * mib).await.is_err());
+        assert!(budgets.decided(&third, 1000, 3000).await.is_ok());
+        assert!(budgets.decided(&admin, 8 * mib, 20 * mib).await.is_ok(), "room is kept for it");
+        drop((large, second));
+        assert!(budgets.decided(&third, 8 * mib, MOST_WEIGHT).await.is_ok());
+        let refusal = budgets.decided(&third, 8 * mib, MOST_WEIGHT + 1).await.map(drop).unwrap_err();
+        assert_eq!(refusal.kind, ErrorType::RequestTooLarge);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_holds_least_is_served_first() {
+        let budget = Budget::new(Shares { all: 16, of_one: 12, for_admins: 0 });
+        let [one, other] = [viewer("one"), viewer("other")];
+        let (first, second) = (budget.try_take(&one, 6).unwrap(), budget.try_take(&one, 6).unwrap());
+        let within = Duration::from_secs(5);
+        let (more, honest, ()) = tokio::join!(budget.take(&one, 6, within), budget.take(&other, 10, within), async {
+            tokio::task::yield_now().await;
+            drop(first);
+        });
+        assert!(more.is_none() && honest.is_some(), "one would have had room, and another that holds nothing waited");
+        drop((second, honest));
+        assert!(budget.0.held().waiting.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn x03_f05_what_is_held_for_long_gives_way_to_who_holds_less() {
+        let budget = Budget::giving_way(Shares { all: 16, of_one: 16, for_admins: 0 }, Some(Duration::from_secs(10)));
+        let [one, other] = [viewer("one"), viewer("other")];
+        let mut shares = vec![budget.try_take(&one, 8).unwrap(), budget.try_take(&one, 8).unwrap()];
+        let began = Instant::now();
+        let (honest, ()) = tokio::join!(budget.take(&other, 4, Duration::from_secs(20)), async {
+            shares[0].gives_way().await;
+            shares.remove(0);
+        });
+        assert!(honest.is_some());
+        assert_eq!(began.elapsed(), Duration::from_secs(10));
+        // Its own principal gets nothing by waiting.
+        let waited = tokio::select! {
+            share = budget.take(&one, 8, Duration::from_mins(1)) => share,
+            () = shares[0].gives_way() => panic!("it gave way to its own principal"),
+        };
+        assert!(waited.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_one_principal_so_many_wait_and_no_more() {
+        let budget = Budget::new(Shares::of(16));
+        let one = viewer("one");
+        let _all = budget.try_take(&one, 4).unwrap();
+        let waits: Vec<_> = (0..MOST_WAITING_OF_ONE).filter_map(|_| budget.0.wait(&one, 1)).collect();
+        assert_eq!(waits.len(), MOST_WAITING_OF_ONE);
+        assert!(budget.take(&one, 1, Duration::from_secs(5)).await.is_none());
+        assert!(budget.0.wait(&viewer("other"), 1).is_some());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
+use stemma_core::json;
 use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, Since, field_since, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
@@ -200,10 +201,14 @@ impl Opened<'_> {
         let most = if is_blob { blobs::MAX_BYTES } else { MOST_BODY_BYTES };
         let budgets = api.budgets();
         let arriving = budgets.arriving(&request.who, body_bytes(&body, most), is_blob).await?;
-        request.body = read(body, most).await?;
+        request.body = read_with_room(body, most, arriving.as_ref()).await?;
         // A file body stays where it is until it is stored.
         let arrived = arriving.filter(|_| is_blob);
-        let decided = if is_blob { None } else { budgets.decided(&request.who, request.body.len()).await? };
+        let weight = if is_blob { 0 } else { json::weight(&request.body) };
+        let decided = match weight {
+            0 => None,
+            _ => budgets.decided(&request.who, request.body.len(), weight).await?,
+        };
         // A body takes as long as its client likes.
         api.check_still(&request.who)?;
         let outcome = Box::pin(Arc::clone(api).call(endpoint, request)).await;
@@ -359,6 +364,22 @@ impl Opened<'_> {
 fn body_bytes(body: &impl HttpBody, most: usize) -> usize {
     let known = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     known.unwrap_or(most).min(most)
+}
+
+/// Reads a body whole, unless its room is to be given to somebody else meanwhile.
+async fn read_with_room<B>(body: B, most: usize, room: Option<&Share>) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Data = Bytes> + Send,
+    B::Error: Into<BoxError>,
+{
+    let Some(room) = room else { return read(body, most).await };
+    tokio::select! {
+        body = read(body, most) => body,
+        () = room.gives_way() => {
+            let message = "the body took long to arrive, and others wait for its room; nothing was changed, send it again";
+            Err(ApiError::new(ErrorType::ServerBusy, message))
+        }
+    }
 }
 
 /// Reads a body whole.

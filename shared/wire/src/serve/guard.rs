@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::connections::{Awaited, Watch};
 use super::head::{Fault, HeadReader, Phase};
+use super::pace::{LeastRate, Pace};
 use super::{Peer, Shared};
 use crate::net::Stream;
 
@@ -28,10 +29,10 @@ pub(super) struct Guard<S> {
     watch: Arc<Watch>,
     shared: Arc<Shared>,
     peer: Arc<Peer>,
-    /// When the body in hand began, and how many bytes of it came.
-    body: Option<(Instant, u64)>,
-    /// When the peer began to keep an answer waiting, and how many bytes of it were taken since.
-    kept_waiting: Option<(Instant, u64)>,
+    /// How the body in hand comes.
+    body: Option<Pace>,
+    /// How an answer is taken that had to wait for the peer.
+    kept_waiting: Option<Pace>,
     refusal: Option<Box<Refusing>>,
     lingered: usize,
 }
@@ -92,17 +93,29 @@ impl<S: Stream> Guard<S> {
         }
     }
 
-    /// A body has its 15 s, and longer only while it keeps the least rate.
+    /// Bytes of a body came. Until more of it is read, nothing is owed: its handler may wait for room.
     fn count_body(&mut self, bytes: u64) {
-        let (began, so_far) = self.body.get_or_insert_with(|| {
-            self.watch.body_open.store(true, Ordering::Relaxed);
-            (Instant::now(), 0)
+        let (rate, watch) = (self.body_rate(), &self.watch);
+        let pace = self.body.get_or_insert_with(|| {
+            watch.body_open.store(true, Ordering::Relaxed);
+            Pace::default()
         });
-        *so_far += bytes;
-        if self.watch.body_open.load(Ordering::Relaxed) {
-            let earned = Duration::from_secs(*so_far / self.shared.limits.body_bytes_per_second.max(1));
-            self.watch.expect_until(Awaited::Body, *began + self.shared.limits.body + earned);
+        pace.note(bytes, rate, Instant::now());
+        if watch.body_open.load(Ordering::Relaxed) {
+            watch.expect_nothing();
         }
+    }
+
+    /// More of a body is read, and has not come: it has its 15 s, and longer only while it keeps the least rate.
+    fn wait_for_body(&mut self) {
+        let rate = self.body_rate();
+        let Some(pace) = self.body.as_mut().filter(|_| self.watch.body_open.load(Ordering::Relaxed)) else { return };
+        self.watch.expect_until(Awaited::Body, pace.wait(rate, Instant::now()));
+    }
+
+    fn body_rate(&self) -> LeastRate {
+        let limits = &self.shared.limits;
+        LeastRate { within: limits.body, bytes_per_second: limits.body_bytes_per_second }
     }
 
     fn refuse(&mut self, fault: Fault) {
@@ -152,13 +165,16 @@ impl<S: Stream> Guard<S> {
 
     /// Notes whether the peer takes what is written. A pending write may wait for 15 s, and longer while the peer reads at the least rate or faster.
     fn note_write(&mut self, written: &Poll<io::Result<usize>>) {
+        let limits = &self.shared.limits;
+        let rate = LeastRate { within: limits.write, bytes_per_second: limits.write_bytes_per_second };
         match (written, &mut self.kept_waiting) {
             (Poll::Pending, waiting) => {
-                let (began, so_far) = waiting.get_or_insert_with(|| (Instant::now(), 0));
-                let earned = Duration::from_secs(*so_far / self.shared.limits.write_bytes_per_second.max(1));
-                self.watch.expect_until(Awaited::Reader, *began + self.shared.limits.write + earned);
+                let deadline = waiting.get_or_insert_default().wait(rate, Instant::now());
+                self.watch.expect_until(Awaited::Reader, deadline);
             }
-            (Poll::Ready(taken), Some((_, so_far))) => *so_far += taken.as_ref().map_or(0, |bytes| *bytes as u64),
+            (Poll::Ready(taken), Some(pace)) => {
+                pace.note(taken.as_ref().map_or(0, |bytes| *bytes as u64), rate, Instant::now());
+            }
             (Poll::Ready(_), None) => self.expect_request(),
         }
     }
@@ -181,7 +197,11 @@ impl<S: Stream> AsyncRead for Guard<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.refusal.is_none() {
             let before = buf.filled().len();
-            ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+            let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
+            if polled.is_pending() {
+                self.wait_for_body();
+            }
+            ready!(polled)?;
             let heads = self.reader.heads();
             let idle = self.reader.phase() == Phase::Between;
             let Err(fault) = self.inspect(&buf.filled()[before..]) else {

@@ -14,6 +14,7 @@ mod body;
 mod connections;
 mod guard;
 mod head;
+mod pace;
 mod peer;
 mod rejected;
 
@@ -65,11 +66,11 @@ pub struct Limits {
     pub handshake: Duration,
     /// For a head, from its first byte.
     pub header: Duration,
-    /// For a body, from its first byte, plus what it earns by `body_bytes_per_second`.
+    /// For how long the peer of a body is waited for. Each time that it sends as much as the least rate asks of this time, the time begins anew.
     pub body: Duration,
     /// The least rate at which a body may take longer than that, in bytes a second.
     pub body_bytes_per_second: u64,
-    /// For a peer to take what waits of an answer, plus what it earns by `write_bytes_per_second`.
+    /// For how long a peer is waited for that takes an answer, likewise.
     pub write: Duration,
     /// The least rate at which an answer may be taken longer than that, in bytes a second.
     pub write_bytes_per_second: u64,

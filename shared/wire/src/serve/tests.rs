@@ -330,6 +330,49 @@ async fn a_body_that_keeps_the_least_rate_may_take_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn x03_f05_a_body_that_comes_in_a_burst_and_stands_still_is_cut_after_the_time_of_any_other() {
+    let server =
+        serve(Limits::default(), None, |_: &Arc<Peer>, request: Request<RequestBody>| echo(request, 10_000_000));
+    let mut stream = server.open().await;
+    let began = Instant::now();
+    stream.write_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9000000\r\n\r\n").await.expect("the server reads");
+    stream.write_all(&vec![b'x'; 8_000_000]).await.expect("the server reads");
+    let mut answer = Vec::new();
+    let _cut = stream.read_to_end(&mut answer).await;
+    let took = began.elapsed().as_secs_f64();
+    assert!(answer.is_empty() && (15.0..16.1).contains(&took), "{took} s");
+    assert_eq!(server.refused("slow_body"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn x03_f02_an_answer_that_is_taken_in_a_burst_and_then_no_more_is_cut_after_the_time_of_any_other() {
+    let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 4 << 20])) };
+    let server = serve(Limits::default(), None, big);
+    let mut stream = server.open().await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("the server reads");
+    stream.read_exact(&mut vec![0; 1 << 20]).await.expect("an answer");
+    tokio::time::sleep(Duration::from_secs(14)).await;
+    assert_eq!(server.refused("slow_reader"), 0);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(server.refused("slow_reader"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn x03_f05_a_body_is_not_cut_for_the_time_in_which_its_handler_waits_for_room() {
+    let server = serve(Limits::default(), None, |_: &Arc<Peer>, request: Request<RequestBody>| async move {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        echo(request, 3_000_000).await
+    });
+    let head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n";
+    let mut stream = server.open().await;
+    stream.write_all(head).await.expect("the server reads");
+    stream.write_all(&vec![b'x'; 2_000_000]).await.expect("the server reads in the end");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    assert_eq!(status(&answer), "200", "{answer:.100}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn s44_who_takes_an_answer_by_drops_is_cut_and_who_keeps_the_least_rate_is_not() {
     let big = |_: &Arc<Peer>, _: Request<RequestBody>| async { Response::new(Full::from(vec![0; 256 * 1024])) };
     for (bytes, is_cut) in [(10, true), (8 * 1024, false)] {

@@ -8,8 +8,8 @@ use super::{BadPatch, Operation, Patch, Verb, pointer};
 const MOST_OPERATIONS: usize = 512;
 /// The longest path, in bytes.
 const MAX_PATH: usize = 1024;
-/// What the copies and moves of one patch may write together, in bytes of JSON text.
-pub(super) const MOST_COPIED: usize = 1024 * 1024;
+/// What the copies and moves of one patch may write together, in bytes of JSON text: as much as an object holds that can be patched so.
+pub(super) const MOST_COPIED: usize = 256 * 1024;
 
 /// A patch as it was sent.
 #[derive(Clone, Debug)]
