@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use stemma_core::json;
 use stemma_core::shares::{Shares, Waiting};
 use stemma_wire::error::{ApiError, ErrorType};
 use tokio::sync::{Notify, oneshot};
@@ -25,7 +26,7 @@ use crate::registry::Who;
 
 const MIB: u64 = 1024 * 1024;
 /// Up to so many bytes a body counts as small.
-pub(crate) const SMALL_BODY: usize = 64 * 1024;
+const SMALL_BODY: usize = 64 * 1024;
 /// Up to so many bytes an answer counts as nothing: one frame.
 pub(crate) const FRAME: usize = 16 * 1024;
 /// How long a body waits for others.
@@ -96,6 +97,11 @@ impl Budget {
         let mut held = self.0.held();
         let admits = self.0.shares.admits(amount, held.own(&who.name), held.all, who.is_fleet_admin());
         (admits && held.waiting.is_empty()).then(|| self.0.take(&mut held, &who.name, amount))
+    }
+
+    /// Whether a principal may have more by what it holds itself.
+    fn has_own_room(&self, who: &Who) -> bool {
+        self.0.shares.admits(1, self.0.held().own(&who.name), 0, who.is_fleet_admin())
     }
 
     /// Takes a share whatever is held: what it is for was done already.
@@ -291,7 +297,7 @@ impl Default for Budgets {
 }
 
 /// The most memory that a body may take once it is read, as [`weight`](stemma_core::json::weight) estimates it. It has room though others hold what they may.
-pub(crate) const MOST_WEIGHT: usize = 40 * 1024 * 1024;
+const MOST_WEIGHT: usize = 40 * 1024 * 1024;
 
 impl Budgets {
     /// Room for a body of so many bytes while it is read.
@@ -308,24 +314,38 @@ impl Budgets {
         waited(budget.take(who, bytes as u64, MOST_WAITING).await).map(Some)
     }
 
-    /// Room for a body of so many bytes while it is decided, which takes so much memory once it is read.
+    /// Room for a body while it is decided.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] likewise; [`ErrorType::RequestTooLarge`] where it is beyond [`MOST_WEIGHT`].
-    pub(crate) async fn decided(&self, who: &Who, bytes: usize, weight: usize) -> Result<Option<Share>, ApiError> {
+    /// [`ErrorType::ServerBusy`] likewise; [`ErrorType::RequestTooLarge`] where it takes more memory than [`MOST_WEIGHT`].
+    pub(crate) async fn decided(&self, who: &Who, body: &[u8]) -> Result<Option<Share>, ApiError> {
+        let weight = json::weight(body);
         if weight > MOST_WEIGHT {
             let message = format!(
-                "the body has too many values: read, its {bytes} bytes would take more than the {} MiB of memory that are kept for one; nothing was changed",
-                MOST_WEIGHT / (1024 * 1024)
+                "the body has too many values: read, its {} bytes would take more than the {} MiB of memory that are kept for one; nothing was changed",
+                body.len(),
+                MOST_WEIGHT as u64 / MIB
             );
             return Err(ApiError::new(ErrorType::RequestTooLarge, message).detail("send it in several requests"));
         }
-        let budget = match bytes {
+        let budget = match body.len() {
             0 => return Ok(None),
             1..=SMALL_BODY => &self.decided_small,
             _ => &self.decided,
         };
         waited(budget.take(who, weight as u64, MOST_WAITING).await).map(Some)
+    }
+
+    /// Refuses a write of who takes none of the answers that they were given: the answer of a write that was made is given anyway.
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`].
+    pub(crate) fn check_takes_answers(&self, who: &Who) -> Result<(), ApiError> {
+        if self.answers.has_own_room(who) {
+            return Ok(());
+        }
+        let message = "you hold too much of answers that you do not take; nothing was changed, take them and try again";
+        Err(ApiError::new(ErrorType::ServerBusy, message))
     }
 
     /// Room for an answer of so many bytes while its client takes it. A small one needs none; that of a write that was made is given anyway.
@@ -389,15 +409,15 @@ mod tests {
     async fn x03_f05_large_bodies_are_decided_a_few_at_a_time_and_small_ones_beside_them() {
         let budgets = Budgets::default();
         let [one, other, third, admin] = [viewer("one"), viewer("other"), viewer("third"), Who::by_way("root")];
-        let mib = 1 << 20;
-        let large = budgets.decided(&one, 8 * mib, 20 * mib).await.unwrap();
-        let second = budgets.decided(&other, 8 * mib, 20 * mib).await.unwrap();
-        assert!(budgets.decided(&third, 8 * mib, 20 * mib).await.is_err());
-        assert!(budgets.decided(&third, 1000, 3000).await.is_ok());
-        assert!(budgets.decided(&admin, 8 * mib, 20 * mib).await.is_ok(), "room is kept for it");
-        drop((large, second));
-        assert!(budgets.decided(&third, 8 * mib, MOST_WEIGHT).await.is_ok());
-        let refusal = budgets.decided(&third, 8 * mib, MOST_WEIGHT + 1).await.map(drop).unwrap_err();
+        let large = vec![b'x'; 20 << 20];
+        let (first, second) =
+            (budgets.decided(&one, &large).await.unwrap(), budgets.decided(&other, &large).await.unwrap());
+        assert!(budgets.decided(&third, &large).await.is_err());
+        assert!(budgets.decided(&third, b"{}").await.is_ok());
+        assert!(budgets.decided(&admin, &large).await.is_ok(), "room is kept for it");
+        drop((first, second));
+        assert!(budgets.decided(&third, &vec![b'x'; MOST_WEIGHT]).await.is_ok());
+        let refusal = budgets.decided(&third, &vec![b'x'; MOST_WEIGHT + 1]).await.map(drop).unwrap_err();
         assert_eq!(refusal.kind, ErrorType::RequestTooLarge);
     }
 
@@ -455,7 +475,10 @@ mod tests {
         let mut held: Vec<_> = (0..2).map(|_| budgets.answer(&slow, six, false).unwrap()).collect();
         assert_eq!(budgets.answer(&slow, six, false).map(drop).unwrap_err().kind, ErrorType::ServerBusy);
         assert!(budgets.answer(&slow, FRAME, false).unwrap().is_none(), "a small one needs no room");
+        assert!(budgets.check_takes_answers(&slow).is_ok());
         held.push(budgets.answer(&slow, six, true).unwrap());
+        assert_eq!(budgets.check_takes_answers(&slow).unwrap_err().kind, ErrorType::ServerBusy);
+        assert!(budgets.check_takes_answers(&other).is_ok());
         assert!(budgets.answer(&other, six, false).is_ok());
     }
 }

@@ -11,7 +11,6 @@ use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
-use stemma_core::json;
 use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, Since, field_since, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
@@ -202,13 +201,12 @@ impl Opened<'_> {
         let budgets = api.budgets();
         let arriving = budgets.arriving(&request.who, body_bytes(&body, most), is_blob).await?;
         request.body = read_with_room(body, most, arriving.as_ref()).await?;
-        // A file body stays where it is until it is stored.
+        let decided = if is_blob { None } else { budgets.decided(&request.who, &request.body).await? };
+        // Until then the body takes the room of those that arrive. A file body stays there until it is stored.
         let arrived = arriving.filter(|_| is_blob);
-        let weight = if is_blob { 0 } else { json::weight(&request.body) };
-        let decided = match weight {
-            0 => None,
-            _ => budgets.decided(&request.who, request.body.len(), weight).await?,
-        };
+        if !self.is_read() {
+            budgets.check_takes_answers(&request.who)?;
+        }
         // A body takes as long as its client likes.
         api.check_still(&request.who)?;
         let outcome = Box::pin(Arc::clone(api).call(endpoint, request)).await;
