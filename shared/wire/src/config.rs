@@ -3,12 +3,16 @@
 //! Whoever can write a program's configuration is that program; whoever can read its key is its identity. So a start is refused, with the
 //! command that mends it, rather than warned about.
 
+mod directories;
+
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
+
+use directories::{Fault, Reader};
 
 /// The largest configuration file that is read.
 const MAX_BYTES: u64 = 1024 * 1024;
@@ -63,10 +67,28 @@ pub enum ConfigError {
     Replaceable {
         /// The file.
         path: PathBuf,
-        /// The directory in which it is.
+        /// The directory on the way to it that they may write.
         directory: PathBuf,
         /// The permission bits of that.
         mode: u32,
+    },
+    /// A directory or link on the way to it belongs to someone who is neither root nor the user that runs this.
+    #[error(
+        "{}: others may put another file in its place ({} belongs to user {owner}, not to root or the user that runs this ({user})), so it is \
+         not trusted; move the file to a directory of your own, or run: {command} {user} {}",
+        path.display(), at.display(), at.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// The directory or link.
+        at: PathBuf,
+        /// Whose that is.
+        owner: u32,
+        /// Who runs this.
+        user: u32,
+        /// What gives it to another user.
+        command: &'static str,
     },
     /// It belongs to someone who is neither root nor the user that runs this.
     #[error("{}: belongs to user {owner}, not to root or the user that runs this ({user}); run: chown {user} {}", path.display(), path.display())]
@@ -122,7 +144,7 @@ pub fn read(path: &Path, holds: Holds) -> Result<String, ConfigError> {
     let file = File::open(path).map_err(read_error)?;
     let metadata = file.metadata().map_err(read_error)?;
     check(path, &metadata, holds)?;
-    check_directory(path).map_err(read_error)??;
+    check_directories(path).map_err(read_error)??;
     let mut text = String::new();
     file.take(MAX_BYTES).read_to_string(&mut text).map_err(read_error)?;
     Ok(text)
@@ -137,23 +159,18 @@ pub fn check_access(path: &Path, holds: Holds) -> Result<(), ConfigError> {
     check_owned(path, &metadata, holds)
 }
 
-/// Refuses a file in a directory where others may put another one in its place. In one like `/tmp`, with the sticky bit, they may not; nor do
-/// those of the own group count as others there, where a directory of one's own is often open to a group that has one member.
-fn check_directory(path: &Path) -> std::io::Result<Result<(), ConfigError>> {
-    let real = std::fs::canonicalize(path)?;
-    let Some(directory) = real.parent() else { return Ok(Ok(())) };
-    let metadata = std::fs::metadata(directory)?;
-    let mode = metadata.permissions().mode() & 0o7777;
-    let is_sticky = mode & 0o1000 != 0;
-    let is_own_group = metadata.gid() == 0 || metadata.gid() == rustix::process::getegid().as_raw();
-    let is_open = mode & 0o002 != 0 || (mode & 0o020 != 0 && !is_own_group);
-    let user = rustix::process::geteuid().as_raw();
-    let is_others = metadata.uid() != 0 && metadata.uid() != user;
-    if !is_others && (is_sticky || !is_open) {
-        return Ok(Ok(()));
-    }
-    let (path, directory) = (path.to_owned(), directory.to_owned());
-    Ok(Err(ConfigError::Replaceable { path, directory, mode }))
+/// Refuses a file in whose place others may put another one, from any directory on the way to it.
+fn check_directories(path: &Path) -> std::io::Result<Result<(), ConfigError>> {
+    let reader = Reader::this();
+    let Some(fault) = reader.fault_on_way(path)? else { return Ok(Ok(())) };
+    let path = path.to_owned();
+    Ok(Err(match fault {
+        Fault::Open { directory, mode } => ConfigError::Replaceable { path, directory, mode },
+        Fault::Foreign { at, owner, is_link } => {
+            let command = if is_link { "chown -h" } else { "chown" };
+            ConfigError::Foreign { path, at, owner, user: reader.user, command }
+        }
+    }))
 }
 
 fn check(path: &Path, metadata: &Metadata, holds: Holds) -> Result<(), ConfigError> {
@@ -228,6 +245,100 @@ mod tests {
                 assert!(refused.to_string().ends_with(&expected), "{refused}");
             }
         }
+    }
+
+    /// Directories below each other in a fresh one, and what a file in the last of them is called.
+    fn below(names: &[&str]) -> (tempfile::TempDir, Vec<PathBuf>, PathBuf) {
+        let root = tempfile::tempdir().expect("a directory");
+        let mut at = root.path().canonicalize().expect("its name without links");
+        let mut directories = Vec::new();
+        for name in names {
+            at.push(name);
+            std::fs::create_dir(&at).expect("a directory");
+            std::fs::set_permissions(&at, Permissions::from_mode(0o755)).expect("its mode");
+            directories.push(at.clone());
+        }
+        let file = at.join("agent.toml");
+        std::fs::write(&file, "listen = \"[::]:8443\"").expect("a file");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its mode");
+        (root, directories, file)
+    }
+
+    fn open_to_others(directory: &Path) -> String {
+        std::fs::set_permissions(directory, Permissions::from_mode(0o777)).expect("its mode");
+        format!("(directory {0}, mode 0777), so it is not trusted; run: chmod go-w {0}", directory.display())
+    }
+
+    /// A directory that others may write was looked at only where the file stood in it.
+    #[test]
+    fn x04_a_file_below_a_directory_that_others_may_write_is_refused_and_the_directory_is_named() {
+        let (_root, directories, path) = below(&["one", "two", "three"]);
+        for directory in &directories {
+            for (mode, is_taken) in
+                [(0o700, true), (0o755, true), (0o775, true), (0o757, false), (0o777, false), (0o1777, true)]
+            {
+                std::fs::set_permissions(directory, Permissions::from_mode(mode)).expect("its mode");
+                assert_eq!(load::<Settings>(&path).is_ok(), is_taken, "{} {mode:o}", directory.display());
+            }
+            let expected = open_to_others(directory);
+            let refused = load::<Settings>(&path).expect_err("refused").to_string();
+            assert!(refused.starts_with(&path.display().to_string()) && refused.ends_with(&expected), "{refused}");
+            std::fs::set_permissions(directory, Permissions::from_mode(0o755)).expect("its mode");
+        }
+        load::<Settings>(&path).expect("all are mended");
+    }
+
+    #[test]
+    fn x04_by_a_link_the_directories_of_its_name_and_of_what_it_means_are_looked_at() {
+        let (_real, there, path) = below(&["real"]);
+        let (_links, here, _) = below(&["links", "last"]);
+        let last = &here[1];
+        let to_file = last.join("to-file.toml");
+        std::os::unix::fs::symlink(&path, &to_file).expect("a link");
+        std::os::unix::fs::symlink(&there[0], last.join("to-directory")).expect("a link");
+        std::os::unix::fs::symlink("../last/to-file.toml", last.join("relative.toml")).expect("a link");
+        let names = [to_file, last.join("to-directory/agent.toml"), last.join("relative.toml")];
+        for name in &names {
+            load::<Settings>(name).expect("nobody else may write on the way");
+        }
+        for open in [&here[0], &here[1], &there[0]] {
+            let expected = open_to_others(open);
+            for name in &names {
+                let refused = load::<Settings>(name).expect_err("refused").to_string();
+                assert!(refused.ends_with(&expected), "{}: {refused}", name.display());
+            }
+            std::fs::set_permissions(open, Permissions::from_mode(0o755)).expect("its mode");
+        }
+        // What it means alone counts where it is named alone.
+        open_to_others(&here[0]);
+        load::<Settings>(&path).expect("the links are on no way to it");
+    }
+
+    /// The command was `chmod go-w`, also where that changed nothing. Only root gives a directory to another user.
+    #[test]
+    fn x04_a_directory_or_link_of_another_user_is_refused_with_what_mends_it() {
+        const NOBODY: u32 = 65_534;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let (_root, directories, path) = below(&["one", "two"]);
+        let link = directories[1].join("link.toml");
+        std::os::unix::fs::symlink("agent.toml", &link).expect("a link");
+        let give = |at: &Path, user| std::os::unix::fs::lchown(at, Some(user), None).expect("its owner");
+        for (at, name, command) in
+            [(&directories[0], &path, "chown"), (&directories[1], &path, "chown"), (&link, &link, "chown -h")]
+        {
+            give(at, NOBODY);
+            let at_fault = at.display();
+            let expected = format!(
+                "{}: others may put another file in its place ({at_fault} belongs to user 65534, not to root or the user that runs this (0)), \
+                 so it is not trusted; move the file to a directory of your own, or run: {command} 0 {at_fault}",
+                name.display()
+            );
+            assert_eq!(load::<Settings>(name).expect_err("refused").to_string(), expected);
+            give(at, 0);
+        }
+        load::<Settings>(&link).expect("all are given back");
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! - `order` is written by every commit that *extends* the cluster: by which it gets a profile that no node of it had, or the second
 //!   node of one whose task waits for itself on other nodes, or a release with stages that none of its groups named, or another node
 //!   holds a tag as primary, or for which an extension was asked about the cluster: its answer is of the nodes that it was shown.
-//!   And by every commit of who is no admin by which a group of it places nodes otherwise (`privileged`).
+//!   And by every commit of who is no admin by which a group of it places nodes otherwise, or hands down something else where a privileged
+//!   task has a condition (`privileged`).
 //!
 //! A commit that extends requires both unchanged, so it has seen whoever was placed before it. One that only places,
 //! under a profile that the cluster has, requires `order` unchanged, so the profiles that it counts on were checked

@@ -1,26 +1,39 @@
-//! Keeps privileged tasks from being placed by who is no admin.
+//! Keeps privileged tasks from being placed, and from being started, by who is no admin.
 //!
 //! It is asked of what a write makes of the nodes that it reaches, and not of the fields that it writes: so there is no list of ways to
-//! place a task that could lack one. Taking a task away, and leaving it where it stands, is free to all who may write.
+//! place a task, or to meet its condition, that could lack one. Taking a task away, and leaving it as it is, is free to all who may write.
+//!
+//! A task that was placed and one whose condition is met now are told apart only for the refusal. The second costs more: it is in no profile,
+//! so nodes are resolved for it, but only those of profiles in which a privileged task has a condition.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::json;
 use stemma_core::finding::first_few;
 use stemma_core::fleet::Fleet;
 use stemma_core::name::Name;
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, NodeTags, PrincipalRole};
+use stemma_core::resolve::{Met, TaskSet};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
+use crate::cache::Model;
 use crate::records::enrolled::Bound;
 use crate::registry::names::group_path;
 
 /// How many tasks a refusal names.
 const FEW: usize = 3;
 
+/// What to do about a refusal.
+const BY_AN_ADMIN: &str = "an admin makes this write, or the join token by which the host joins";
+
+/// What to do where no token was made.
+const BY_ANOTHER_TOKEN: &str = "a host that joins there gets what is privileged at once, whatever the condition says: an admin makes this token, \
+    or you make one for a node group without the task and an admin moves the host";
+
 /// What of a cluster must stay as it was when a write was decided.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Guard {
     /// Nothing.
     #[default]
@@ -31,13 +44,29 @@ pub(super) enum Guard {
     All,
 }
 
+/// Privileged tasks that a write brings to a node.
+struct Brought {
+    /// Their ids.
+    tasks: Vec<String>,
+    how: How,
+}
+
+/// How privileged tasks come to run.
+#[derive(Clone, Copy)]
+enum How {
+    /// They fall to the node now.
+    Placed,
+    /// They stand there, and their conditions give this now.
+    Condition(Met),
+}
+
 impl Work<'_> {
     /// Places nodes with the rights of another than who asks: of who made the token by which a host joins.
     pub fn place_as(&mut self, role: PrincipalRole) {
         self.places_as = role;
     }
 
-    /// Refuses a write by which privileged tasks come to nodes, unless an admin makes it.
+    /// Refuses a write by which privileged tasks come to nodes, or begin to run there, unless an admin makes it.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`], with the tasks and the first of the nodes.
@@ -45,16 +74,16 @@ impl Work<'_> {
         if self.places_as == PrincipalRole::Admin {
             return Ok(());
         }
-        let reached: Vec<NodeId> = self.reached().filter(|node| !self.newly_privileged(*node).is_empty()).collect();
-        let told: Vec<NodeId> = reached.iter().copied().filter(|node| self.is_told_of(*node)).collect();
-        let Some(first) = told.first().or(reached.first()) else { return Ok(()) };
-        let name = told.first().and_then(|node| self.model.fleet.node(*node)).map(|node| node.display_name());
+        let reached = self.brought();
+        let told: Vec<(&NodeId, &Brought)> = reached.iter().filter(|(node, _)| self.is_told_of(**node)).collect();
+        let Some((first, brought)) = told.first().copied().or_else(|| reached.first_key_value()) else { return Ok(()) };
+        let name = told.first().and_then(|(node, _)| self.model.fleet.node(**node)).map(|node| node.display_name());
         let at = match (&name, told.len()) {
             (Some(name), 1) => format!("node {name}"),
             (Some(name), all) => format!("node {name} and {} more", all - 1),
             (None, _) => "a node".to_owned(),
         };
-        let refusal = forbidden(&self.newly_privileged(*first), &at);
+        let refusal = forbidden(&brought.tasks, brought.how, &at).detail(BY_AN_ADMIN);
         let refusal = match name {
             Some(name) => refusal.extra("object", json!(format!("node/{name}"))),
             None => refusal,
@@ -65,12 +94,41 @@ impl Work<'_> {
         })
     }
 
+    /// The privileged tasks that the write brings to each node: those that are placed, and where there are none those that begin to run.
+    fn brought(&self) -> BTreeMap<NodeId, Brought> {
+        let mut brought = self.started();
+        for node in self.reached() {
+            let tasks = self.newly_placed(node);
+            if !tasks.is_empty() {
+                brought.insert(node, Brought { tasks, how: How::Placed });
+            }
+        }
+        brought
+    }
+
     /// The privileged tasks that come to a node.
-    fn newly_privileged(&self, node: NodeId) -> Vec<&str> {
+    fn newly_placed(&self, node: NodeId) -> Vec<String> {
         let Some(profile) = self.model.fleet.profile(node).filter(|profile| !profile.privileged.is_empty()) else {
             return Vec::new();
         };
-        profile.privileged_beyond(self.context.whole.fleet.profile(node).map(AsRef::as_ref))
+        let placed = profile.privileged_beyond(self.context.whole.fleet.profile(node).map(AsRef::as_ref));
+        placed.into_iter().map(str::to_owned).collect()
+    }
+
+    /// The privileged tasks whose conditions let them run, or may, and did not so before the write.
+    fn started(&self) -> BTreeMap<NodeId, Brought> {
+        // All nodes as they come to be, and then those in question as they were: resolve remembers a group in one form at a time.
+        let running: Vec<(NodeId, Arc<TaskSet>)> = self
+            .reached()
+            .filter(|node| self.model.fleet.profile(*node).is_some_and(|profile| profile.has_privileged_condition()))
+            .filter_map(|node| Some((node, task_set(&self.model, node)?)))
+            .filter(|(_, set)| !set.privileged_started_since(None).is_empty())
+            .collect();
+        let started = running.iter().filter_map(|(node, after)| {
+            let before = task_set(self.context.whole, *node);
+            Some((*node, Brought::started(&after.privileged_started_since(before.as_deref()))?))
+        });
+        started.collect()
     }
 
     /// Refuses a token by which hosts would join that get privileged tasks, unless an admin makes it. It is asked again when a host joins:
@@ -86,7 +144,8 @@ impl Work<'_> {
             return Ok(());
         }
         let group = group_path(&self.model, GroupId(group)).unwrap_or_else(|| group.to_string());
-        Err(forbidden(&tasks, &format!("hosts that join node group {group}")))
+        let refusal = forbidden(&tasks, How::Placed, &format!("hosts that join node group {group}"));
+        Err(refusal.detail(BY_ANOTHER_TOKEN))
     }
 
     /// The clusters of which something must stay as it was when a write of who is no admin was decided. Two such writes of different
@@ -108,8 +167,49 @@ impl Work<'_> {
         for group in self.refolded().filter(is_another) {
             clusters.extend(after.cluster_of_group(group).map(|cluster| (cluster, Guard::All)));
         }
+        for (cluster, guard) in self.guarded_conditions() {
+            let known = clusters.entry(cluster).or_default();
+            *known = guard.max(*known);
+        }
         clusters
     }
+
+    /// The clusters of which something must stay as it was because conditions of privileged tasks may read it. It is asked of what is
+    /// written and not of what is reached: what a node overrides reaches it only once another write takes the override away.
+    fn guarded_conditions(&self) -> Vec<(ClusterId, Guard)> {
+        let fleets = [&self.context.whole.fleet, &self.model.fleet];
+        let mut guarded = Vec::new();
+        for fleet in fleets {
+            let nodes = self.written().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
+            for node in nodes {
+                let Some(cluster) = fleet.cluster_of_node(node) else { continue };
+                if fleet.has_privileged_look_up(cluster) {
+                    guarded.push((cluster, Guard::All));
+                } else if fleet.profile(node).is_some_and(|profile| profile.has_privileged_condition()) {
+                    guarded.push((cluster, Guard::Levels));
+                }
+            }
+            let has_condition =
+                |cluster: &ClusterId| fleet.profiles_of(*cluster).any(|profile| profile.has_privileged_condition());
+            let below: BTreeSet<ClusterId> =
+                self.refolded().filter_map(|group| fleet.cluster_of_group(group)).collect();
+            guarded.extend(below.into_iter().filter(has_condition).map(|cluster| (cluster, Guard::All)));
+        }
+        guarded
+    }
+}
+
+impl Brought {
+    /// The tasks that begin to run: those whose conditions are met, or else those of which nobody knows; `None`: there are none.
+    fn started(started: &[(&str, Met)]) -> Option<Self> {
+        let most = started.iter().map(|(_, met)| *met).max()?;
+        let tasks = started.iter().filter(|(_, met)| *met == most).map(|(id, _)| (*id).to_owned()).collect();
+        Some(Self { tasks, how: How::Condition(most) })
+    }
+}
+
+fn task_set(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
+    model.resolve(node.0).answer()?.task_set().cloned()
 }
 
 /// What of a node's own decides which tasks fall to it.
@@ -118,11 +218,20 @@ fn placed_by(fleet: &Fleet, node: NodeId) -> Option<(Option<GroupId>, &[Name], &
     Some((spec.nodegroup, &*spec.roles, &spec.tags))
 }
 
-fn forbidden(tasks: &[&str], at: &str) -> ApiError {
-    let (word, are, them) = if tasks.len() == 1 { ("task", "is", "it") } else { ("tasks", "are", "them") };
-    let tasks = first_few(tasks.iter().copied(), FEW);
-    let message =
-        format!("{word} {tasks} {are} privileged, and an admin alone places {them} on {at}; nothing was changed");
-    let advice = "an admin makes this write, or the join token by which the host joins";
-    ApiError::new(ErrorType::AuthForbidden, message).detail(advice)
+fn forbidden(tasks: &[impl AsRef<str>], how: How, at: &str) -> ApiError {
+    let (word, are, them, conditions) = if tasks.len() == 1 {
+        ("task", "is", "it", "its condition")
+    } else {
+        ("tasks", "are", "them", "their conditions")
+    };
+    let tasks = first_few(tasks.iter().map(AsRef::as_ref), FEW);
+    let brings = match how {
+        How::Placed => format!("places {them} on {at}"),
+        How::Condition(Met::Undecided) => {
+            format!("lets {them} run on {at}, where this write leaves {conditions} undecided")
+        }
+        How::Condition(Met::Yes | Met::No) => format!("lets {them} run on {at}, where this write meets {conditions}"),
+    };
+    let message = format!("{word} {tasks} {are} privileged, and an admin alone {brings}; nothing was changed");
+    ApiError::new(ErrorType::AuthForbidden, message)
 }

@@ -190,6 +190,69 @@ async fn x04_an_operator_goes_on_where_a_privileged_task_stands_already() {
     assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{}", told.body);
 }
 
+/// Cluster `own` runs a privileged task on a1 under a condition that nothing meets. An operator set a label, and it began to run.
+#[tokio::test]
+async fn x04_a_write_that_meets_the_condition_of_a_privileged_task_is_an_admins() {
+    let fleet = Fleet::start().await;
+    let keys = json!({"id": "keys", "type": "file", "tags": ["app"], "privileged": true,
+        "condition": "has(labels.go) || has(params.go) || 'nginx' in tags",
+        "parameters": {"path": "/etc/keys", "content": "x"}});
+    fleet
+        .apply(json!([
+            {"kind": "Release", "name": "site", "version": "1", "tasks": [keys],
+                "roles": {"app": {"tags": ["app"]}, "web": {"tags": ["nginx"]}}, "tags": {"app": {}, "nginx": {}}},
+            {"kind": "Cluster", "name": "own", "release": "site@1"},
+            {"kind": "NodeGroup", "cluster": "own", "name": "app", "roles": ["app"]},
+            {"kind": "Node", "name": "a1", "nodegroup": "own/app"},
+        ]))
+        .await;
+    let mut admin = principal(&fleet, "ada", "admin", None).await;
+    let mut operator = principal(&fleet, "otto", "operator", None).await;
+    let mut bound = principal(&fleet, "bo", "operator", Some("own")).await;
+    let says = "task keys is privileged, and an admin alone lets it run on node a1, where this write meets its condition; nothing was changed";
+    let revision = fleet.revision().await;
+    let node = |more: Value| {
+        let mut node = json!({"kind": "Node", "name": "a1", "nodegroup": "own/app"});
+        node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "objects": [node] })
+    };
+    let label = json!({"labels": {"go": "yes"}});
+    for (method, path, body) in [
+        ("PATCH", "/v1/nodes/a1", label.clone()),
+        ("PATCH", "/v1/nodes/a1", json!({"parameters": {"go": true}})),
+        ("PATCH", "/v1/clusters/own/nodegroups/app", label.clone()),
+        ("PATCH", "/v1/clusters/own", label.clone()),
+        ("PUT", "/v1/nodes/a1/tags/nginx", Value::Null),
+        ("POST", "/v1/nodes/a1/roles", json!({"roles": ["web"]})),
+        ("POST", "/v1/apply?force=true", node(label.clone())),
+    ] {
+        for client in [&mut operator, &mut bound] {
+            for tried in [true, false] {
+                let told = send(client, method, path, &body, tried).await;
+                assert_eq!((told.status, &*message(&told)), (403, says), "{method} {path}: {}", told.body);
+            }
+        }
+        let told = send(&mut admin, method, path, &body, true).await;
+        assert!(told.status < 300, "{method} {path} as an admin: {}", told.body);
+    }
+    assert_eq!(fleet.revision().await, revision, "nothing was written");
+
+    // What an admin let run is taken away by an operator, and is brought back by an admin.
+    let told = send(&mut admin, "PATCH", "/v1/nodes/a1", &label, false).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    for (body, status) in [(json!({"labels": {"go": null}}), 200), (label, 403)] {
+        let told = send(&mut operator, "PATCH", "/v1/nodes/a1", &body, false).await;
+        assert_eq!(told.status, status, "{body}: {}", told.body);
+    }
+
+    // A host that joined there would get the task, whatever the condition says: the refusal says what to do instead.
+    let told = send(&mut operator, "POST", "/v1/join-tokens", &json!({"nodegroup": "own/app"}), false).await;
+    let says = "task keys is privileged, and an admin alone places it on hosts that join node group own/app; nothing was changed";
+    assert_eq!((told.status, &*message(&told)), (403, says), "{}", told.body);
+    let detail = told.body["error"]["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("an admin makes this token"), "{}", told.body);
+}
+
 #[tokio::test]
 async fn x04_a_host_joins_with_the_rights_that_the_maker_of_its_token_has_now() {
     let fleet = site().await;

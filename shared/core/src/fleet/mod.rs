@@ -336,6 +336,12 @@ impl Fleet {
         profiles.map(|used| (&used.profile, &used.nodes))
     }
 
+    /// Whether conditions of privileged tasks on nodes of a cluster look other nodes up.
+    pub fn has_privileged_look_up(&self, id: ClusterId) -> bool {
+        let looks_up = self.clusters.get(&id).is_some_and(|entry| !entry.lookups.is_empty());
+        looks_up && self.profiles_of(id).any(|profile| profile.has_privileged_look_up())
+    }
+
     /// Who holds each tag of a cluster that has a primary.
     pub fn holders(&self, id: ClusterId) -> impl Iterator<Item = (&TagName, NodeId)> {
         self.clusters.get(&id).into_iter().flat_map(|entry| entry.holders.iter().map(|(tag, node)| (tag, *node)))

@@ -11,7 +11,7 @@ use super::cycle::topological;
 use super::select::NameSelector;
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
-use crate::input::Reference;
+use crate::input::{Read, Reference};
 use crate::name::{Name, TagName};
 use crate::object::RoleMatching;
 use crate::role::MatchNames;
@@ -250,6 +250,18 @@ impl Profile {
             other.into_iter().flat_map(Self::privileged_tasks).map(|task| &task.definition).collect();
         let new = self.privileged_tasks().filter(|task| !known.contains(&task.definition));
         new.map(|task| task.task.id.as_str()).collect()
+    }
+
+    /// Whether one of its privileged tasks has a condition, so that it may stand on a node and not run there.
+    pub fn has_privileged_condition(&self) -> bool {
+        self.privileged_tasks().any(|task| task.condition.is_some())
+    }
+
+    /// Whether such a condition looks other nodes up.
+    pub(crate) fn has_privileged_look_up(&self) -> bool {
+        let conditions = self.privileged_tasks().filter_map(|task| task.condition.as_ref());
+        let mut references = conditions.flat_map(|condition| condition.references());
+        references.any(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
     }
 
     fn privileged_tasks(&self) -> impl Iterator<Item = &CompiledTask> {

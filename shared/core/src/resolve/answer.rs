@@ -3,7 +3,7 @@
 //! An answer holds shared parts of the model and computes the rest when asked: a fleet of a hundred thousand nodes
 //! has a few hundred folds and task sets, and an answer is a handful of pointers to them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -19,7 +19,7 @@ use crate::lifecycle::Limits;
 use crate::name::{Name, TagName};
 use crate::object::{Hold, Node, NodeGroupSpec, NodeId, Observation, SaidOnHost};
 use crate::origin::{Level, Resolved};
-use crate::release::{CompiledRelease, Profile, TaskIx};
+use crate::release::{CompiledRelease, CompiledTask, Profile, TaskIx};
 use crate::requirement::Unmet;
 use crate::task::Mode;
 use crate::traits::{InstanceTraits, NodeTraits};
@@ -98,6 +98,17 @@ pub enum LeftOut {
     },
 }
 
+/// Whether the condition of a task lets it run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Met {
+    /// It does not run: its condition is false or failed, or what it reads is too large.
+    No,
+    /// Nobody knows: the condition takes more steps than it may.
+    Undecided,
+    /// It runs.
+    Yes,
+}
+
 /// All that is not met. Apart, since a fleet has an answer a node, and few of them have any.
 #[derive(Clone, Debug)]
 pub(crate) struct AllUnmet(pub(crate) Vec<Unmet>);
@@ -164,6 +175,37 @@ impl TaskSet {
     /// The ids of those of them whose condition takes more steps than it may.
     pub(crate) fn undecided_ids(&self) -> impl Iterator<Item = &str> {
         self.left_out_ids().filter(|(_, why)| matches!(why, LeftOut::Undecided { .. })).map(|(id, _)| id)
+    }
+
+    /// The ids of its privileged tasks whose conditions let them run, or may, and did not so in what the node had before; each with what its
+    /// condition gives. Undecided counts, since a report of a host may decide it later, and then nobody is asked.
+    pub fn privileged_started_since(&self, before: Option<&Self>) -> Vec<(&str, Met)> {
+        let known: BTreeMap<&[u8; 32], Met> = before
+            .into_iter()
+            .flat_map(Self::privileged_by_condition)
+            .map(|(task, met)| (&task.definition, met))
+            .collect();
+        let was = |definition: &[u8; 32]| known.get(definition).copied().unwrap_or(Met::No);
+        let started = self.privileged_by_condition().filter(|(task, met)| *met > was(&task.definition));
+        started.map(|(task, met)| (task.task.id.as_str(), met)).collect()
+    }
+
+    /// Its privileged tasks that have a condition, each with what that gives.
+    fn privileged_by_condition(&self) -> impl Iterator<Item = (&CompiledTask, Met)> {
+        let tasks = self.profile.privileged.iter().map(|ix| (self.profile.release.task(*ix), *ix));
+        tasks.filter(|(task, _)| task.condition.is_some()).map(|(task, ix)| (task, self.met(ix)))
+    }
+
+    fn met(&self, ix: TaskIx) -> Met {
+        let Ok(at) = self.left_out.binary_search_by_key(&ix, |(ix, _)| *ix) else { return Met::Yes };
+        match &self.left_out[at].1 {
+            LeftOut::Undecided { .. } => Met::Undecided,
+            LeftOut::False { .. }
+            | LeftOut::Failed { .. }
+            | LeftOut::Marker
+            | LeftOut::NotAsserted
+            | LeftOut::TooLarge { .. } => Met::No,
+        }
     }
 
     /// The effective tags, plain and sorted.

@@ -9,6 +9,7 @@ use stemma_core::fleet::Change;
 use stemma_core::name::{Name, TagName};
 use stemma_core::object::DecidedTags;
 use stemma_core::ownership::{Manager, OwnedSet, Said};
+use stemma_core::resolve::{LeftOut, Met, TaskSet};
 
 use crate::made::{Made, site};
 
@@ -117,4 +118,43 @@ fn x04_who_gave_a_tag_counts_only_where_a_task_is_privileged() {
         assert_eq!(profile.place.asserted.is_some(), privileged);
         assert_eq!(of(&made, "web-1").0, ids(&["keys"]));
     }
+}
+
+/// A condition that is undecided counts as one that may be met: a report could decide it later, and then nobody would be asked.
+#[test]
+fn x04_a_privileged_task_has_begun_where_its_condition_lets_it_run_or_may_and_did_not() {
+    let task = |id: &str, privileged: bool| json!({"id": id, "type": "puppet", "tags": ["nginx"], "privileged": privileged, "condition": "has(labels.go)"});
+    let always = json!({"id": "always", "type": "puppet", "tags": ["nginx"], "privileged": true});
+    let made = Made::of(&site(&json!({}), &json!([task("keys", true), task("plain", false), always])));
+    let answer = made.answer("web-1");
+    let set = answer.task_set().expect("it is placed");
+    let keys = set.profile.release.find("keys").expect("the task");
+    let with = |left_out: Option<LeftOut>| TaskSet {
+        profile: Arc::clone(&set.profile),
+        left_out: left_out.map(|why| (keys, why)).into_iter().collect(),
+        inputs: set.inputs.clone(),
+        digest: set.digest,
+        findings: Box::default(),
+    };
+    let no = || Some(LeftOut::False { condition: "has(labels.go)".to_owned() });
+    let failed = || Some(LeftOut::Failed { reason: String::new() });
+    let undecided = || Some(LeftOut::Undecided { reason: String::new() });
+    let yes = || None;
+    for (before, after, begun) in [
+        (no(), yes(), Some(Met::Yes)),
+        (failed(), yes(), Some(Met::Yes)),
+        (undecided(), yes(), Some(Met::Yes)),
+        (no(), undecided(), Some(Met::Undecided)),
+        (no(), failed(), None),
+        (undecided(), undecided(), None),
+        (yes(), undecided(), None),
+        (yes(), yes(), None),
+        (yes(), no(), None),
+    ] {
+        let text = format!("{before:?} -> {after:?}");
+        let (before, after) = (with(before), with(after));
+        let expected: Vec<_> = begun.map(|met| ("keys", met)).into_iter().collect();
+        assert_eq!(after.privileged_started_since(Some(&before)), expected, "{text}");
+    }
+    assert_eq!(with(yes()).privileged_started_since(None), [("keys", Met::Yes)], "it had no tasks before");
 }
