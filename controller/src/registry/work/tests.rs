@@ -397,20 +397,20 @@ async fn site_under(condition: &str) -> Site {
 }
 
 /// What a level says of labels: this one alone, or nothing.
-fn saying(key: Option<&str>) -> Option<OwnedMap<LabelKey, LabelValue>> {
+fn saying(key: Option<&str>) -> OwnedMap<LabelKey, LabelValue> {
     let said = |key| (LabelKey::new(key).unwrap(), Said::Value(LabelValue::new("yes").unwrap()));
-    Some(OwnedMap::default().update(&caller().manager, &key.map(said).into_iter().collect()))
+    OwnedMap::default().update(&caller().manager, &key.map(said).into_iter().collect())
 }
 
 fn label_node(n: u128, key: Option<&'static str>) -> Write {
-    Box::new(edit(n, move |spec| spec.inherited.labels.provided = saying(key)))
+    Box::new(edit(n, move |spec| spec.inherited.labels.provided = Some(saying(key))))
 }
 
 fn label_group(at: &'static str, key: &'static str) -> Write {
     Box::new(move |work| {
         let before = Arc::clone(work.model.groups.get(group(at).0).unwrap());
         let mut spec = before.spec.clone();
-        spec.inherited.labels.provided = saying(Some(key));
+        spec.inherited.labels.provided = Some(saying(Some(key)));
         work.update(&before, before.meta.name.clone(), spec)?;
         Ok(())
     })
@@ -420,7 +420,7 @@ fn label_cluster(key: &'static str) -> Write {
     Box::new(move |work| {
         let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
         let mut spec = before.spec.clone();
-        spec.inherited.labels.provided = saying(Some(key));
+        spec.inherited.labels.provided = Some(saying(Some(key)));
         work.update(&before, before.meta.name.clone(), spec)?;
         Ok(())
     })
