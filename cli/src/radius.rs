@@ -19,6 +19,11 @@ const ASKS_ABOVE: usize = 10;
 /// How many selected objects a question names.
 const MOST_NAMED: usize = 10;
 
+/// Of a primary that moves, in the place of `to`: the next node, which the command deletes too.
+const PASSED_OVER: &str = "passed_over";
+/// Of a primary that moves, `false` where the command changes the next node too.
+const IS_CERTAIN: &str = "is_certain";
+
 /// What bounds the writes of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Radius {
@@ -137,18 +142,55 @@ pub(crate) fn lost_labels(answer: &Value) -> Option<String> {
 /// Which primaries a write moves, a sentence each.
 pub(crate) fn moved_primaries(answer: &Value) -> Vec<String> {
     let rows = answer.get("moved_primaries").and_then(Value::as_array).into_iter().flatten();
-    let sentence = |row: &Value| {
-        let text = |field: &str| printable(row.get(field).and_then(Value::as_str).unwrap_or_default());
-        if let Some(more) = row.get("left_out") {
-            return format!("{more} more primaries move");
+    rows.map(moved_primary).collect()
+}
+
+fn moved_primary(row: &Value) -> String {
+    let text = |field: &str| row.get(field).and_then(Value::as_str).map(printable);
+    if let Some(more) = row.get("left_out") {
+        return format!("{more} more primaries move");
+    }
+    let [tag, cluster, from] = ["tag", "cluster", "from"].map(|field| text(field).unwrap_or_default());
+    let moves = format!("the primary of tag {tag} in cluster {cluster} moves from {from} to");
+    match (text("to"), text(PASSED_OVER)) {
+        (Some(to), _) if row.get(IS_CERTAIN) == Some(&Value::Bool(false)) => {
+            format!("{moves} {to}, unless this command takes it from {to} too")
         }
-        let (tag, cluster, from) = (text("tag"), text("cluster"), text("from"));
-        match row.get("to").filter(|to| !to.is_null()) {
-            Some(_) => format!("the primary of tag {tag} in cluster {cluster} moves from {from} to {}", text("to")),
-            None => format!("nobody holds tag {tag} of cluster {cluster} as primary any more; {from} did"),
+        (Some(to), _) => format!("{moves} {to}"),
+        (None, Some(next)) => {
+            format!(
+                "{moves} another node, or nobody holds it then: {next}, which is next, is deleted by this command too"
+            )
         }
-    };
-    rows.map(sentence).collect()
+        (None, None) => format!("nobody holds tag {tag} of cluster {cluster} as primary any more; {from} did"),
+    }
+}
+
+/// The nodes of one command. The controller decides each of its writes as if the others were not made, so a primary may be said to move to
+/// a node that is about to lose it.
+#[derive(Debug, Default)]
+pub(crate) struct Together {
+    /// Those that it deletes.
+    pub(crate) deleted: BTreeSet<String>,
+    /// Those that it changes.
+    pub(crate) changed: BTreeSet<String>,
+}
+
+impl Together {
+    /// Says of the primaries that a write moves, in its answer, which of them go to one of these nodes: `to` is left out where that is
+    /// deleted too, and not certain where it is changed too.
+    pub(crate) fn mark(&self, answer: &mut Value) {
+        let rows = answer.get_mut("moved_primaries").and_then(Value::as_array_mut).into_iter().flatten();
+        for row in rows.filter_map(Value::as_object_mut) {
+            let Some(to) = row.get("to").and_then(Value::as_str).map(str::to_owned) else { continue };
+            if self.deleted.contains(&to) {
+                row.remove("to");
+                row.insert(PASSED_OVER.to_owned(), to.into());
+            } else if self.changed.contains(&to) {
+                row.insert(IS_CERTAIN.to_owned(), false.into());
+            }
+        }
+    }
 }
 
 /// Asks the person at the terminal; where there is none, says what to say instead.
@@ -183,6 +225,28 @@ mod tests {
         ];
         assert_eq!(moved_primaries(&answer), said);
         assert!(moved_primaries(&serde_json::json!({"moved_primaries": []})).is_empty());
+    }
+
+    #[test]
+    fn x07_a_primary_is_not_said_to_move_to_a_node_that_the_same_command_deletes() {
+        let row = |tag, to| serde_json::json!({"cluster": "prod", "tag": tag, "from": "m2", "to": to});
+        let mut answer = serde_json::json!({"moved_primaries": [
+            row("a", Some("m1")), row("b", Some("m3")), row("c", Some("m4")), row("d", None),
+        ]});
+        let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Together { deleted: nodes(&["m1", "m2"]), changed: nodes(&["m3"]) }.mark(&mut answer);
+        let said = [
+            "the primary of tag a in cluster prod moves from m2 to another node, or nobody holds it then: m1, which is next, \
+             is deleted by this command too",
+            "the primary of tag b in cluster prod moves from m2 to m3, unless this command takes it from m3 too",
+            "the primary of tag c in cluster prod moves from m2 to m4",
+            "nobody holds tag d of cluster prod as primary any more; m2 did",
+        ];
+        assert_eq!(moved_primaries(&answer), said);
+        assert_eq!(answer["moved_primaries"][0].get("to"), None, "programs read no node there that goes");
+        let mut nothing = Value::Null;
+        Together::default().mark(&mut nothing);
+        assert_eq!(nothing, Value::Null);
     }
 
     #[test]

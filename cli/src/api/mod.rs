@@ -100,6 +100,11 @@ impl Write {
         Self { files, ..self }
     }
 
+    /// Whether a node is gone once it is made.
+    pub(crate) fn deletes_node(&self) -> bool {
+        self.row == Endpoint::DeleteNode
+    }
+
     fn method(&self) -> &'static str {
         self.row.route().method.as_str()
     }
@@ -248,6 +253,7 @@ impl Api {
 
     async fn send_one(&mut self, write: &Write) -> Result<Value> {
         let (tried, hosts) = self.decide(write).await?;
+        self.tell_moves(&tried);
         if self.is_dry() {
             return Ok(tried);
         }
@@ -257,7 +263,7 @@ impl Api {
     }
 
     /// Has a write decided and not made, where its row can do that: its answer, and how many hosts it reaches. Labels that hosts lose
-    /// are told, and primaries that move.
+    /// are told; primaries that move are told by [`Self::tell_moves`].
     ///
     /// # Errors
     /// [`Refusal`], or why nothing came of it.
@@ -270,7 +276,6 @@ impl Api {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
             eprintln!("warning: {about}{lost}");
         }
-        self.tell_moves(&tried);
         match tried.get("hosts").and_then(Value::as_array) {
             Some(named) => self.radius.named.extend(named.iter().filter_map(Value::as_str).map(str::to_owned)),
             None => self.radius.counted += hosts,
@@ -279,7 +284,7 @@ impl Api {
     }
 
     /// Says which primaries a write moves, each once.
-    fn tell_moves(&mut self, answer: &Value) {
+    pub(crate) fn tell_moves(&mut self, answer: &Value) {
         for sentence in moved_primaries(answer) {
             if self.moves.insert(sentence.clone()) {
                 eprintln!("warning: {sentence}");

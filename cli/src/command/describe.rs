@@ -7,7 +7,7 @@ use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
 use crate::args::{Kind, Output};
-use crate::command::{allocation, question, written};
+use crate::command::{allocation, primary, question, written};
 use crate::output::{cell, is_difference, is_failure, last_lines, printable, since, table, words};
 
 /// How many characters of a computed value are shown.
@@ -67,7 +67,12 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
     }
     let Some(fields) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
     say!("{} {}", kind.name(), printable(&question::name(kind, &object)));
-    if let Some(found) = findings(object.get("findings")) {
+    let (found, primaries) = if kind == Kind::Cluster {
+        of_cluster(api, &question::name(kind, &object)).await?
+    } else {
+        (findings(object.get("findings")), None)
+    };
+    if let Some(found) = found {
         say!("\n{found}\n");
     }
     if kind == Kind::Node {
@@ -81,6 +86,9 @@ pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Outp
         say!("\n{}\n", decided(api, &object).await?);
     }
     say!("{}", indented(&plain(kind, fields)));
+    if let Some(primaries) = primaries {
+        say!("\n{primaries}");
+    }
     for (section, value) in fields.iter().filter(|(name, value)| is_section(kind, name, value)) {
         say!("\n{}", section.to_uppercase());
         say!("{}", indented(&describe_section(fields, section, value)));
@@ -93,6 +101,40 @@ fn findings(found: Option<&Value>) -> Option<String> {
     let found = found.and_then(Value::as_array).filter(|found| !found.is_empty())?;
     let row = |one: &Value| ["severity", "code", "message"].map(|field| cell(one.get(field))).to_vec();
     Some(format!("FINDINGS\n{}", indented(&table(&["severity", "code", "message"], found.iter().map(row)))))
+}
+
+/// What is found of a cluster and of those who hold its tags as primary, and who they are.
+async fn of_cluster(api: &mut Api, name: &str) -> Result<(Option<String>, Option<String>)> {
+    let list = api.get(&Kind::Cluster.path_of(Endpoint::ListPrimaries, name, &[])?).await?;
+    let check = Kind::Cluster.path_of(Endpoint::ValidateCluster, name, &[])?;
+    let checked = api.get(&check).await?;
+    let rows: Vec<&Value> = question::items(&list).collect();
+    let found = findings_of_cluster(checked.get("findings"), name, &rows, &check);
+    let held = (!rows.is_empty()).then(|| format!("PRIMARIES\n{}", indented(&primary::shown(&rows))));
+    Ok((found, held))
+}
+
+/// The findings that are about a cluster itself or about a node that holds one of its tags as primary; of the others how many there are, and
+/// where they stand. They may be as many as the cluster has nodes.
+fn findings_of_cluster(found: Option<&Value>, cluster: &str, primaries: &[&Value], all: &str) -> Option<String> {
+    let holders = primaries.iter().filter_map(|row| Some(format!("node/{}", row.get("node")?.as_str()?)));
+    let about: Vec<String> = holders.chain([format!("cluster/{cluster}")]).collect();
+    let is_told = |one: &&Value| {
+        let object = one.get("object").and_then(Value::as_str).and_then(|object| object.split(' ').next());
+        object.is_some_and(|object| about.iter().any(|own| own == object))
+    };
+    let found = found.and_then(Value::as_array).filter(|found| !found.is_empty())?;
+    let (told, others): (Vec<&Value>, Vec<&Value>) = found.iter().partition(is_told);
+    let mut text = String::from("FINDINGS");
+    if !told.is_empty() {
+        let head = ["severity", "code", "object", "message"];
+        let row = |one: &&Value| head.map(|field| cell(one.get(field))).to_vec();
+        text.push_str(&format!("\n{}", indented(&table(&head, told.iter().map(row)))));
+    }
+    if !others.is_empty() {
+        text.push_str(&format!("\n  {} about its groups and other nodes: stemma get --raw {all}", others.len()));
+    }
+    Some(text)
 }
 
 /// What was decided of an allocation: which node it has and why, or why it has none and what to do.
@@ -186,10 +228,13 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
 fn is_section(kind: Kind, name: &str, value: &Value) -> bool {
     let is_noise =
         ["links", "trait_sources", "driver_info", "clean_step", "deploy_step", "explanation"].contains(&name);
+    // Whom the cluster names is told with who holds the tag.
+    let is_told = kind == Kind::Cluster && name == "primaries";
     value.is_object()
         && written::is_said(value)
         && !name.ends_with("_owners")
         && !is_noise
+        && !is_told
         && (kind != Kind::Node || name != "traits")
 }
 
@@ -255,6 +300,28 @@ mod tests {
         }
         assert!(!text.contains("motd") && !text.contains("gone"), "{text}");
         assert_eq!(failed("web-1", &current(&json!({"results": null}))), None);
+    }
+
+    #[test]
+    fn x07_of_a_cluster_its_own_findings_and_those_of_its_primaries_are_shown_and_the_others_counted() {
+        let one = |object: &str| json!({"severity": "warning", "code": "a.rule", "object": object, "message": format!("of {object}.")});
+        let rows = [json!({"tag": "db", "node": "db-1"}), json!({"tag": "mq", "node": null})];
+        let rows: Vec<&Value> = rows.iter().collect();
+        let shown = |found: &[&str]| {
+            let found: Value = found.iter().map(|object| one(object)).collect();
+            findings_of_cluster(Some(&found), "eu", &rows, "/v1/clusters/eu/validate")
+        };
+        let text = shown(&["cluster/eu", "cluster/eu tag/x", "node/db-1", "node/db-11", "nodegroup/eu/web"]).unwrap();
+        assert!(text.starts_with("FINDINGS\n"), "{text}");
+        for told in ["of cluster/eu.", "of cluster/eu tag/x.", "of node/db-1.", "a.rule", "warning"] {
+            assert!(text.contains(told), "{told:?} in {text}");
+        }
+        assert!(!text.contains("of node/db-11.") && !text.contains("of nodegroup/eu/web."), "{text}");
+        let more = "\n  2 about its groups and other nodes: stemma get --raw /v1/clusters/eu/validate";
+        assert!(text.ends_with(more), "{text}");
+        assert_eq!(shown(&["node/x"]).unwrap(), more.replace("\n  2", "FINDINGS\n  1"));
+        assert_eq!(shown(&[]), None);
+        assert_eq!(findings_of_cluster(None, "eu", &[], ""), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::command::done::{Done, note_dry_run};
 use crate::command::question;
 use crate::exit::{self, Exit};
 use crate::output::printable;
+use crate::radius::{Together, moved_primaries};
 
 /// An object that a verb is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -222,9 +223,40 @@ async fn decide_all<'a>(
             break;
         }
     }
+    tell_moves(api, &mut decided).await;
     used.sort_by_key(|(object, _)| Kind::named(object.kind));
     decided.extend(used);
     Ok(decided)
+}
+
+/// Says which primaries the writes move that were decided, each with what the others of the command do to the node that it would go to.
+async fn tell_moves(api: &mut Api, decided: &mut [(&Object, Option<Step>)]) {
+    let all = &*decided;
+    let steps = || all.iter().filter_map(|(object, step)| Some((*object, step.as_ref()?)));
+    if steps().all(|(_, step)| moved_primaries(&step.answer).is_empty()) {
+        return;
+    }
+    let mut together = Together::default();
+    for (object, step) in steps().filter(|(object, step)| object.kind == Kind::Node.name() && !step.writes.is_empty()) {
+        let is_deleted = step.writes.iter().any(Write::deletes_node);
+        let nodes = if is_deleted { &mut together.deleted } else { &mut together.changed };
+        nodes.insert(node_name(api, &object.name).await);
+    }
+    for (_, step) in decided {
+        if let Some(step) = step {
+            together.mark(&mut step.answer);
+            api.tell_moves(&step.answer);
+        }
+    }
+}
+
+/// The name of a node that was named by it or by its uuid.
+async fn node_name(api: &mut Api, given: &str) -> String {
+    if given.parse::<uuid::Uuid>().is_err() {
+        return given.to_owned();
+    }
+    let found = question::one(api, Kind::Node, given).await;
+    found.map_or_else(|_| given.to_owned(), |node| question::name(Kind::Node, &node))
 }
 
 fn is_in_use(error: &Error) -> bool {
@@ -281,6 +313,7 @@ async fn carry_out<'a>(
         None => {
             let asked = api.would_reach();
             let step = decide(api, object, plan).await?;
+            api.tell_moves(&step.answer);
             if api.would_reach() > asked {
                 api.may_reach(api.would_reach())?;
             }
@@ -298,12 +331,12 @@ async fn carry_out<'a>(
     Ok(Done { kind: object.kind, name: &object.name, sentence: step.sentence, answer })
 }
 
-/// The answer of a write, with what the writes before it changed.
+/// The answer of a write, with what the writes before it changed and moved.
 fn after_changes(before: &Value, mut answer: Value) -> Value {
-    if let (Some(Value::Array(earlier)), Some(Value::Array(changes))) =
-        (before.get("changes"), answer.get_mut("changes"))
-    {
-        changes.splice(0..0, earlier.iter().cloned());
+    for list in ["changes", "moved_primaries"] {
+        if let (Some(Value::Array(earlier)), Some(Value::Array(later))) = (before.get(list), answer.get_mut(list)) {
+            later.splice(0..0, earlier.iter().cloned());
+        }
     }
     answer
 }

@@ -44,9 +44,12 @@ async fn show(api: &mut Api, cluster: &str, tag: Option<&str>, output: Output) -
         (None, _) => list.clone(),
     };
     let names = rows.iter().map(|row| tag_of(row));
-    let head = ["tag", "node", "parked", "why", "since"];
-    let shown = || table(&head, rows.iter().map(|row| columns(row)));
-    question::print_list(&value, ("primary", names), shown, output)
+    question::print_list(&value, ("primary", names), || shown(&rows), output)
+}
+
+/// Who holds the tags of a cluster, by rows of its list.
+pub(crate) fn shown(rows: &[&Value]) -> String {
+    table(&["tag", "node", "parked", "why", "since"], rows.iter().map(|row| columns(row)))
 }
 
 fn tag_of(row: &Value) -> &str {

@@ -150,6 +150,89 @@ async fn x07_primaries_of_a_cluster_are_obeyed_and_nobody_overrules_them() {
 }
 
 #[tokio::test]
+async fn x07_what_refuses_to_overrule_primaries_of_a_cluster_says_how_they_are_changed() {
+    let served = Served::start().await;
+    site(&served).await;
+    let named = |name: &str| json!({"primaries": {"mysql": name}});
+    let answer = write(&served, "PATCH", "/v1/clusters/eu?manager=facility", &named("db-3")).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let commands = ["stemma get cluster eu -o manifest > cluster.yaml", "stemma apply --force -f cluster.yaml"];
+    let parked_now = json!({"parked": true});
+    for (method, path, body) in [
+        ("PUT", "/v1/clusters/eu/primaries/mysql", json!({"node": "db-2"})),
+        ("PATCH", "/v1/nodes/db-3?release_primary=true", parked_now.clone()),
+        ("PATCH", "/v1/nodes/db-3", json!({"name": "db-4"})),
+    ] {
+        let refused = write(&served, method, path, &body).await;
+        assert_eq!((refused.status, refused.kind()), (409, "primary.kept"), "{method} {path}: {}", refused.body);
+        let detail = refused.body["error"]["detail"].as_str().expect("what to do");
+        assert!(commands.iter().all(|command| detail.contains(command)), "{method} {path}: {detail}");
+    }
+    // The finding of one that is parked advises no more than what is taken.
+    let answer = write(&served, "PATCH", "/v1/nodes/db-3", &parked_now).await;
+    let found = answer.body["findings"].as_array().expect("a list").iter();
+    let said: Vec<&str> =
+        found.filter(|one| one["code"] == "primary.parked").filter_map(|one| one["message"].as_str()).collect();
+    assert_eq!((answer.status, said.len()), (200, 1), "{}", answer.body);
+    assert!(commands.iter().all(|command| said[0].contains(command)), "{}", said[0]);
+    assert!(said[0].contains("stemma node unpark db-3") && !said[0].contains("--release-primary"), "{}", said[0]);
+    let answer = write(&served, "PATCH", "/v1/clusters/eu", &named("db-2")).await;
+    let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-3", "to": "db-2"}]);
+    assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &moved), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn x07_a_node_that_its_cluster_names_keeps_its_name_in_every_form_of_a_write() {
+    let served = Served::start().await;
+    site(&served).await;
+    let named = |name: Value| json!({"primaries": {"mysql": name}});
+    write(&served, "PATCH", "/v1/clusters/eu?manager=facility", &named(json!("db-3"))).await;
+    let json_patch = json!([{"op": "replace", "path": "/name", "value": "db-4"}]);
+    let unnamed = json!([{"op": "remove", "path": "/name"}]);
+    for query in ["", "?dry_run=true"] {
+        let path = format!("/v1/nodes/db-3{query}");
+        let merged = write(&served, "PATCH", &path, &json!({"name": "db-4"})).await;
+        let patched = served.send("PATCH", &path, &[], Some(&json_patch)).await;
+        let taken = served.send("PATCH", &path, &[], Some(&unnamed)).await;
+        for refused in [merged, patched, taken] {
+            assert_eq!((refused.status, refused.kind()), (409, "primary.kept"), "{}", refused.body);
+            let message = refused.message();
+            assert!(message.contains("node 'db-3' cannot be renamed") && message.contains("facility"), "{message}");
+            assert!(message.ends_with("nothing was changed"), "{message}");
+        }
+    }
+    assert_eq!(primary(&served).await["node"], "db-3");
+    // Others are renamed, and so is this one as the refusal says.
+    let other = write(&served, "PATCH", "/v1/nodes/db-2", &json!({"name": "db-5"})).await;
+    assert_eq!(other.status, 200, "{}", other.body);
+    for (path, body) in [
+        ("/v1/clusters/eu", named(Value::Null)),
+        ("/v1/nodes/db-3", json!({"name": "db-4"})),
+        ("/v1/clusters/eu", named(json!("db-4"))),
+    ] {
+        let done = write(&served, "PATCH", path, &body).await;
+        assert_eq!((done.status, &done.body["moved_primaries"]), (200, &json!([])), "{path} {body}: {}", done.body);
+    }
+    let row = primary(&served).await;
+    assert_eq!([&row["node"], &row["chosen_by"], &row["named"]], [&json!("db-4"), &json!("cluster"), &json!("db-4")]);
+}
+
+#[tokio::test]
+async fn x07_the_deletion_of_a_node_that_its_cluster_names_says_that_it_names_nobody_then() {
+    let served = Served::start().await;
+    site(&served).await;
+    write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-3"}})).await;
+    for query in ["?dry_run=true", ""] {
+        let gone = write(&served, "DELETE", &format!("/v1/nodes/db-3{query}"), &Value::Null).await;
+        let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-3", "to": "db-1"}]);
+        assert_eq!((gone.status, &gone.body["moved_primaries"]), (200, &moved), "{}", gone.body);
+        let warning = gone.warning.expect("a warning");
+        assert!(warning.contains("mysql is to be held by db-3, which does not have it"), "{warning}");
+        assert!(warning.contains("or leave mysql out"), "{warning}");
+    }
+}
+
+#[tokio::test]
 async fn x07_release_primary_gives_it_to_the_next_in_the_same_write_or_changes_nothing() {
     let served = Served::start().await;
     site(&served).await;

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use stemma_tests::fleet::Fleet;
+use stemma_tests::program::eventually;
 
 /// Three databases of which the first is primary, and a web server.
 fn fleet() -> Result<Fleet> {
@@ -89,5 +90,110 @@ fn x07_a_primary_is_shown_and_set_and_what_cannot_hold_it_is_refused() -> Result
         ensure!(text.matches(said).count() == 1, "{said}: {text}");
     }
     ensure!(holder(&fleet)? == "db-2");
+    Ok(())
+}
+
+#[test]
+fn x07_of_several_nodes_that_one_command_deletes_none_is_said_to_get_a_primary() -> Result<()> {
+    let fleet = fleet()?;
+    let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "db-2", "-o", "json"])?)?;
+    let by_uuid = node["uuid"].as_str().context("a uuid")?;
+    let goes = "warning: the primary of tag db in cluster eu moves from db-1 to another node, or nobody holds it then: db-2, which is \
+        next, is deleted by this command too\n";
+    for nodes in [&["db-1", "db-2"][..], &["db-2", "db-1"], &["db-1", "db-2", "db-3"], &["db-1", by_uuid]] {
+        let (_, text, status) = ran(&fleet, &[&["delete", "nodes"][..], nodes, &["--dry-run"]].concat())?;
+        ensure!(
+            status == 0 && text.matches(goes).count() == 1 && !text.contains("to db-2"),
+            "{nodes:?}: {status} {text}"
+        );
+    }
+    // One that stays gets it, and one that the command only changes gets it perhaps.
+    let (_, text, _) = ran(&fleet, &["delete", "nodes", "db-1", "db-3", "--dry-run"])?;
+    ensure!(text.contains("moves from db-1 to db-2\n"), "{text}");
+    let (_, text, _) = ran(&fleet, &["node", "park", "db-1", "db-2", "--release-primary", "--dry-run"])?;
+    ensure!(text.contains("moves from db-1 to db-2, unless this command takes it from db-2 too\n"), "{text}");
+    // It is said before they are deleted, and then what became of it.
+    let (_, text, status) = ran(&fleet, &["delete", "nodes", "db-2", "db-1"])?;
+    let said = text.find(goes).with_context(|| text.clone())?;
+    let became = text.find("moves from db-1 to db-3\n").with_context(|| text.clone())?;
+    ensure!(status == 0 && said < became && holder(&fleet)? == "db-3", "{status} {text}");
+    Ok(())
+}
+
+#[test]
+fn x07_a_cluster_is_described_with_its_primaries_and_what_is_found_of_them() -> Result<()> {
+    let fleet = fleet()?;
+    let in_one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let described = in_one_line(fleet.stemma(&["describe", "cluster", "eu"])?);
+    ensure!(described.contains("PRIMARIES TAG NODE PARKED WHY SINCE db db-1 false "), "{described}");
+    ensure!(!described.contains("primary.parked"), "{described}");
+    fleet.stemma(&["node", "park", "db-1"])?;
+    let described = in_one_line(fleet.stemma(&["describe", "cluster", "eu"])?);
+    for part in [
+        "FINDINGS SEVERITY CODE OBJECT MESSAGE ",
+        "warning primary.parked cluster/eu db-1 holds db as primary and is parked",
+        "warning primary.parked node/db-1 it is parked and keeps what it holds as primary (db)",
+        "PRIMARIES TAG NODE PARKED WHY SINCE db db-1 true ",
+    ] {
+        ensure!(described.contains(part), "{part:?} in {described}");
+    }
+    let empty = fleet.dir().join("us.yaml");
+    std::fs::write(&empty, "kind: Cluster\nname: us\n")?;
+    fleet.stemma(&["apply", "-f", &empty.to_string_lossy()])?;
+    let described = fleet.stemma(&["describe", "cluster", "us"])?;
+    ensure!(!described.contains("PRIMARIES") && !described.contains("FINDINGS"), "{described}");
+    Ok(())
+}
+
+/// Has the cluster name this node for db, or nobody, as the refusals and findings say that it is done.
+fn name_primary(fleet: &Fleet, old: &str, new: Option<&str>) -> Result<String> {
+    let manifest = fleet.stemma(&["get", "cluster", "eu", "-o", "manifest"])?;
+    ensure!(manifest.contains(&format!("db: {old}")), "{manifest}");
+    let file = fleet.dir().join("cluster.yaml");
+    let changed = match new {
+        Some(new) => manifest.replace(&format!("db: {old}"), &format!("db: {new}")),
+        None => manifest.replace(&format!("primaries:\n  db: {old}"), "primaries: {}"),
+    };
+    ensure!(changed != manifest, "{manifest}");
+    std::fs::write(&file, changed)?;
+    let (_, text, status) = ran(fleet, &["apply", "--force", "-f", &file.to_string_lossy()])?;
+    ensure!(status == 0, "{text}");
+    Ok(text)
+}
+
+#[test]
+fn x07_the_advice_about_a_primary_that_the_cluster_names_is_one_that_works() -> Result<()> {
+    let fleet = fleet()?;
+    let file = fleet.dir().join("named.yaml");
+    std::fs::write(&file, "kind: Cluster\nname: eu\nrelease: r\nprimaries: {db: db-2}\n")?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "git"])?;
+    ensure!(holder(&fleet)? == "db-2");
+    let advice = ["stemma get cluster eu -o manifest > cluster.yaml", "stemma apply --force -f cluster.yaml"];
+    let (_, text, status) = ran(&fleet, &["node", "park", "db-2"])?;
+    ensure!(status == 0 && advice.iter().all(|part| text.contains(part)), "{status} {text}");
+    ensure!(text.contains("stemma node unpark db-2") && !text.contains("--release-primary"), "{text}");
+    for refused in [
+        &["node", "park", "db-2", "--release-primary"][..],
+        &["primary", "set", "eu", "db", "db-3"],
+        &["node", "rename", "db-2", "db-9"],
+    ] {
+        let (_, text, status) = ran(&fleet, refused)?;
+        ensure!(status != 0 && advice.iter().all(|part| text.contains(part)), "{refused:?}: {status} {text}");
+        ensure!(text.contains("nothing was changed") && text.contains("git"), "{refused:?}: {text}");
+    }
+    ensure!(holder(&fleet)? == "db-2");
+    // It is followed: another one is named, or nobody, and the node is renamed.
+    let text = name_primary(&fleet, "db-2", Some("db-3"))?;
+    ensure!(text.contains("moves from db-2 to db-3"), "{text}");
+    eventually("it is stored that db-3 holds it", || {
+        let row: Value = serde_json::from_str(&fleet.stemma(&["primary", "show", "eu", "db", "-o", "json"])?)?;
+        ensure!(row["since"].is_string(), "{row}");
+        Ok(())
+    })?;
+    name_primary(&fleet, "db-3", None)?;
+    fleet.stemma(&["node", "rename", "db-3", "db-9"])?;
+    ensure!(holder(&fleet)? == "db-9");
+    fleet.stemma(&["primary", "set", "eu", "db", "db-1"])?;
+    ensure!(holder(&fleet)? == "db-1");
     Ok(())
 }

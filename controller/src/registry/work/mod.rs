@@ -107,6 +107,7 @@ impl<'a> Work<'a> {
         self.check_admins()?;
         self.end_join_tokens();
         self.check_moved()?;
+        self.check_names()?;
         self.check_instances()?;
         self.forget()?;
         self.settle_tags()?;

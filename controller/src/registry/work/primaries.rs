@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use stemma_core::access::Place;
-use stemma_core::fleet::{self, MovedPrimary};
+use stemma_core::fleet::{self, LostName, MovedPrimary};
 use stemma_core::name::TagName;
 use stemma_core::object::{ClusterId, Kind, Node, NodeId};
+use stemma_core::resolve::naming_another;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -46,6 +47,24 @@ impl Work<'_> {
             moved.retain(|one| one.cluster == own);
         }
         moved
+    }
+
+    /// Refuses to take from a node the name by which its cluster names it in `primaries`. That field holds names, since it may name a node that
+    /// is still to come, and its author would write the old name again: so it is not changed along.
+    pub(super) fn check_names(&self) -> Result<(), ApiError> {
+        let nodes = self.written().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
+        let lost = fleet::lost_name(&self.context.whole.fleet, &self.model.fleet, nodes);
+        lost.map_or(Ok(()), |lost| Err(self.loses_name(&lost)))
+    }
+
+    fn loses_name(&self, LostName { cluster, tag, name }: &LostName) -> ApiError {
+        let refused = self.is_named(*cluster, tag, name.as_str());
+        let message = format!("node {} cannot be renamed: {}", quote(name.as_str()), refused.message);
+        let advice = self.naming_another(*cluster, tag);
+        let advice = format!(
+            "{advice}; then rename the node, which keeps the tag as primary where it was left out, and name it there again"
+        );
+        ApiError { message, ..refused }.field("name").detail(advice)
     }
 
     /// Gives a tag of a cluster to a node as primary, because somebody asks for that.
@@ -95,12 +114,15 @@ impl Work<'_> {
         }
         fleet.next_holder(cluster, tag, node).ok_or_else(|| {
             let name = fleet.node(node).map(|node| node.display_name()).unwrap_or_default();
+            let of = self.cluster_name(cluster);
             let message = format!(
-                "node {} holds tag {tag} of cluster {} as primary, and no other node that is not parked has the tag; nothing was changed",
-                quote(&name),
-                self.cluster_name(cluster)
+                "node {} holds tag {tag} of cluster {of} as primary, and no other node that is not parked has the tag; nothing was changed",
+                quote(&name)
             );
-            let advice = "give the tag to another node first, or park the node without releasing its primaries: it keeps them then";
+            let advice = format!(
+                "give the tag to another node first (stemma tag assign NODE {tag}), name one that is parked (stemma primary set {of} {tag} NODE), \
+                 or park the node without releasing its primaries: it keeps them then"
+            );
             ApiError::new(ErrorType::PrimaryKept, message).detail(advice)
         })
     }
@@ -140,8 +162,11 @@ impl Work<'_> {
             self.cluster_name(cluster),
             quote(name)
         );
-        let advice = "change the field primaries where it is written, or take the tag out of it there";
-        ApiError::new(ErrorType::PrimaryKept, message).detail(advice)
+        ApiError::new(ErrorType::PrimaryKept, message).detail(self.naming_another(cluster, tag))
+    }
+
+    fn naming_another(&self, cluster: ClusterId, tag: &TagName) -> String {
+        self.model.fleet.cluster(cluster).map(|cluster| naming_another(cluster, tag.as_str())).unwrap_or_default()
     }
 
     fn cluster_name(&self, cluster: ClusterId) -> String {

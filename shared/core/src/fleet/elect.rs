@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Fleet;
-use crate::name::TagName;
+use crate::name::{NodeName, TagName};
 use crate::object::{ClusterId, NodeId};
 
 /// A tag of a cluster whose holder holds it no longer.
@@ -18,6 +18,30 @@ pub struct MovedPrimary {
     pub from: NodeId,
     /// Who holds it now; `None`: nobody.
     pub to: Option<NodeId>,
+}
+
+/// A node that a cluster names for a tag, by a name that is no node's any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostName {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The first tag for which it names the node.
+    pub tag: TagName,
+    /// By which name.
+    pub name: NodeName,
+}
+
+/// The first of these nodes that loses the name by which its cluster names it for a tag: the cluster would name nobody. One that is gone, and
+/// one whose name another node has now, is none.
+pub fn lost_name(before: &Fleet, after: &Fleet, mut nodes: impl Iterator<Item = NodeId>) -> Option<LostName> {
+    nodes.find_map(|id| {
+        let name = before.node(id)?.meta.name.as_ref()?;
+        let is_lost = after.node(id)?.meta.name.as_ref() != Some(name) && after.node_named(name.as_str()).is_none();
+        let cluster = before.cluster_of_node(id).filter(|_| is_lost)?;
+        let primaries = &after.cluster(cluster)?.spec.primaries;
+        let (tag, _) = primaries.iter().find(|(_, named)| *named == name.as_str())?;
+        Some(LostName { cluster, tag: tag.clone(), name: name.clone() })
+    })
 }
 
 /// The primaries that a change of the fleet takes from their holders, in the clusters in which one of these nodes stands or stood. Where

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stemma_core::explain::{self, Ran};
 use stemma_core::finding::{Severity, has_error, rule};
-use stemma_core::fleet::{Change, Fleet, Missing, MovedPrimary, moved_primaries};
+use stemma_core::fleet::{Change, Fleet, LostName, Missing, MovedPrimary, lost_name, moved_primaries};
 use stemma_core::host_labels::HostLabels;
 use stemma_core::idle::Idle;
 use stemma_core::lifecycle::Lifecycle;
-use stemma_core::name::TagName;
+use stemma_core::name::{NodeName, TagName};
 use stemma_core::object::{
     ClusterId, ClusterSpec, GroupId, Kind, Meta, NodeGroupSpec, NotTaken, Object, Observation, PrimarySpec,
     RefusedTraits, RoleSpec, SaidOnHost, TagSpec, TemplateId, Timestamp,
@@ -131,6 +131,81 @@ fn x07_park_keeps_a_primary_and_is_a_finding_of_the_node_and_of_its_cluster() {
     let said = SaidOnHost { parked: Some("repair".into()), ..SaidOnHost::default() };
     made.fleet.apply(Change::Said(made.node("db-10").id(), Some(Arc::new(said))));
     assert_eq!((holders(&made), parked(&made)), (vec!["db-10"], both.to_vec()));
+}
+
+/// What is said of db-10, which is parked and holds mysql, at the node and at its cluster.
+fn said_of_parked(made: &Made) -> [String; 2] {
+    let found = made.answer("db-10").findings().into_iter().chain(cluster_findings(&made.fleet, made.cluster()));
+    let said: Vec<_> = found.filter(|one| one.code == rule::PRIMARY_PARKED.code).map(|one| one.message).collect();
+    said.try_into().expect("one of the node and one of the cluster")
+}
+
+#[test]
+fn x07_of_a_parked_primary_that_the_cluster_names_the_advice_is_to_name_another() {
+    let parked = json!({"parked": true});
+    let named = |name: &str| json!({"primaries": {"mysql": name}});
+    let release = "stemma node park db-10 --release-primary";
+    let set = "stemma primary set prod mysql NODE";
+    let edit = ["stemma get cluster prod -o manifest > cluster.yaml", "stemma apply --force -f cluster.yaml"];
+    let mut made = Made::of(&site_with(named("db-10"), json!({}), parked.clone()));
+    let before = made.fleet.clone();
+    let said = said_of_parked(&made);
+    for said in &said {
+        assert!(edit.iter().all(|part| said.contains(part)), "{said}");
+        assert!(!said.contains(release) && !said.contains(set), "the controller refuses both: {said}");
+    }
+    assert!(said[0].contains("stemma node unpark db-10"), "{}", said[0]);
+    // What a write says is what the node says.
+    made.edit(&site_with(named("db-10"), json!({}), json!({})));
+    let new = newly_parked_primaries(&made.fleet, &before, before.nodes().map(|node| node.id()));
+    assert_eq!(new.iter().map(|one| &one.message).collect::<Vec<_>>(), [&said[0]]);
+    // Parked on its host, it is taken back in there.
+    let word = SaidOnHost { parked: Some("repair".into()), ..SaidOnHost::default() };
+    made.fleet.apply(Change::Said(made.node("db-10").id(), Some(Arc::new(word))));
+    let [of_node, _] = said_of_parked(&made);
+    assert!(of_node.contains("on its host") && !of_node.contains("stemma node unpark"), "{of_node}");
+    // Nobody is named, or somebody who does not have the tag: then the node can release it. A choice is taken in the first case alone.
+    for (cluster, how) in [(json!({}), set), (named("web-1"), edit[1])] {
+        let mut made = Made::of(&site(&json!({}), &tasks()));
+        choose(&mut made, "db-10");
+        made.edit(&site_with(cluster, json!({}), parked.clone()));
+        let [of_node, of_cluster] = said_of_parked(&made);
+        assert!(of_node.ends_with(release) && of_cluster.contains(how), "{of_node}\n{of_cluster}");
+    }
+}
+
+#[test]
+fn x07_a_node_that_its_cluster_names_loses_that_name_unless_another_has_it_or_it_is_named_anew() {
+    let named = |name: &str| site_with(json!({"primaries": {"mysql": name}}), json!({}), json!({}));
+    let made = Made::of(&named("db-10"));
+    let name = |name: &str| NodeName::new(name).expect("a name");
+    let rename = |fleet: &mut Fleet, old: &str, new: Option<&str>| {
+        let mut node = fleet.node_named(old).expect("a node of the test").as_ref().clone();
+        node.meta.name = new.map(name);
+        fleet.apply(Change::Node(Arc::new(node)));
+    };
+    let lost = |after: &Fleet| lost_name(&made.fleet, after, made.fleet.nodes().map(|node| node.id()));
+    let expected = LostName { cluster: made.cluster(), tag: mysql(), name: name("db-10") };
+    for new in [Some("db-11"), None] {
+        let mut after = made.fleet.clone();
+        rename(&mut after, "db-10", new);
+        assert_eq!(lost(&after), Some(expected.clone()), "{new:?}");
+    }
+    let mut after = made.fleet.clone();
+    rename(&mut after, "db-2", Some("db-3"));
+    assert_eq!(lost(&after), None, "nobody names it");
+    rename(&mut after, "db-10", Some("db-11"));
+    rename(&mut after, "db-3", Some("db-10"));
+    assert_eq!(lost(&after), None, "another one has the name");
+    let mut after = made.fleet.clone();
+    after.apply(Change::RemoveNode(made.node("db-10").id()));
+    assert_eq!(lost(&after), None, "it is gone: that is a finding of its cluster");
+    let mut after = made.fleet.clone();
+    rename(&mut after, "db-10", Some("db-11"));
+    let mut cluster = made.fleet.cluster(made.cluster()).expect("the cluster").as_ref().clone();
+    cluster.spec.primaries = [(mysql(), "db-11".to_owned())].into();
+    after.apply(Change::Cluster(Arc::new(cluster)));
+    assert_eq!(lost(&after), None, "the cluster names it by its new name");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::primary::naming_another;
 use crate::finding::{Finding, Rule, rule};
 use crate::fleet::{Fleet, GroupFold};
 use crate::graph::{Class, pseudo_master};
@@ -95,7 +96,8 @@ impl Check<'_> {
             let profile = node.and_then(|node| self.fleet.profile(node.id()));
             if !profile.is_some_and(|profile| profile.place.tags.contains(tag)) {
                 let message = format!(
-                    "primaries: {tag} is to be held by {name}, which does not have it: who held it keeps it, or the first by name holds it"
+                    "primaries: {tag} is to be held by {name}, which does not have it: who held it keeps it, or the first by name holds it; \
+                     name a node that has it there, or leave {tag} out"
                 );
                 self.warn(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
             }
@@ -103,10 +105,14 @@ impl Check<'_> {
         let fleet = self.fleet;
         for (tag, node) in fleet.holders(id) {
             let Some(node) = fleet.node(node).filter(|node| fleet.parked(node).is_some()) else { continue };
+            // No choice is taken where the cluster names anybody.
+            let how = match fleet.named_primary(id, tag.as_str()) {
+                Some(_) => naming_another(self.cluster, tag.as_str()),
+                None => format!("stemma primary set {} {tag} NODE", self.cluster.meta.name),
+            };
             let message = format!(
-                "{} holds {tag} as primary and is parked: it keeps the tag; to give it to another node: stemma primary set {} {tag} NODE",
-                node.display_name(),
-                self.cluster.meta.name
+                "{} holds {tag} as primary and is parked: it keeps the tag; to give it to another node: {how}",
+                node.display_name()
             );
             self.warn(rule::PRIMARY_PARKED, self.object.clone(), message);
         }

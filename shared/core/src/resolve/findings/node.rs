@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use super::primary::primary_parked;
 use crate::epoch::{EpochLine, HeldRevision};
 use crate::finding::{FEW, Finding, Gravest, Rule, first_few, has_error, rule};
 use crate::fleet::Fleet;
@@ -10,7 +11,7 @@ use crate::input::MAX_DEPTH;
 use crate::inspection::{Note, NoteKind};
 use crate::key::MAX_VALUE;
 use crate::labels::{MAX_EFFECTIVE, MAX_KEYS};
-use crate::name::{ReleaseRef, TagName};
+use crate::name::ReleaseRef;
 use crate::object::{
     MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, Node, NodeId,
     NotTaken, RefusedTraits, ReportLeftOut, Timestamp,
@@ -21,7 +22,7 @@ use crate::status::parked;
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
 
 /// A finding of a rule about a node.
-fn of_node(rule: Rule, node: &Node, message: String) -> Finding {
+pub(super) fn of_node(rule: Rule, node: &Node, message: String) -> Finding {
     Finding::of(rule, format!("node/{}", node.display_name()), message)
 }
 
@@ -136,28 +137,6 @@ impl Unmet {
     }
 }
 
-/// The findings of these nodes that hold tags as primary and are parked, where that was not so before.
-pub fn newly_parked_primaries(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
-    let of = |fleet: &Fleet, id: NodeId| {
-        let node = fleet.node(id).filter(|node| fleet.parked(node).is_some())?;
-        primary_parked(node, &fleet.profile(id)?.place.primaries)
-    };
-    nodes.filter_map(|id| of(after, id).filter(|found| of(before, id).as_ref() != Some(found))).collect()
-}
-
-/// The finding of a parked node that holds these tags as primary; none where it holds none.
-fn primary_parked(node: &Node, tags: &[TagName]) -> Option<Finding> {
-    if tags.is_empty() {
-        return None;
-    }
-    let (tags, name) = (first_few(tags.iter().map(TagName::as_str), FEW), node.display_name());
-    let message = format!(
-        "it is parked and keeps what it holds as primary ({tags}); to give that to the next node by name: \
-         stemma node park {name} --release-primary"
-    );
-    Some(of_node(rule::PRIMARY_PARKED, node, message))
-}
-
 /// The new findings of nodes to which inspection rules give something else than before.
 pub fn newly_ruled(
     before: &Fleet,
@@ -238,7 +217,7 @@ impl Answer {
         findings.extend(idle::findings(object, &self.entry.node.spec));
         let node = &self.entry.node;
         if let Some(set) = self.task_set().filter(|_| parked(&node.spec, self.said()).next().is_some()) {
-            findings.extend(primary_parked(node, set.primary_tags()));
+            findings.extend(primary_parked(node, self.fold().map(|fold| &*fold.cluster), set.primary_tags()));
         }
         findings.extend(
             self.observation()
