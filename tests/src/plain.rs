@@ -1,6 +1,9 @@
 //! A fresh controller whose admin listener takes plain HTTP on loopback, as clients without certificates need it.
 
-use anyhow::{Context as _, Result};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use anyhow::Result;
 use tempfile::TempDir;
 
 use crate::fleet::Bound;
@@ -11,7 +14,7 @@ pub struct Plain {
     controller: Running,
     /// Where it listens.
     pub bound: Bound,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Plain {
@@ -21,13 +24,34 @@ impl Plain {
     /// When it does not start.
     pub fn start() -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let data = dir.path().join("data");
-        let data = data.to_str().context("a temporary directory's name is text")?;
-        succeed("stemma-controller", ["init", "--data-dir", data])?;
+        let data = data(&dir);
+        succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
+        Self::run(dir)
+    }
+
+    fn run(dir: TempDir) -> Result<Self> {
+        let data = data(&dir);
         let listeners = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
-        let controller = Running::start("stemma-controller", ["run", "--data-dir", data].into_iter().chain(listeners))?;
+        let run = ["run".as_ref(), "--data-dir".as_ref(), data.as_os_str()];
+        let controller = Running::start("stemma-controller", run.into_iter().chain(listeners.map(OsStr::new)))?;
         let bound = serde_json::from_str(&controller.line()?)?;
-        Ok(Self { controller, bound, _dir: dir })
+        Ok(Self { controller, bound, dir })
+    }
+
+    /// Ends it, and starts it again on the same store. It listens elsewhere then.
+    ///
+    /// # Errors
+    /// When it fails, or does not start.
+    pub fn restarted(self) -> Result<Self> {
+        let Self { controller, dir, .. } = self;
+        controller.stop()?;
+        Self::run(dir)
+    }
+
+    /// Its data directory.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        data(&self.dir)
     }
 
     /// How many bytes of memory it came to need at most, as the kernel counts them (`VmHWM`).
@@ -45,4 +69,8 @@ impl Plain {
     pub fn stop(self) -> Result<()> {
         self.controller.stop()
     }
+}
+
+fn data(dir: &TempDir) -> PathBuf {
+    dir.path().join("data")
 }

@@ -1,0 +1,136 @@
+//! What is stored, and what it costs from then on.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use serde_json::{Map, Value, json};
+use stemma_tests::plain::Plain;
+
+use super::{JSON, JSON_PATCH, MERGE_PATCH, MIB, Told, ask, is_served_within, say, token, token_within};
+use crate::description::post;
+
+/// What the files below a directory take on the disk, in bytes. One that is gone meanwhile takes nothing.
+fn on_disk(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let Ok(about) = entry.metadata() else { continue };
+        bytes += if about.is_dir() { on_disk(&entry.path())? } else { about.blocks() * 512 };
+    }
+    Ok(bytes)
+}
+
+/// A write as large as a text of a node may be, by a JSON patch.
+fn change(site: &str, token: &str, number: usize) -> Result<Told> {
+    let patch = json!([{"op": "add", "path": "/extra/text", "value": format!("{number:0>60000}")}]);
+    ask(site, token, "PATCH /v1/nodes/n", (JSON_PATCH, &serde_json::to_vec(&patch)?))
+}
+
+/// A principal stores 32 MiB at once and 256 KiB a second (docs/store.md), whatever it writes. The store's file doubles where it grows, and
+/// each page of it is up to twice what it holds, so the disk may take four times as much. In memory are 64 MiB of the store's pages and
+/// 16 MiB of the last changes; the bound is twice that.
+#[test]
+fn x03_f04_who_writes_as_fast_as_they_can_fills_the_disk_at_a_pace() -> Result<()> {
+    const AT_ONCE: u64 = 32 * MIB;
+    const A_SECOND: u64 = 256 * 1024;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let objects = json!([
+        {"kind": "Cluster", "name": "own"},
+        {"kind": "NodeGroup", "cluster": "own", "name": "web"},
+        {"kind": "Node", "name": "n", "nodegroup": "own/web"},
+    ]);
+    post(&at, "/v1/apply", &json!({"objects": objects}))?;
+    let operator = token_within(&at, "otto", "operator", Some("own"))?;
+    let boss = token(&at, "boss", "admin")?;
+    let (before, stood, began) = (site.most_memory()?, on_disk(&site.data())?, Instant::now());
+    let (mut made, mut put_off) = (0, 0);
+    while put_off < 100 {
+        let told = change(&at, &operator, made)?;
+        match told.status {
+            200 => made += 1,
+            503 => put_off += 1,
+            status => bail!("{status} {}", told.body),
+        }
+        ensure!(told.status == 200 || told.is_busy(), "{} {}", told.head, told.body);
+        ensure!(made < 1_000, "{made} writes in {:?}, and it goes on", began.elapsed());
+    }
+    ensure!(made > 200, "it is the pace that ends it, and not {made} writes");
+    let taken = on_disk(&site.data())?.saturating_sub(stood);
+    let most = 4 * (AT_ONCE + A_SECOND * (began.elapsed().as_secs() + 1));
+    let said = format!("{made} writes of 60 kB came to take {} MiB of the disk", taken / MIB);
+    say(&said);
+    ensure!(taken < most, "{said}, and may {} MiB", most / MIB);
+    let told = change(&at, &boss, 1_000)?;
+    ensure!(told.status == 200, "an admin writes: {} {}", told.status, told.body);
+    is_served_within(&site, before, 160 * MIB)?;
+    site.stop()
+}
+
+/// Each of the tags has a title of a kilobyte: a table of them for each group would take half a gigabyte. What the store holds of its pages
+/// and last changes is 80 MiB at most; the bound is twice that.
+#[test]
+fn x03_f07_many_tags_and_groups_of_a_cluster_take_no_more_after_a_restart() -> Result<()> {
+    const MOST: u64 = 160 * MIB;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let author = token(&at, "author", "admin")?;
+    let before = site.most_memory()?;
+    let title = "t".repeat(1_000);
+    let tags: Map<String, Value> = (0..256).map(|n| (format!("t{n}"), json!({"title": title}))).collect();
+    let objects = json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
+         "tasks": [{"id": "motd", "type": "file", "tags": ["web"], "parameters": {"path": "/etc/motd", "content": "x"}}]},
+        {"kind": "Cluster", "name": "c", "release": "site@1", "tags": tags},
+    ]);
+    let body = serde_json::to_vec(&json!({"objects": objects}))?;
+    let told = ask(&at, &author, "POST /v1/apply", (JSON, &body))?;
+    ensure!(told.status == 200, "as many tags as a cluster may have: {} {}", told.status, told.body);
+    for batch in 0..4 {
+        let group = |n: usize| json!({"kind": "NodeGroup", "cluster": "c", "name": format!("g{batch}-{n}")});
+        let groups: Vec<Value> = (0..500).map(group).collect();
+        post(&at, "/v1/apply", &json!({"objects": groups}))?;
+    }
+    let tags: Map<String, Value> = (0..50_000).map(|n| (format!("t{n}"), json!({}))).collect();
+    let body = serde_json::to_vec(&json!({"tags": tags}))?;
+    let told = ask(&at, &author, "PATCH /v1/clusters/c", (MERGE_PATCH, &body))?;
+    let is_refused = (400..500).contains(&told.status) && told.body.contains("and the most are 256");
+    ensure!(is_refused, "fifty thousand tags: {} {}", told.status, told.body);
+    is_served_within(&site, before, MOST)?;
+
+    let site = site.restarted()?;
+    let at = site.bound.admin.clone();
+    is_served_within(&site, before, MOST)?;
+    let body = serde_json::to_vec(&json!({"description": "after the restart"}))?;
+    let told = ask(&at, &author, "PATCH /v1/clusters/c", (MERGE_PATCH, &body))?;
+    ensure!([200, 202].contains(&told.status), "the next write: {} {}", told.status, told.body);
+    is_served_within(&site, before, MOST)?;
+    site.stop()
+}
+
+/// A body of 3 MB with 200,000 texts takes some 20 MiB once it is read; the bound is three times that. It took 22 s, since each trait was
+/// compared with all others.
+#[test]
+fn x03_f08_an_allocation_of_very_many_traits_is_refused_at_once() -> Result<()> {
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let operator = token(&at, "otto", "operator")?;
+    let allocate = |name: &str, count: usize| -> Result<Told> {
+        let traits: Vec<String> = (0..count).map(|n| format!("CUSTOM_{n}")).collect();
+        let body = serde_json::to_vec(&json!({"name": name, "resource_class": "small", "traits": traits}))?;
+        ask(&at, &operator, "POST /v1/allocations", (JSON, &body))
+    };
+    let before = site.most_memory()?;
+    let began = Instant::now();
+    let told = allocate("too-many", 200_000)?;
+    let took = began.elapsed();
+    let says = "traits: it has 200000 entries, and the most are 50";
+    ensure!(told.status == 400 && told.body.contains(says), "{} {}", told.status, told.body);
+    ensure!(took < Duration::from_secs(10), "it took {took:?}");
+    let told = allocate("at-the-bound", 50)?;
+    ensure!(told.status == 201, "{} {}", told.status, told.body);
+    is_served_within(&site, before, 64 * MIB)?;
+    site.stop()
+}
