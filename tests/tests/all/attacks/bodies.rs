@@ -132,7 +132,7 @@ fn x03_f05_a_small_write_is_made_while_large_bodies_stand_still() -> Result<()> 
     let body = serde_json::to_vec(&nodes("n", 950, 8_100))?;
     let beginning = &body[..body.len() - 10];
     // Together as much as operators may have of bodies that arrive, but for less than a body may have at most.
-    let stalled = slow.iter().cycle().take(8);
+    let stalled = slow.iter().cycle().take(7);
     let stalled: Vec<TcpStream> = stalled
         .map(|token| send(&at, token, "POST /v1/apply", (JSON, beginning), body.len()))
         .collect::<Result<_>>()?;
