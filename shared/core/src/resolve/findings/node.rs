@@ -22,7 +22,7 @@ use crate::status::parked;
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
 
 /// A finding of a rule about a node.
-pub(super) fn of_node(rule: Rule, node: &Node, message: String) -> Finding {
+fn of_node(rule: Rule, node: &Node, message: String) -> Finding {
     Finding::of(rule, format!("node/{}", node.display_name()), message)
 }
 

@@ -1,6 +1,5 @@
 //! What is odd about who holds the tags of a cluster as primary, and what mends it.
 
-use super::node::of_node;
 use crate::finding::{FEW, Finding, first_few, rule};
 use crate::fleet::Fleet;
 use crate::name::TagName;
@@ -60,7 +59,7 @@ pub(super) fn primary_parked(node: &Node, cluster: Option<&Cluster>, tags: &[Tag
             )
         }
     };
-    Some(of_node(rule::PRIMARY_PARKED, node, message))
+    Some(Finding::of(rule::PRIMARY_PARKED, format!("node/{name}"), message))
 }
 
 /// Whether a cluster names this node for a tag.
