@@ -105,6 +105,7 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
 fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     let released = match (is(explained, "released"), is(explained, "told")) {
         (true, true) => "yes: the host was told of it",
+        (true, false) if untold(explained).is_some() => "yes, but nothing is sent to the host, as said below",
         (true, false) => "yes, but the host has not confirmed it",
         (false, true) => "not yet: the host runs what it was told before",
         (false, false) => "not yet",
@@ -160,11 +161,17 @@ fn mend(node: &str, explained: &Value, last: &Value) -> Vec<(&'static str, Strin
     ]
 }
 
-/// Whether the node's agent is there, and when it last was: nothing reaches a host before.
+/// Why nothing is sent to the host, where that is so.
+fn untold(explained: &Value) -> Option<&str> {
+    explained.get("untold").and_then(Value::as_str)
+}
+
+/// Whether the node's agent is there, and when it last was: nothing reaches a host before. And why nothing is sent to it all the same.
 pub(crate) fn contact(explained: &Value) -> String {
     let seen = explained.get("last_seen").filter(|at| !at.is_null());
     let seen = seen.map_or_else(|| "never".to_owned(), |at| since(Some(at)));
-    printable_lines(&format!("  agent     {}\n  last seen {seen}", cell(explained.get("connection"))))
+    let untold = untold(explained).map_or_else(String::new, |why| format!("\n  but       {why}"));
+    printable_lines(&format!("  agent     {}\n  last seen {seen}{untold}", cell(explained.get("connection"))))
 }
 
 /// A shut barrier before a task: what it waits for, on which nodes, and why these have not done it.
@@ -389,6 +396,18 @@ mod tests {
         );
         let seen = contact(&json!({"connection": "silent", "last_seen": "2026-11-20T09:41:00+00:00"}));
         assert!(seen.starts_with("  agent     silent\n  last seen 2026-11-20 09:41 ("), "{seen}");
+    }
+
+    #[test]
+    fn x02_a_host_to_which_nothing_is_sent_is_not_said_to_be_slow_to_confirm() {
+        let why = "its host holds revision 185 of another store (epoch e1), and this one was restored from a backup and is at revision 1000025 \
+                   of epoch e2; nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
+        let explained = json!({"runs": true, "released": true, "told": false, "why": "x", "connection": "connected", "untold": why});
+        let text = task("web-1", "a", &explained);
+        assert!(text.contains("\n  released  yes, but nothing is sent to the host, as said below\n"), "{text}");
+        assert!(contact(&explained).ends_with(&format!("\n  but       {why}")), "of a label as well");
+        let told = json!({"connection": "connected", "last_seen": null, "untold": null});
+        assert!(!contact(&told).contains("but"), "{}", contact(&told));
     }
 
     #[test]

@@ -121,8 +121,12 @@ impl Identities {
         let Some(agent) = known.agents.get(&node) else {
             let is_noted = known.unknown.contains(&node);
             drop(known);
-            if !is_noted {
-                self.note_unknown(node);
+            if !is_noted && self.note_unknown(node) {
+                log::warn!(
+                    node:% = node;
+                    "a host has a certificate of this fleet and is none of its nodes: it joined after the backup that the store was restored \
+                     from; it is refused: run stemma-agent leave on it, and join it again with a new token"
+                );
             }
             return Err(ErrorType::AuthRevoked);
         };
@@ -142,12 +146,11 @@ impl Identities {
         }
     }
 
-    fn note_unknown(&self, node: Uuid) {
+    /// Counts a node without a record; whether it is a new one.
+    fn note_unknown(&self, node: Uuid) -> bool {
         let mut known = self.write();
         // It may have joined meanwhile.
-        if known.unknown.len() < MOST_UNKNOWN && !known.agents.contains_key(&node) {
-            known.unknown.insert(node);
-        }
+        known.unknown.len() < MOST_UNKNOWN && !known.agents.contains_key(&node) && known.unknown.insert(node)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {

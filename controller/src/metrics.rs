@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::cache::{Cache, Model};
 use crate::clock::WatchedClock;
 use crate::desired::DesiredTable;
+use crate::identity::Identities;
 use crate::records::key;
 use crate::store::Store;
 
@@ -74,6 +75,7 @@ impl Metrics {
         cache: Arc<Cache>,
         counters: Arc<Counters>,
         clock: Arc<WatchedClock>,
+        identities: Arc<Identities>,
     ) -> Self {
         let mut registry = Registry::default();
         let (listeners, stats) = (Arc::new(Listeners::default()), store.stats());
@@ -102,6 +104,7 @@ impl Metrics {
             listeners: Arc::clone(&listeners),
             cache: Arc::clone(&cache),
             clock: Arc::clone(&clock),
+            identities,
         };
         registry.register_collector(Box::new(parts));
         Self { registry, counters, listeners, desired, cache, clock }
@@ -143,6 +146,7 @@ struct Parts {
     listeners: Arc<Listeners>,
     cache: Arc<Cache>,
     clock: Arc<WatchedClock>,
+    identities: Arc<Identities>,
 }
 
 impl Parts {
@@ -184,6 +188,11 @@ impl Collector for Parts {
             ("stemma_store_revision", "The store's last durable revision", self.store.stats().revision()),
             ("stemma_desired_revision", "All nodes are resolved as of this revision", self.desired.resolved().0),
             ("stemma_checkins_parked", "Check-ins held right now", self.desired.parked() as u64),
+            (
+                "stemma_hosts_unknown",
+                "Hosts with a certificate of this fleet that are none of its nodes, since the start: each has to leave and join again",
+                self.identities.unknown() as u64,
+            ),
             (
                 "stemma_clock_suspect",
                 "Whether the clock has jumped, so that nothing is dropped because its time is over",
@@ -262,7 +271,7 @@ impl Collector for Objects {
         for (name, help, concerned) in [
             (
                 "stemma_nodes_ahead",
-                "Nodes whose host holds a later revision than the store, and is told nothing",
+                "Nodes whose host holds a revision of another copy of the store, and is told nothing",
                 status.all_ahead().into_keys().collect(),
             ),
             (

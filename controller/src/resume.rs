@@ -28,7 +28,8 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
         writeln!(out, "no host is ahead of the store, which is at revision {revision}: nothing was changed")?;
         return Ok(());
     }
-    let highest = number(&fleet["ahead"]["highest"]);
+    let (highest, unknown_epochs) = (number(&fleet["ahead"]["highest"]), number(&fleet["ahead"]["unknown_epochs"]));
+    let epoch = fleet["epoch"].as_str().unwrap_or_default();
     if waits {
         writeln!(
             out,
@@ -38,8 +39,9 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     } else {
         writeln!(
             out,
-            "{ahead} hosts hold revisions up to {highest} that the store, which is at {revision}, has not come to: it was restored from an older \
-         copy. In another epoch they follow it again: each applies what the store says now, and what was written after the copy is lost."
+            "{ahead} hosts hold revisions of another copy of the store (up to {highest}; {unknown_epochs} epochs of theirs are unknown here), which \
+             is at revision {revision} of epoch {epoch}. In another epoch they follow it again: each applies what the store says now, and what \
+             was written elsewhere is lost."
         )?;
     }
     let unknown = number(&fleet["unknown_hosts"]);

@@ -100,7 +100,20 @@ fn what(entry: &Value) -> String {
     if objects.len() > FEW {
         said.push(format!("and {} more", objects.len() - FEW));
     }
+    said.extend(entry.get("action").filter(|action| action.is_object()).map(done_to_fleet));
     if said.is_empty() { "-".to_owned() } else { said.join(", ") }
+}
+
+/// What was done to the fleet as a whole. A kind that a newer controller knows is said as it calls it.
+fn done_to_fleet(action: &Value) -> String {
+    let text = |field: &str| cell(action.get(field));
+    match action.get("kind").and_then(Value::as_str) {
+        Some("fleet.resumed") => {
+            format!("resumed the fleet: from epoch {} to {}", text("epoch_before"), text("epoch_after"))
+        }
+        Some("backup.made") => format!("backed up revision {}", text("of_revision")),
+        _ => text("kind"),
+    }
 }
 
 #[cfg(test)]
@@ -122,6 +135,13 @@ mod tests {
                 json!({"objects": [object("a"), object("b"), object("c"), object("d")]}),
                 "updated node/a, updated node/b, updated node/c, and 1 more",
             ),
+            (
+                json!({"objects": [], "action": {"kind": "fleet.resumed", "epoch_before": "e1", "epoch_after": "e2"}}),
+                "resumed the fleet: from epoch e1 to e2",
+            ),
+            (json!({"objects": [], "action": {"kind": "backup.made", "of_revision": 9}}), "backed up revision 9"),
+            (json!({"objects": [], "action": {"kind": "of.later"}}), "of.later"),
+            (json!({"objects": [], "action": null}), "-"),
             (json!({"refused": "auth.forbidden", "unsaid": 0, "objects": []}), "refused: auth.forbidden"),
             (json!({"refused": "auth.forbidden", "unsaid": 2, "objects": []}), "refused: auth.forbidden (and 2 more)"),
         ] {

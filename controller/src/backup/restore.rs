@@ -11,7 +11,6 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use stemma_core::epoch::EpochLine;
 use stemma_wire::message::{Hash, hash_content};
-use uuid::Uuid;
 
 use super::{Head, MissingKeys, Part, Reader};
 use crate::age::{Decrypted, Identity, MAGIC};
@@ -184,7 +183,10 @@ fn refused(path: &Path) -> String {
 /// Writes the files of a backup, and a store of its entries, in another epoch that waits. Returns how many bodies are damaged, and left out.
 fn fill(from: &Sealed<'_>, made: &Layout, head: &Head, line: &EpochLine) -> Result<usize> {
     let revision = head.revision.saturating_add(SKIPPED);
-    let epoch = Uuid::from_bytes(crate::ca::random().map_err(|_| anyhow::anyhow!("the system gave no random bytes"))?);
+    let random: [u8; 10] = crate::ca::random().map_err(|_| anyhow::anyhow!("the system gave no random bytes"))?;
+    // It begins after the backup was made, whatever the clock of this machine says.
+    let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
+    let epoch = line.id_after(now_ms.max(head.at_s.saturating_mul(1000)), &random, []);
     let line = line.restored(epoch, revision, &format!("restored from a backup of revision {}", head.revision));
     for directory in [made.trust(), made.admin(), made.blobs()] {
         files::make_directory(&directory)?;

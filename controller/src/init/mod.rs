@@ -215,8 +215,9 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
 
 fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(), InitError> {
     let fleet = Bytes::from(serde_json::to_vec(record).expect("a record of text"));
-    let options =
-        CreateOptions { epoch: Epoch::new(random().map_err(InitError::Randomness)?), base: Revision::ZERO, fleet };
+    // One of version 4 says no time, as those of later epochs do: nobody was led into the first one.
+    let epoch = uuid::Builder::from_random_bytes(random().map_err(InitError::Randomness)?).into_uuid();
+    let options = CreateOptions { epoch: Epoch::new(*epoch.as_bytes()), base: Revision::ZERO, fleet };
     let store = RedbStore::create(&layout.store(), &options, RedbOptions::default())?;
     let store: Arc<dyn Store> = Arc::new(store);
     first::store_in(&store, layout, Arc::new(FixedClock(now_s))).map_err(|error| InitError::First(error.message))

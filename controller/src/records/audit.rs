@@ -29,8 +29,31 @@ pub struct AuditEvent {
     /// The request.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// What it did.
+    /// What it did to objects.
     pub objects: Vec<AuditedObject>,
+    /// What it did to the fleet as a whole, which is no object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<FleetAction>,
+}
+
+/// What was done to the fleet as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind")]
+pub enum FleetAction {
+    /// After the store was restored, its hosts were led on.
+    #[serde(rename = "fleet.resumed")]
+    Resumed {
+        /// From the epoch of which hosts were.
+        epoch_before: Uuid,
+        /// To this one.
+        epoch_after: Uuid,
+    },
+    /// A backup was made.
+    #[serde(rename = "backup.made")]
+    BackupMade {
+        /// The revision that it holds.
+        of_revision: u64,
+    },
 }
 
 /// An entry of the audit: what a commit did, or what was refused. Both stand in one sequence of revisions.
@@ -144,7 +167,21 @@ mod tests {
         let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[{object}]}}"#);
         let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("it is a commit") };
         assert_eq!(event.whose, None);
-        assert_eq!((&event.objects[0].was, event.objects[0].left), (&None, None));
+        assert_eq!((&event.objects[0].was, event.objects[0].left, event.action), (&None, None, None));
         assert_eq!(serde_json::to_string(&AuditRecord::Commit(event)).unwrap(), text);
+    }
+
+    #[test]
+    fn x02_an_entry_says_what_was_done_to_the_fleet_as_a_whole() {
+        let epoch = "00000000-0000-0000-0000-00000000000";
+        for action in [
+            format!(r#"{{"kind":"fleet.resumed","epoch_before":"{epoch}1","epoch_after":"{epoch}2"}}"#),
+            r#"{"kind":"backup.made","of_revision":9}"#.to_owned(),
+        ] {
+            let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[],"action":{action}}}"#);
+            let record: AuditRecord = serde_json::from_str(&text).unwrap();
+            assert!(matches!(&record, AuditRecord::Commit(event) if event.action.is_some()), "{record:?}");
+            assert_eq!(serde_json::to_string(&record).unwrap(), text);
+        }
     }
 }

@@ -121,6 +121,7 @@ impl Caller {
             reason: self.reason.clone(),
             request_id: self.request_id.clone(),
             objects,
+            action: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use stemma_core::object::{Kind, Object, Spec};
 use uuid::Uuid;
 
 use crate::cache::model::{Reference, Resource};
-use crate::records::audit::{Action, AuditedObject};
+use crate::records::audit::{Action, AuditedObject, FleetAction};
 use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Revision, Transaction};
 
@@ -20,6 +20,7 @@ pub struct Draft {
     preconditions: Vec<Precondition>,
     ops: Vec<Op>,
     touched: Vec<AuditedObject>,
+    action: Option<FleetAction>,
     made: BTreeSet<Vec<u8>>,
     marked: BTreeSet<String>,
 }
@@ -109,6 +110,16 @@ impl Draft {
                 _ => {}
             }
         }
+    }
+
+    /// Says in the audit what it does to the fleet as a whole.
+    pub fn act(&mut self, action: FleetAction) {
+        self.action = Some(action);
+    }
+
+    /// What it does to the fleet as a whole.
+    pub(super) fn action(&self) -> Option<FleetAction> {
+        self.action
     }
 
     /// Adds an entry that is no object, under its own key.

@@ -50,7 +50,7 @@ pub use who::{Shown, Who, holder_of, rights};
 
 use crate::cache::Cache;
 use crate::clock::WatchedClock;
-use crate::records::audit::AuditRecord;
+use crate::records::audit::{AuditEvent, AuditRecord};
 use crate::records::request::{Answer, AskedBy, REQUEST_KEPT_MS, RequestRecord};
 use crate::records::{codec, key};
 use crate::store::{Entry, Precondition, Revision, Store, StoreError, Transaction, sweep};
@@ -435,7 +435,8 @@ impl Registry {
 fn with_record(caller: &Caller, unmade: Option<Precondition>, decided: &Decided) -> Transaction {
     let Decided { decision, now, still, asked_by, .. } = decided;
     let draft = decision.draft.clone();
-    let event = (!draft.is_empty()).then(|| caller.event(*now, asked_by.principal, draft.touched().to_vec()));
+    let of_objects = || caller.event(*now, asked_by.principal, draft.touched().to_vec());
+    let event = (!draft.is_empty()).then(|| AuditEvent { action: draft.action(), ..of_objects() });
     let mut transaction = draft.into_transaction();
     if let Some(event) = event {
         transaction = transaction.put_at_revision(key::AUDIT, codec::encode(&AuditRecord::Commit(event)));

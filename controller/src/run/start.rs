@@ -228,7 +228,8 @@ async fn build(
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
     let (stored, refused) = ((store, layout.store()), Arc::clone(&rejected));
-    let metrics = Metrics::new(stored, refused, Arc::clone(&desired), cache, counters, watched);
+    let table = Arc::clone(&desired);
+    let metrics = Metrics::new(stored, refused, table, cache, counters, watched, Arc::clone(&identities));
     let parts = Parts {
         reconciler: Arc::new(reconciler),
         fleet: authority.fleet().clone(),

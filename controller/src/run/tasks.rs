@@ -94,23 +94,25 @@ impl Tasks {
     }
 }
 
-/// Says how many hosts are ahead of the store: soon after there are any, and at most once a minute while their number changes.
+/// Says how many hosts are ahead of the store: soon after there are any, and at most once a minute while others come or some follow. Of the
+/// one that holds the highest revision it says what that is, since revisions of different epochs are not to be compared.
 async fn tell_ahead(parts: Arc<Parts>) -> String {
-    let mut told = 0;
+    let mut told: BTreeSet<uuid::Uuid> = BTreeSet::new();
     loop {
         parts.desired.status().ahead_changed().await;
         // Most hosts check in within this time after a start.
         tokio::time::sleep(GATHER_AHEAD).await;
         let ahead = parts.desired.status().all_ahead();
-        if ahead.len() != told {
-            told = ahead.len();
-            let store = parts.registry.store().stats().revision();
-            match ahead.values().map(|held| held.revision).max() {
-                None => log::info!(revision = store; "no host is ahead of the store any more"),
-                Some(highest) => log::error!(
-                    nodes = told, highest, revision = store;
-                    "hosts hold later revisions than the store, which was restored from an older copy; nothing is sent to them until an admin \
-                     runs: stemma-controller resume-fleet"
+        let nodes: BTreeSet<_> = ahead.keys().copied().collect();
+        if nodes != told {
+            told = nodes;
+            let (store, epoch) = (parts.registry.store().stats().revision(), parts.desired.epoch_line().now);
+            match ahead.values().max_by_key(|held| held.revision) {
+                None => log::info!(epoch:% = epoch, revision = store; "no host is ahead of the store any more"),
+                Some(held) => log::error!(
+                    nodes = told.len(), host_epoch:% = held.epoch, host_revision = held.revision, epoch:% = epoch, revision = store;
+                    "hosts hold revisions of another copy of the store, which was restored (of one: host_epoch, host_revision); nothing is \
+                     sent to them until an admin runs: stemma-controller resume-fleet"
                 ),
             }
         }

@@ -4,7 +4,10 @@
 
 use hyper::Method;
 use serde_json::json;
+use stemma_controller::records::enrolled::agent_key;
 use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::store::Transaction;
+use stemma_core::epoch::EpochLine;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::signed::SignedDesired;
@@ -12,7 +15,7 @@ use stemma_wire::message::{Epoch, PartDigest, Revision, WireVersion};
 use stemma_wire::sign::Verifier;
 use uuid::Uuid;
 
-use crate::fleet::{Fleet, Host, config};
+use crate::fleet::{Fleet, Host, config, wait_until};
 
 /// What a host holds that was told this.
 fn held(desired: &SignedDesired) -> Held {
@@ -50,12 +53,17 @@ async fn x02_hosts_that_are_ahead_are_said_and_follow_in_another_epoch() {
     let state = fleet_state().await;
     assert_eq!(state["ahead"], json!({"nodes": 1, "highest": 100_000, "unknown_epochs": 0}));
     let node = fleet.read("/v1/nodes/web-1").await;
-    let reason = "its host holds a later revision than the store";
+    let reason = "its host holds a revision of another copy of the store, and is told nothing";
     assert_eq!((&node["state"], &node["state_reason"]), (&json!("failed"), &json!(reason)));
     let finding = node["findings"].as_array().unwrap().iter().find(|one| one["code"] == "host.ahead").unwrap();
     let message = finding["message"].as_str().unwrap();
-    assert!(message.starts_with("its host holds revision 100000, and the store has come to "), "{message}");
+    let epoch_before = Uuid::from_bytes(first.epoch.0);
+    let sentence =
+        format!("its host holds revision 100000 of epoch {epoch_before}, and the store has come to revision ");
+    assert!(message.starts_with(&sentence), "{message}");
     assert!(message.ends_with("until an admin runs: stemma-controller resume-fleet"), "{message}");
+    let untold = async || fleet.read("/v1/nodes/web-1/explain?label=tier").await["untold"].clone();
+    assert!(untold().await.as_str().is_some_and(|said| said.starts_with(&sentence)), "{}", untold().await);
     let metrics = fleet.parts().metrics.text_within(None);
     assert!(metrics.contains("\nstemma_nodes_ahead 1\n"), "{metrics}");
 
@@ -89,7 +97,11 @@ async fn x02_hosts_that_are_ahead_are_said_and_follow_in_another_epoch() {
     assert!(!node["findings"].to_string().contains("host.ahead"), "{}", node["findings"]);
     let audit = fleet.read("/v1/audit?limit=1000").await;
     let entries = audit["audit"].as_array().unwrap();
-    assert!(entries.iter().any(|one| one["reason"] == "a disk was lost"), "{audit}");
+    let resumed = entries.iter().find(|one| one["reason"] == "a disk was lost").unwrap();
+    let (before, after) = (epoch_before, Uuid::from_bytes(desired.epoch.0));
+    let action = json!({"kind": "fleet.resumed", "epoch_before": before, "epoch_after": after});
+    assert_eq!((&resumed["action"], &resumed["objects"]), (&action, &json!([])), "{resumed}");
+    assert_eq!(untold().await, json!(null), "it is told");
 }
 
 #[tokio::test]
@@ -117,6 +129,7 @@ async fn x02_how_old_the_last_backup_is_stands_in_the_metrics() {
     assert_eq!(fleet.read("/v1/fleet").await["backup"], *told);
     let audit = fleet.read("/v1/audit?limit=1000").await.to_string();
     assert!(audit.contains(&format!("a backup of revision {head} was made, 188416 bytes, encrypted")), "{audit}");
+    assert!(audit.contains("\"backup.made\""), "{audit}");
     // An admin's certificate is not enough for one: the keys of the fleet are in it.
     let (status, refused) = fleet.ask(Method::GET, "/v1/backup", &json!(null)).await;
     assert_eq!((status, &refused["error"]["type"]), (403, &json!("auth.forbidden")), "{refused}");
@@ -146,4 +159,72 @@ async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it()
         let desired = host.news(30_000).await.desired.expect("it is led on");
         assert_eq!((desired.epoch, desired.epoch_change.unwrap().from), (epochs[2], *epoch));
     }
+}
+
+/// What the admin said holds for each host that was away, and not for one that a later store told.
+#[tokio::test]
+async fn x02_hosts_of_earlier_epochs_follow_after_a_resume_and_those_of_a_later_one_after_a_second() {
+    const DAY_MS: u64 = 24 * 3600 * 1000;
+    let fleet =
+        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let mut host = fleet.join("web-1").await;
+    let first = host.first_state().await;
+    let ahead = Held { revision: Revision(100_000), ..held(&first) };
+    // Of stores that this one knows nothing of.
+    let now_ms = SystemClock.unix_seconds() * 1000;
+    let began = |at_ms: u64| Epoch(*EpochLine::first(Uuid::nil()).id_after(at_ms, &[7; 10], []).as_bytes());
+    let (earlier, later) = (began(now_ms - DAY_MS), began(now_ms + DAY_MS));
+    assert_eq!(told(&mut host, Held { epoch: earlier, ..ahead }).await, None, "nobody has said so yet");
+    assert_eq!(told(&mut host, ahead).await, None);
+    let resume = async || fleet.ask(Method::POST, "/v1/fleet/resume", &json!({})).await;
+    assert_eq!(resume().await.1["resumed"], true);
+    let led = async |host: &mut Host, holds: Held| loop {
+        // Until the reconciler has signed in the other epoch.
+        if let Some(desired) = told(host, holds).await {
+            break desired;
+        }
+    };
+    led(&mut host, ahead).await;
+
+    let desired = told(&mut host, Held { epoch: earlier, ..ahead }).await.expect("it is led on without another word");
+    let change = desired.epoch_change.clone().unwrap();
+    assert_eq!((change.from, change.to), (earlier, desired.epoch));
+    let verifier = Verifier::new(fleet.parts().fleet.clone(), &[fleet.parts().authority.root().clone()]).unwrap();
+    verifier.check_epoch_change(&change, SystemClock.unix_seconds()).unwrap();
+    assert!(desired.revision >= change.at);
+
+    let of_later = Held { epoch: later, ..ahead };
+    assert_eq!(told(&mut host, of_later).await, None, "that store may have taken over from this one");
+    let node = fleet.read("/v1/nodes/web-1").await;
+    let finding = node["findings"].as_array().unwrap().iter().find(|one| one["code"] == "host.ahead").unwrap();
+    let message = finding["message"].as_str().unwrap();
+    let epoch = Uuid::from_bytes(later.0);
+    assert!(
+        message.starts_with(&format!("its host holds revision 100000 of another store (epoch {epoch})")),
+        "{message}"
+    );
+    assert!(message.ends_with("until an admin runs: stemma-controller resume-fleet"), "{message}");
+    let unknown = fleet.read("/v1/fleet").await["ahead"]["unknown_epochs"].clone();
+    assert_eq!(unknown, json!(1));
+    assert_eq!(resume().await.1["resumed"], true, "a second resume");
+    assert_eq!(led(&mut host, of_later).await.epoch_change.unwrap().from, later);
+}
+
+#[tokio::test]
+async fn x02_a_host_that_the_store_does_not_know_is_refused_and_counted() {
+    let fleet = Fleet::start().await;
+    let mut host = fleet.join("web-1").await;
+    let node = host.node;
+    // As a backup of before it joined leaves it.
+    let forgets = Transaction::new().delete(agent_key(node));
+    fleet.parts().registry.store().commit(forgets).await.unwrap();
+    wait_until(|| !fleet.parts().identities.is_enrolled(node)).await;
+    let counted = || fleet.parts().metrics.text_within(None);
+    assert!(counted().contains("\nstemma_hosts_unknown 0\n"), "{}", counted());
+    for _ in 0..2 {
+        assert_eq!(host.check_in(0).await.unwrap_err().kind, "auth.revoked");
+        host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    }
+    assert!(counted().contains("\nstemma_hosts_unknown 1\n"), "{}", counted());
+    assert_eq!(fleet.read("/v1/fleet").await["unknown_hosts"], json!(1));
 }

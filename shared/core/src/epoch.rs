@@ -10,14 +10,22 @@
 //!        ├─ the present epoch ──── revision ≤ head ──▶ Follows
 //!        │                    └─── revision > head ──▶ Ahead      (restored from an older copy)
 //!        ├─ one that was ended ────────────────────▶ Ended      (follows by a signed change)
-//!        └─ any other ───────────────────────────▶ Unknown    (another store, or an epoch after the copy was made)
+//!        ├─ unknown, and began before the present ─▶ Ended      (an admin led the hosts on since then)
+//!        └─ any other ───────────────────────────▶ Unknown    (another store, which may be the later one)
 //! ```
+//!
+//! An epoch but the first says in its id when it began, and is later than all that its store knew (docs/adr/0015). So each host goes from
+//! epoch to later epoch, and a store that was left behind leads nobody back.
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use uuid::{Builder, Uuid};
 
-/// The most epochs that a line remembers. A host that was away for longer than so many restores has to join anew.
+/// The most epochs that a line remembers. A host of the first one that was away for longer than so many restores has to join anew.
 const MAX_ENDED: usize = 1024;
+/// The last time that the id of an epoch can say, in milliseconds since 1970.
+const LAST_MS: u64 = (1 << 48) - 1;
+/// Until when nothing is sent to a host.
+const UNTIL: &str = "nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
 
 /// The epochs of a store: the present one, and those that it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,11 +57,12 @@ pub struct HeldRevision {
 pub enum Standing {
     /// It holds nothing, or a state of the present epoch that the store has come to: it can be told all.
     Follows,
-    /// It holds a state of an epoch that ended here: it can be told all, with the signed change.
+    /// It holds a state of an epoch that ended here, or that began before the present one, to which an admin led the hosts: it can be told
+    /// all, with the signed change.
     Ended,
     /// It holds a later revision of the present epoch than the store has.
     Ahead,
-    /// It holds a state of an epoch that the store knows nothing of.
+    /// It holds a state of an epoch that the store knows nothing of, and that may be a later one.
     Unknown,
     /// The store was restored: nobody is told anything before an admin says so, whoever joins meanwhile neither.
     Waits,
@@ -72,9 +81,52 @@ impl EpochLine {
             None => Standing::Follows,
             Some(held) if held.epoch == self.now && held.revision <= head => Standing::Follows,
             Some(held) if held.epoch == self.now => Standing::Ahead,
-            Some(held) if self.ended.contains(&held.epoch) => Standing::Ended,
+            Some(held) if self.ended.contains(&held.epoch) || self.is_after(held.epoch) => Standing::Ended,
             Some(_) => Standing::Unknown,
         }
+    }
+
+    /// Whether an admin led the hosts into the present epoch after that one began. What they said then holds for each host of that epoch,
+    /// whenever it comes. An epoch that began later is another matter: its store may be the one that took over from this one.
+    fn is_after(&self, epoch: Uuid) -> bool {
+        let is_resumed = !self.waits && !self.ended.is_empty();
+        is_resumed && began_ms(epoch).is_some_and(|began| began_ms(self.now) > Some(began))
+    }
+
+    /// The id of an epoch that begins now (milliseconds since 1970): it is later than each that ended here, the present one, and those that
+    /// hosts hold and that are not known here, whatever the clock says.
+    pub fn id_after(&self, now_ms: u64, random: &[u8; 10], unknown: impl IntoIterator<Item = Uuid>) -> Uuid {
+        let earlier = self.ended.iter().copied().chain([self.now]).chain(unknown).filter_map(began_ms).max();
+        let begins_ms = earlier.map_or(now_ms, |earlier| now_ms.max(earlier.saturating_add(1)));
+        Builder::from_unix_timestamp_millis(begins_ms.min(LAST_MS), random).into_uuid()
+    }
+
+    /// The epoch from which hosts are led on: of a store that was restored and waits, that of its backup.
+    pub fn led_from(&self) -> Uuid {
+        self.ended.last().copied().filter(|_| self.waits).unwrap_or(self.now)
+    }
+
+    /// Why nothing is sent to a host that holds this, for people.
+    pub fn why_untold(&self, held: HeldRevision, head: u64) -> String {
+        let HeldRevision { epoch, revision } = held;
+        let holds = format!("its host holds revision {revision} of another store (epoch {epoch})");
+        let here = format!("at revision {head} of epoch {}", self.now);
+        match self.standing(Some(held), head) {
+            Standing::Waits => format!("{holds}, and this one was restored from a backup and is {here}; {UNTIL}"),
+            Standing::Unknown => format!(
+                "{holds}, of which this one, {here}, knows nothing: that store was restored later or is in use beside this one; {UNTIL}"
+            ),
+            Standing::Ahead => format!(
+                "its host holds revision {revision} of epoch {epoch}, and the store has come to revision {head} of it: it was restored from \
+                 an older copy; {UNTIL}"
+            ),
+            Standing::Follows | Standing::Ended => format!("{holds}, and is led to this one when it checks in next"),
+        }
+    }
+
+    /// Why nothing is sent to a host that has not said what it holds, for people; `None` where it is told.
+    pub fn why_all_wait(&self) -> Option<String> {
+        self.waits.then(|| format!("the store was restored from a backup and waits; {UNTIL}"))
     }
 
     /// The line after the present epoch was ended at a revision, and with it the epochs that hosts hold and that are not known here.
@@ -97,10 +149,13 @@ impl EpochLine {
     }
 
     /// The line after an admin said that hosts may follow: it waits no longer, or another epoch began. The epochs that hosts hold and that are
-    /// not known here end with it.
+    /// not known here end with it. Where one of these is later than that of a store that waits, another one begins there too: hosts go to
+    /// later epochs alone.
     #[must_use]
     pub fn resumed(&self, epoch: Uuid, at: u64, reason: &str, unknown: impl IntoIterator<Item = Uuid>) -> Self {
-        if !self.waits {
+        let unknown: Vec<Uuid> = unknown.into_iter().collect();
+        let is_later = |one: &Uuid| began_ms(*one).is_some_and(|began| began_ms(self.now) <= Some(began));
+        if !self.waits || unknown.iter().any(|one| *one != self.now && is_later(one)) {
             return self.next(epoch, at, reason, unknown);
         }
         let known = self.next(self.now, at, reason, unknown);
@@ -113,6 +168,14 @@ impl Standing {
     pub const fn can_be_told(self) -> bool {
         matches!(self, Self::Follows | Self::Ended)
     }
+}
+
+/// When an epoch began, in milliseconds since 1970; `None` of a first one, which does not say so.
+fn began_ms(epoch: Uuid) -> Option<u64> {
+    if epoch.get_version_num() != 7 {
+        return None;
+    }
+    u64::try_from(epoch.as_u128() >> 80).ok()
 }
 
 #[cfg(test)]
@@ -172,6 +235,91 @@ mod tests {
         }
         let ahead = resumed.resumed(Uuid::from_u128(4), 12, "again", [SECOND]);
         assert_eq!((ahead.now, ahead.at), (Uuid::from_u128(4), 12));
+    }
+
+    /// An epoch that began at this time.
+    fn began(at_ms: u64) -> Uuid {
+        EpochLine::first(FIRST).id_after(at_ms, &[9; 10], [])
+    }
+
+    #[test]
+    fn x02_an_admin_who_led_hosts_on_did_so_for_all_earlier_epochs_and_for_no_later_one() {
+        let restored = EpochLine::first(FIRST).restored(began(2_000), 9, "restored");
+        for holds in [began(1_000), began(3_000), FIRST] {
+            assert_eq!(restored.standing(Some(held(holds, 1)), 9), Standing::Waits, "nobody has said so yet");
+        }
+        let line = restored.resumed(began(2_500), 12, "resumed", []);
+        assert_eq!(line.now, began(2_000));
+        for (holds, standing) in [
+            (began(1_999), Standing::Ended),
+            (began(2_001), Standing::Unknown),
+            (EpochLine::first(FIRST).id_after(2_000, &[8; 10], []), Standing::Unknown),
+            (OTHER, Standing::Unknown),
+            (FIRST, Standing::Ended),
+        ] {
+            assert_eq!(line.standing(Some(held(holds, 100)), 9), standing, "{holds}");
+        }
+        let never = EpochLine::first(began(2_000));
+        assert_eq!(never.standing(Some(held(began(1_000), 1)), 9), Standing::Unknown, "no admin led anybody here");
+    }
+
+    /// Whatever their clocks say: each epoch is later than all that its store and its hosts knew, so that a machine which comes back with an
+    /// earlier one leads none of them back.
+    #[test]
+    fn x02_a_store_that_was_left_behind_leads_no_host_back() {
+        let behind = EpochLine::first(FIRST).restored(began(5_000), 9, "restored").resumed(OTHER, 9, "", []);
+        for slow_clock_ms in [0, 4_000, 5_000, 6_000] {
+            // Restored from a backup of that store, which took over from it.
+            let next = behind.restored(behind.id_after(slow_clock_ms, &[3; 10], []), 20, "restored");
+            assert_eq!(behind.standing(Some(held(next.now, 21)), 10), Standing::Unknown, "{slow_clock_ms}");
+            // From an older backup, which does not know of it, while its hosts do.
+            let older = EpochLine::first(FIRST);
+            let older = older.restored(older.id_after(slow_clock_ms, &[6; 10], []), 9, "restored");
+            let other = older.id_after(slow_clock_ms, &[4; 10], [behind.now]);
+            let resumed = older.resumed(other, 12, "resumed", [behind.now]);
+            assert_eq!(behind.standing(Some(held(resumed.now, 13)), 10), Standing::Unknown, "{slow_clock_ms}");
+            assert_eq!(resumed.standing(Some(held(behind.now, 10)), 13), Standing::Ended, "{slow_clock_ms}");
+        }
+    }
+
+    #[test]
+    fn x02_a_host_that_names_an_epoch_of_the_far_future_ends_no_order() {
+        let far = began(u64::MAX);
+        let line = EpochLine::first(FIRST).restored(began(1_000), 9, "restored");
+        let resumed = line.resumed(line.id_after(2_000, &[3; 10], [far]), 12, "resumed", [far]);
+        assert_eq!(resumed.standing(Some(held(far, 1)), 12), Standing::Ended, "it was there when the admin said so");
+        let other = EpochLine::first(FIRST).id_after(u64::MAX, &[5; 10], []);
+        assert_eq!(resumed.standing(Some(held(other, 1)), 12), Standing::Unknown, "not before it");
+        assert_eq!(resumed.standing(Some(held(began(3_000), 1)), 12), Standing::Ended);
+    }
+
+    #[test]
+    fn x02_why_nothing_is_sent_names_epoch_and_revision_on_both_sides() {
+        let line = EpochLine::first(FIRST);
+        let waits = line.restored(SECOND, 1_000_020, "restored");
+        let resumed = waits.resumed(OTHER, 1_000_020, "resumed", []);
+        let until = "; nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
+        let both = format!("revision 185 of another store (epoch {OTHER})");
+        let here = format!("at revision 1000025 of epoch {SECOND}");
+        for line in [&waits, &resumed] {
+            let said = line.why_untold(held(OTHER, 185), 1_000_025);
+            assert!(said.contains(&both) && said.contains(&here) && said.ends_with(until), "{said}");
+        }
+        let said = line.why_untold(held(FIRST, 185), 20);
+        let sentence =
+            format!("its host holds revision 185 of epoch {FIRST}, and the store has come to revision 20 of it");
+        assert!(said.starts_with(&sentence) && said.ends_with(until), "{said}");
+        let said = resumed.why_untold(held(FIRST, 185), 1_000_025);
+        assert!(said.ends_with("and is led to this one when it checks in next"), "{said}");
+        assert_eq!((line.why_all_wait(), resumed.why_all_wait()), (None, None));
+        assert!(waits.why_all_wait().is_some_and(|said| said.ends_with(until)));
+    }
+
+    #[test]
+    fn x02_hosts_are_led_from_the_epoch_of_the_backup_or_from_the_present_one() {
+        let waits = EpochLine::first(FIRST).restored(SECOND, 9, "restored");
+        assert_eq!((waits.led_from(), EpochLine::first(FIRST).led_from()), (FIRST, FIRST));
+        assert_eq!(waits.resumed(OTHER, 9, "resumed", []).led_from(), SECOND);
     }
 
     #[test]

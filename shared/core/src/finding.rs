@@ -76,7 +76,7 @@ pub mod rule {
         Info FIELD_IDLE "field.idle": "A field is given that nothing acts on yet.";
         Info FINDINGS_LEFT_OFF "findings.left_off": "More findings than are listed.";
         Warning FUEL_UNTRANSLATED "fuel.untranslated": "An import has an expression that is not evaluated.";
-        Error HOST_AHEAD "host.ahead": "A node's host holds a later revision than the store.";
+        Error HOST_AHEAD "host.ahead": "A node's host holds a revision of another copy of the store, and is told nothing.";
         Info HOST_HELD "host.held": "A node is held on its host.";
         Info HOST_PARKED "host.parked": "A node is parked on its host.";
         Warning HOST_PAUSED "host.paused": "A node is paused on its host.";

@@ -280,6 +280,7 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
     fleet.stemma(&["label", "nodegroup", "c/g", "tier=silver", "--yes"])?;
     all_hold(&fleet, &agents, "converged", "silver")?;
     let _late = fleet.join("joined-late", "c/g")?;
+    let epoch_before = read(&fleet, "/v1/fleet")?["epoch"].clone();
     fleet.kill_controller()?;
     std::fs::remove_dir_all(fleet.data())?;
 
@@ -302,6 +303,21 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
     for agent in &agents {
         file_contains(&agent.path("etc/drill.conf"), "tier silver\n")?;
     }
+    let until = "; nothing is sent to the host until an admin runs: stemma-controller resume-fleet";
+    for [kind, what] in [["label", "tier"], ["task", "conf"]] {
+        let said = fleet.stemma(&["explain", "node", "host-1", kind, what])?;
+        let why = said.lines().find(|line| line.ends_with(until)).with_context(|| said.clone())?;
+        ensure!(why.contains(" of another store (epoch ") && why.contains("restored from a backup"), "{why}");
+        ensure!(!said.contains("has not confirmed"), "{said}");
+    }
+    eventually("the journal says what hosts and store hold, and what to do", || {
+        let log = fleet.log();
+        let line = log.lines().find(|line| line.contains("until an admin runs: stemma-controller resume-fleet"));
+        let line = line.with_context(|| log.clone())?;
+        let fields = ["host_epoch=", "host_revision=", " epoch=", " revision="];
+        ensure!(fields.iter().all(|field| line.contains(field)), "{line}");
+        Ok(())
+    })?;
 
     let said = done(&["resume-fleet", "--data-dir", text(&fleet.data())?, "--yes", "--reason", "a drill"])?;
     ensure!(said.contains("the store was restored from a backup"), "{said}");
@@ -309,6 +325,12 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
     let shown = read(&fleet, "/v1/fleet")?;
     let none_ahead = json!({"nodes": 0, "highest": null, "unknown_epochs": 0});
     ensure!(shown["waits"] == false && shown["ahead"] == none_ahead, "{shown}");
+    let audit = read(&fleet, "/v1/audit?limit=1000")?;
+    let resumed = audit["audit"].as_array().into_iter().flatten().find(|one| one["reason"] == "a drill");
+    let action = json!({"kind": "fleet.resumed", "epoch_before": epoch_before, "epoch_after": shown["epoch"]});
+    ensure!(resumed.is_some_and(|entry| entry["action"] == action), "{resumed:?}, not {action}");
+    let said = fleet.stemma(&["audit", "--limit", "1000"])?;
+    ensure!(said.contains("resumed the fleet: from epoch "), "{said}");
     for agent in &agents {
         let ran = std::fs::read_to_string(agent.path("var/log/once.log"))?;
         ensure!(ran == "ran\n", "what has run does not run again: {ran}");
@@ -319,7 +341,64 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
         ensure!(shown["unknown_hosts"] == 1, "{shown}");
         Ok(())
     })?;
+    ensure!(metric(&fleet, "stemma_hosts_unknown")? == 1, "so does the metric");
+    let log = fleet.log();
+    ensure!(log.contains("run stemma-agent leave on it, and join it again with a new token"), "{log}");
     // And the others follow from there on.
     fleet.stemma(&["label", "nodegroup", "c/g", "tier=bronze", "--yes"])?;
     all_hold(&fleet, &agents, "converged", "bronze")
+}
+
+/// Two restores of one backup, of which the second knows nothing of the first: a host that was away meanwhile follows the second, since an
+/// admin led the hosts there. The machine of the first, which comes back, leads nobody to it.
+#[test]
+fn x02_a_host_that_was_away_follows_the_store_that_was_resumed_last_and_no_earlier_one() -> Result<()> {
+    let mut fleet = Fleet::start()?;
+    let path = |name: &str| fleet.dir().join(name);
+    let [manifest, file, first, second] = ["drill.yaml", "fleet.backup", "first", "second"].map(path);
+    std::fs::write(&manifest, DRILL)?;
+    fleet.stemma(&["apply", "-f", text(&manifest)?])?;
+    let mut agent = fleet.join("host-1", "c/g")?;
+    let holds = |agent: &Agent, tier: &str| {
+        let holds = || file_contains(&agent.path("etc/drill.conf"), &format!("tier {tier}\n"));
+        eventually("the file of the host", holds)
+    };
+    holds(&agent, "gold")?;
+    done(&["backup", text(&file)?, "--data-dir", text(&fleet.data())?, "--unencrypted"])?;
+    fleet.kill_controller()?;
+
+    done(&["restore", text(&file)?, "--data-dir", text(&first)?])?;
+    fleet.start_controller_in(first.clone(), "127.0.0.1")?;
+    done(&["resume-fleet", "--data-dir", text(&first)?, "--yes"])?;
+    fleet.stemma(&["label", "nodegroup", "c/g", "tier=of-first", "--yes"])?;
+    holds(&agent, "of-first")?;
+    agent.kill()?;
+    fleet.kill_controller()?;
+
+    done(&["restore", text(&file)?, "--data-dir", text(&second)?])?;
+    fleet.start_controller_in(second.clone(), "127.0.0.1")?;
+    done(&["resume-fleet", "--data-dir", text(&second)?, "--yes"])?;
+    fleet.stemma(&["label", "nodegroup", "c/g", "tier=of-second", "--yes"])?;
+    agent.start()?;
+    holds(&agent, "of-second")?;
+    fleet.kill_controller()?;
+
+    fleet.start_controller_in(first, "127.0.0.1")?;
+    let epoch = read(&fleet, "/v1/fleet")?["epoch"].clone();
+    eventually("the host is found to be another store's", || {
+        let shown = read(&fleet, "/v1/fleet")?;
+        let (ahead, epochs) = (&shown["ahead"]["nodes"], &shown["ahead"]["unknown_epochs"]);
+        ensure!(*ahead == 1 && *epochs == 1, "{shown}\n{}", agent.log());
+        Ok(())
+    })?;
+    let said = fleet.stemma(&["explain", "node", "host-1", "label", "tier"])?;
+    ensure!(said.contains("that store was restored later or is in use beside this one"), "{said}");
+    ensure!(metric(&fleet, "stemma_desired_sent_total")? == 0, "nothing is sent to it");
+    file_contains(&agent.path("etc/drill.conf"), "tier of-second\n")?;
+    // By an admin's word alone, a second time.
+    let said = done(&["resume-fleet", "--data-dir", text(&fleet.data())?, "--yes", "--reason", "the second is gone"])?;
+    ensure!(said.contains("hosts hold revisions of another copy of the store"), "{said}");
+    holds(&agent, "of-first")?;
+    ensure!(read(&fleet, "/v1/fleet")?["epoch"] != epoch, "it is in an epoch that is later than both");
+    Ok(())
 }

@@ -234,7 +234,11 @@ pub(crate) const NAMED_BY_ANSWER: [Endpoint; 3] =
 const MADE_NOWHERE: [(Endpoint, &str); 5] = [
     (Endpoint::PutBlob, "a file body lies beside the store, under its own name"),
     (Endpoint::OwnersRelease, "a release's maps are owned as one: it is refused always"),
-    (Endpoint::ResumeFleet, "no host is ahead here: `restored.rs` looks for what it leaves, without kills"),
+    (
+        Endpoint::ResumeFleet,
+        "without a host that is ahead it leaves its request's record alone, and one that is would be led on by the first of them: \
+         `restored.rs` and `backup.rs` look for what it leaves, without kills",
+    ),
     (Endpoint::ResizeCluster, "a cluster is never resized: it is refused always"),
     (
         Endpoint::RefreshNodeRoles,

@@ -398,7 +398,7 @@ async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epo
         assert_eq!((news.desired, news.grants), (None, vec![]), "{ahead:?}");
         assert_eq!(table.status().ahead(NODE), Some(held_revision(&ahead)));
         let status = table.status().get(NODE).unwrap().status;
-        assert_eq!(status.reason, "its host holds a later revision than the store");
+        assert_eq!(status.reason, "its host holds a revision of another copy of the store, and is told nothing");
     }
     table.publish(Batch { revision: Revision(9), changes: Vec::new() });
     let follows = news(held(line.now, 9)).await;

@@ -226,6 +226,7 @@ fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
             "revision": revision.get(), "at": view::time(event.at), "principal": event.principal, "manager": event.manager,
             "address": event.address, "reason": event.reason, "request_id": event.request_id, "refused": null,
             "objects": event.objects.iter().filter(|one| seen.shows(one)).map(|one| shown(seen, one)).collect::<Vec<_>>(),
+            "action": event.action,
         }),
         AuditRecord::Refusal(refusal) => json!({
             "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,

@@ -36,6 +36,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     };
     body["connection"] = state::liveness(api, node.meta.uuid).name().into();
     body["last_seen"] = json!(state::last_seen(api, &model, node.meta.uuid).map(view::time));
+    body["untold"] = json!(state::untold(api, node.meta.uuid));
     body["node"] = node.display_name().into();
     body["group"] = json!(answer.place());
     Ok(Reply::ok(body))

@@ -14,15 +14,16 @@ use uuid::Uuid;
 use super::view;
 use crate::api::http::request::{Body, HandlerResult, Reply, Request};
 use crate::api::{Api, Guarding};
-use crate::backup;
 use crate::cache::Model;
 use crate::desired::DesiredTable;
+use crate::records::audit::FleetAction;
 use crate::records::fleet::BackupRecord;
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
 use crate::registry::{Context, Decision, Draft, Undecided, store_error};
 use crate::store::{Op, Precondition};
+use crate::{backup, ca};
 
 /// Why an epoch began, where nobody says.
 const RESTORED: &str = "the store was restored from an older copy";
@@ -89,6 +90,7 @@ pub(super) async fn record_backup(api: &Api, request: &Request) -> HandlerResult
         let written = model.last_backup.as_ref().map(|last| last.written);
         draft.require(Precondition::as_read(key::LAST_BACKUP, written));
         draft.entry(Op::Put { key: key::LAST_BACKUP.into(), value: codec::encode(&record) });
+        draft.act(FleetAction::BackupMade { of_revision: revision });
         Ok(Decision { draft, answer: Answer::json(200, json!({"backup": shown_backup(&record)})) })
     };
     let mut caller = request.caller()?;
@@ -103,7 +105,7 @@ pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
     let asked: Resumption = read_value(&request.json()?).map_err(|error| bad_field("fleet", &error))?;
     let reason = reason(asked.reason)?;
     let desired = api.desired.as_ref().ok_or(ApiError::from(ErrorType::ServerInternal))?;
-    let epoch = Uuid::new_v4();
+    let random: [u8; 10] = ca::random().map_err(|_| ApiError::from(ErrorType::ServerInternal))?;
     let decide = |context: &Context<'_>| {
         let (model, mut draft) = (context.whole, Draft::default());
         let present = line(model, desired);
@@ -111,7 +113,9 @@ pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
         let is_resumed = present.waits || !all_ahead.is_empty();
         let next = if is_resumed {
             let unknown: BTreeSet<Uuid> = all_ahead.values().map(|held| held.epoch).collect();
+            let epoch = present.id_after(context.now.0, &random, unknown.iter().copied());
             let next = present.resumed(epoch, model.revision.get(), &reason, unknown);
+            draft.act(FleetAction::Resumed { epoch_before: present.led_from(), epoch_after: next.now });
             let written = model.epoch_line.as_ref().map(|line| line.written);
             draft.require(Precondition::as_read(key::EPOCH_LINE, written));
             draft.entry(Op::Put { key: key::EPOCH_LINE.into(), value: codec::encode(&next) });
@@ -183,7 +187,8 @@ fn ahead(model: &Model, of: Option<(&DesiredTable, &EpochLine)>) -> Value {
     let Some((desired, line)) = of else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
     let all = desired.status().all_ahead();
     let seen = || all.iter().filter(|(node, _)| model.nodes.get(**node).is_some()).map(|(_, held)| held);
-    let unknown: BTreeSet<Uuid> = seen().map(|held| held.epoch).filter(|epoch| *epoch != line.now).collect();
+    let is_unknown = |epoch: &Uuid| *epoch != line.now && !line.ended.contains(epoch);
+    let unknown: BTreeSet<Uuid> = seen().map(|held| held.epoch).filter(is_unknown).collect();
     json!({
         "nodes": seen().count(), "highest": seen().map(|held| held.revision).max(), "unknown_epochs": unknown.len(),
     })

@@ -108,6 +108,16 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
     too_large.into_iter().chain(of_host).chain(doubled).chain(ahead).chain(of_report).chain(release).collect()
 }
 
+/// Why nothing is sent to a node's host, as its finding says, or because the whole fleet waits; `None` where the host is told.
+pub(super) fn untold(api: &Api, node: Uuid) -> Option<String> {
+    let desired = api.desired.as_ref()?;
+    let line = desired.epoch_line();
+    match desired.status().ahead(node) {
+        Some(held) => Some(line.why_untold(held, api.registry.store().stats().revision())),
+        None => line.why_all_wait(),
+    }
+}
+
 /// The word for where a node stands, with its reason.
 pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Status {
     let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());

@@ -167,6 +167,7 @@ async fn refusals_go_after_ninety_days_and_what_commits_did_stays() {
             reason: None,
             request_id: String::new(),
             objects: vec![],
+            action: None,
         })
     };
     let put = |record| Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record));

@@ -138,7 +138,7 @@ pub struct Facts {
     pub paused: Option<Side>,
     /// Whether two hosts check in with its identity.
     pub is_doubled: bool,
-    /// Whether its host holds a later revision than the store has, so that it is told nothing.
+    /// Whether its host holds a revision of another copy of the store, so that it is told nothing.
     pub is_ahead: bool,
     /// Whether a part of its host's last report was refused.
     pub is_report_refused: bool,
@@ -161,7 +161,9 @@ impl Facts {
             Self { parked: Some(Side::Host), .. } => (State::Parked, "it is parked on its host"),
             Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
             Self { is_doubled: true, .. } => (State::Failed, "two hosts check in with its identity"),
-            Self { is_ahead: true, .. } => (State::Failed, "its host holds a later revision than the store"),
+            Self { is_ahead: true, .. } => {
+                (State::Failed, "its host holds a revision of another copy of the store, and is told nothing")
+            }
             Self { tasks: Tasks::Failed, .. } => (State::Failed, "a task failed"),
             Self { has_error: true, .. }
             | Self { is_report_refused: true, .. }

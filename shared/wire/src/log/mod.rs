@@ -56,6 +56,8 @@ fields! {
     from: "what it was before";
     group: "a node group, as CLUSTER/GROUP";
     hash: "the hash that names a profile or blob";
+    host_epoch: "the epoch of what a host holds";
+    host_revision: "the revision of what a host holds";
     kind: "the kind of an object or message";
     late: "how many could not be written when they came, and are counted";
     lease: "a lease's kind";

@@ -43,22 +43,7 @@ pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
 
 /// A node's host holds what the store has not come to, or what another store gave it: whatever is signed here it would refuse.
 pub fn host_ahead(node: &Node, held: HeldRevision, line: &EpochLine, head: u64) -> Finding {
-    let revision = held.revision;
-    let why = if line.waits {
-        "the store was restored from a backup".to_owned()
-    } else if held.epoch == line.now {
-        format!(
-            "its host holds revision {revision}, and the store has come to {head}: it was restored from an older copy"
-        )
-    } else {
-        format!(
-            "its host holds revision {revision} of another epoch ({}), of which the store knows nothing: it was restored from a copy \
-             that is older than that epoch, or the host was told by another store",
-            held.epoch
-        )
-    };
-    let message = format!("{why}; nothing is sent to the host until an admin runs: stemma-controller resume-fleet");
-    of_node(rule::HOST_AHEAD, node, message)
+    of_node(rule::HOST_AHEAD, node, line.why_untold(held, head))
 }
 
 /// A part of what a node's host reported last was refused: what was kept of that part before stands.
