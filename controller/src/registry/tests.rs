@@ -135,8 +135,7 @@ async fn a_page_of_the_audit_ends_by_its_bytes_and_gives_each_entry_once() {
     let sizes = [vec![10; 100], vec![1 << 20; 30], vec![10; 30], vec![6 << 20], vec![10; 2]].concat();
     for (number, size) in sizes.iter().enumerate() {
         let event = marked(Uuid::nil()).event(Timestamp(number as u64), None, Vec::new());
-        let record =
-            AuditRecord::Commit(crate::records::audit::AuditEvent { reason: Some("x".repeat(*size)), ..event });
+        let record = AuditRecord::Commit(AuditEvent { reason: Some("x".repeat(*size)), ..event });
         store.commit(Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record))).await.unwrap();
     }
     for order in [crate::store::Order::Ascending, crate::store::Order::Descending] {

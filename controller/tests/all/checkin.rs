@@ -3,14 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
-use stemma_controller::run::{Options, Parts, Publishing, start};
+use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
 use stemma_core::object::Kind;
 use stemma_wire::clock::{Clock as _, SystemClock};
