@@ -268,7 +268,7 @@ impl Api {
         let (tried, hosts) = self.try_out(write).await?;
         if let Some(lost) = lost_labels(&tried) {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
-            eprintln!("warning: {about}{lost}");
+            tell!("warning: {about}{lost}");
         }
         self.tell_moves(&tried);
         match tried.get("hosts").and_then(Value::as_array) {
@@ -282,7 +282,7 @@ impl Api {
     fn tell_moves(&mut self, answer: &Value) {
         for sentence in moved_primaries(answer) {
             if self.moves.insert(sentence.clone()) {
-                eprintln!("warning: {sentence}");
+                tell!("warning: {sentence}");
             }
         }
     }
@@ -479,7 +479,7 @@ fn warn(answer: &Response<Bytes>) {
         let text = String::from_utf8_lossy(warning.as_bytes());
         let said = text.strip_prefix("299 stemma ").unwrap_or(&text).trim_matches('"');
         for part in said.split("; ") {
-            eprintln!("warning: {}", crate::output::printable(part));
+            tell!("warning: {}", crate::output::printable(part));
         }
     }
 }
