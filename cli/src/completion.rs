@@ -35,11 +35,14 @@ enum Argument {
 /// Prints a shell's script.
 ///
 /// # Errors
-/// When standard output is gone.
+/// For a shell that there is no script for.
 pub(crate) fn script(shell: Shell) -> Result<()> {
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string()).context("no script for this shell")?;
-    Ok(completer.write_registration(VARIABLE, "stemma", "stemma", "stemma", &mut std::io::stdout())?)
+    let mut script = Vec::new();
+    completer.write_registration(VARIABLE, "stemma", "stemma", "stemma", &mut script)?;
+    say_part!("{}", String::from_utf8_lossy(&script));
+    Ok(())
 }
 
 /// The command line, with what is proposed for each of its names.

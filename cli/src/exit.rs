@@ -55,9 +55,9 @@ pub(crate) fn is_partial(error: &anyhow::Error) -> bool {
 pub(crate) fn report(error: &anyhow::Error, writes: bool) -> ExitCode {
     let text = format!("{error:#}");
     let exit = Exit::of(error);
-    eprintln!("error: {}", text.trim_end());
+    tell!("error: {}", text.trim_end());
     if writes && exit != Exit::Unknown && !is_partial(error) && !text.contains("nothing was ") {
-        eprintln!("  nothing was changed");
+        tell!("  nothing was changed");
     }
     ExitCode::from(exit as u8)
 }

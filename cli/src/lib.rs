@@ -1,5 +1,4 @@
 //! The operator's command: manifests and questions, with and without a controller.
-#![allow(clippy::print_stderr)] // It talks to the person, or the program, at the terminal.
 
 #[macro_use]
 mod output; // First, for its macros.
@@ -71,6 +70,28 @@ const OF_NODES: [&str; 2] = ["state", "nodegroup"];
 /// The options whose text may be empty: a description or title is taken away then, and labels are refused as Magnum's command refuses them.
 const MAY_BE_EMPTY: [&str; 3] = ["description", "title", "labels"];
 
+/// The arguments that name objects or what is given to them: several with commas, and each by a path.
+const NAMES: [&str; 18] = [
+    "subject",
+    "names",
+    "words",
+    "name",
+    "object",
+    "node",
+    "nodegroup",
+    "cluster",
+    "cluster_template",
+    "candidate_node",
+    "tag",
+    "role",
+    "roles",
+    "traits",
+    "not_trait",
+    "trait_any",
+    "not_trait_any",
+    "id",
+];
+
 /// The command line as clap knows it, for completions and man pages. The help of a question leaves out what only writes take.
 pub fn command_line() -> clap::Command {
     let command = Args::command();
@@ -98,6 +119,9 @@ pub fn main() -> ExitCode {
     let matches = command.get_matches_mut();
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let writes = args.command.writes();
+    if writes {
+        output::go_on_unread();
+    }
     match check_not_empty(&command, &matches).and_then(|()| run(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error, writes),
@@ -109,23 +133,23 @@ fn is_blank(text: &OsStr) -> bool {
     text.to_str().is_some_and(|text| text.trim().is_empty())
 }
 
-/// Refuses an empty argument. A variable that is not set makes one in a script, and an empty name, selector or filter must never stand for
-/// everything.
+/// Whether a part of what names something is empty: the key of `KEY=VALUE` and of `KEY-`, an entry between commas, a step between slashes.
+fn has_empty_part(text: &OsStr) -> bool {
+    let Some(text) = text.to_str() else { return false };
+    match text.split_once('=') {
+        Some((key, _)) => key.trim().is_empty(),
+        None => text.strip_suffix('-').unwrap_or(text).split([',', '/']).any(|part| part.trim().is_empty()),
+    }
+}
+
+/// Refuses an argument that is empty, or a part of which is. A variable that is not set makes one in a script, and an empty name, selector
+/// or filter must never stand for everything. All of them are looked at before the first request, so nothing is changed by then.
 ///
 /// # Errors
 /// The argument, by its option or by what the help calls it.
 fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> {
-    let is_empty = |id: &str| {
-        let is_given = matches.value_source(id) == Some(ValueSource::CommandLine);
-        is_given && matches.get_raw(id).into_iter().flatten().any(is_blank)
-    };
     let mut asked = command.get_arguments().filter(|argument| !MAY_BE_EMPTY.contains(&argument.get_id().as_str()));
-    if let Some(argument) = asked.find(|argument| is_empty(argument.get_id().as_str())) {
-        let option = argument.get_long().map(|long| format!("--{long}"));
-        let names = || argument.get_value_names().unwrap_or_default().join(" ");
-        let sentence = format!("{} is empty: name what is meant", option.unwrap_or_else(names));
-        return Err(Exit::Usage.because(sentence));
-    }
+    asked.try_for_each(|argument| check_argument(argument, matches))?;
     match matches.subcommand() {
         Some((name, below)) => {
             let command = command.find_subcommand(name).expect("a subcommand that was matched");
@@ -133,6 +157,25 @@ fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> 
         }
         None => Ok(()),
     }
+}
+
+fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
+    let id = argument.get_id().as_str();
+    if matches.value_source(id) != Some(ValueSource::CommandLine) {
+        return Ok(());
+    }
+    let option = argument.get_long().map(|long| format!("--{long}"));
+    let called = option.unwrap_or_else(|| argument.get_value_names().unwrap_or_default().join(" "));
+    let refused = |what: String| Err(Exit::Usage.because(format!("{what} is empty: name what is meant")));
+    for text in matches.get_raw(id).into_iter().flatten() {
+        if is_blank(text) {
+            return refused(called);
+        }
+        if NAMES.contains(&id) && has_empty_part(text) {
+            return refused(format!("a part of {called} {text:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn run(args: Args) -> Result<()> {
@@ -313,6 +356,7 @@ mod tests {
             &["node", "park", ""],
             &["audit", ""],
             &["--context", "", "get", "nodes"],
+            &["get", "nodes", "--fields", "name,"],
         ] {
             let error = refused(line).expect_err(&format!("{line:?}"));
             assert!(error.ends_with("is empty: name what is meant"), "{line:?}: {error}");
@@ -321,6 +365,93 @@ mod tests {
             &["principal", "update", "ann", "--description", ""][..],
             &["label", "node", "n1", "tier="],
             &["tag", "update", "t", "--cluster", "c", "--title", ""],
+        ] {
+            refused(line).unwrap();
+        }
+    }
+
+    #[test]
+    fn x06_an_empty_part_of_a_name_is_refused_in_each_verb_that_takes_names() {
+        let refused = |line: &[&str]| {
+            let mut command = command_line();
+            let matches = command.try_get_matches_from_mut([&["stemma"], line].concat()).unwrap();
+            check_not_empty(&command, &matches).map_err(|error| error.to_string())
+        };
+        // Where several nodes are written with commas.
+        let of_nodes: [&[&str]; 9] = [
+            &["trait", "add"],
+            &["trait", "remove"],
+            &["trait", "suppress"],
+            &["trait", "unsuppress"],
+            &["role", "add"],
+            &["role", "remove"],
+            &["role", "refresh"],
+            &["tag", "assign"],
+            &["tag", "unassign"],
+        ];
+        for verb in of_nodes {
+            for nodes in ["n1,", ",n1", "n1,,n2", "n1, ", ",", "node/", "node/n1,"] {
+                let line = [verb, &[nodes, "x"]].concat();
+                let error = refused(&line).expect_err(&format!("{line:?}"));
+                assert!(error.ends_with("is empty: name what is meant") && error.contains(nodes), "{line:?}: {error}");
+            }
+            refused(&[verb, &["n1,n2", "x"]].concat()).unwrap();
+            refused(&[verb, &["node/n1", "node/n2", "x"]].concat()).unwrap();
+        }
+        for line in [
+            &["trait", "remove", "n1,", "--all"][..],
+            &["trait", "remove", "n1", "CUSTOM_A,"],
+            &["delete", "node", "n1", "n2,"],
+            &["delete", "node/n1", "node/"],
+            &["delete", "nodegroup", "c/g", "c/"],
+            &["delete", "nodegroup", "/g"],
+            &["node", "park", "n1", "node/"],
+            &["node", "unpark", "n1,"],
+            &["node", "hold", "n1,"],
+            &["node", "unhold", "n1,"],
+            &["node", "move", "n1", "c/"],
+            &["node", "move", "n1,", "c/g"],
+            &["node", "rename", "n1", "/"],
+            &["pause", "nodegroup", "c/g", "/g"],
+            &["resume", "cluster", "c,"],
+            &["label", "node", "n1,", "a=b"],
+            &["label", "node", "n1", "-"],
+            &["label", "node", "n1", "=b"],
+            &["label", "node/", "a=b"],
+            &["tag", "delete", "t,", "--cluster", "c"],
+            &["wait", "node", "n1,", "--for", "deleted"],
+            &["describe", "node/"],
+            &["get", "node/"],
+            &["get", "nodes", "--trait", "CUSTOM_A,"],
+            &["get", "nodes", "--trait-any", ",CUSTOM_A"],
+            &["get", "nodes", "--not-trait", "CUSTOM_A,,CUSTOM_B"],
+            &["get", "nodes", "--not-trait-any", ","],
+            &["get", "nodes", "--tag", "a,"],
+            &["get", "nodes", "--role", "a,"],
+            &["get", "nodes", "--nodegroup", "c/"],
+            &["audit", "node/"],
+            &["audit", "nodegroup/c/"],
+            &["audit", "nodegroup//g"],
+            &["token", "create", "--nodegroup", "c/"],
+        ] {
+            let error = refused(line).expect_err(&format!("{line:?}"));
+            assert!(error.starts_with("a part of ") && error.ends_with("is empty: name what is meant"), "{error}");
+        }
+        for line in [
+            &["create", "allocation", "--resource-class", "r", "--candidate-node", "n1,"][..],
+            &["create", "allocation", "--resource-class", "r", "--trait", "CUSTOM_A,"],
+            &["create", "nodegroup", "c", "g", "--roles", "web,"],
+        ] {
+            let error = refused(line).expect_err(&format!("{line:?}"));
+            assert!(error.starts_with("--") && error.ends_with("is empty: name what is meant"), "{error}");
+        }
+        for line in [
+            &["label", "node", "n1", "a=b,", "c-", "d=", "e=/f/"][..],
+            &["label", "node", "web-", "a-"],
+            &["get", "nodes", "-l", "a in (x,)"],
+            &["delete", "nodegroup", "c/g", "c/h"],
+            &["delete", "nodegroup/c/g", "nodegroup/c/h"],
+            &["node", "move", "n1", "n2", "c/g"],
         ] {
             refused(line).unwrap();
         }

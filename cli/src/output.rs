@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -11,7 +12,7 @@ use stemma_core::input::shell::{self, Quoting};
 use stemma_wire::error::is_formatting;
 use stemma_wire::message::observed::Outcome;
 
-/// Prints a line; a reader that went away (`| head`) ends the command quietly.
+/// Prints a line; a reader that went away (`| head`) ends a question quietly, and a write goes on without it.
 macro_rules! say {
     ($($text:tt)*) => { $crate::output::write(&format!("{}\n", format_args!($($text)*))) };
 }
@@ -21,16 +22,41 @@ macro_rules! say_part {
     ($($text:tt)*) => { $crate::output::write(&format!($($text)*)) };
 }
 
+/// Tells a line to the person at the terminal, beside what is printed. Where nobody listens (`2>&1 | head`), it is lost.
+macro_rules! tell {
+    ($($text:tt)*) => { $crate::output::tell(&format!("{}\n", format_args!($($text)*))) };
+}
+
+/// The same without a line's end.
+macro_rules! tell_part {
+    ($($text:tt)*) => { $crate::output::tell(&format!($($text)*)) };
+}
+
+/// Whether the command goes on where nobody reads what it prints.
+static GOES_ON_UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Has the command go on to its end where nobody reads what it prints. Of a write that ended there, a part would be done and nobody told.
+pub(crate) fn go_on_unread() {
+    GOES_ON_UNREAD.store(true, Ordering::Relaxed);
+}
+
 /// Writes to standard output.
 pub(crate) fn write(text: &str) {
     let mut out = std::io::stdout().lock();
-    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        let is_gone = error.kind() == std::io::ErrorKind::BrokenPipe;
-        if !is_gone {
-            eprintln!("error: standard output: {error}");
-        }
-        std::process::exit(i32::from(!is_gone));
+    let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) else { return };
+    let is_gone = error.kind() == std::io::ErrorKind::BrokenPipe;
+    if is_gone && GOES_ON_UNREAD.load(Ordering::Relaxed) {
+        return;
     }
+    if !is_gone {
+        tell!("error: standard output: {error}");
+    }
+    std::process::exit(i32::from(!is_gone));
+}
+
+/// Writes to standard error. What went wrong with that could be said nowhere.
+pub(crate) fn tell(text: &str) {
+    drop(std::io::stderr().lock().write_all(text.as_bytes()));
 }
 
 /// A table without lines, headed in capitals, as wide as the terminal.

@@ -61,7 +61,7 @@ impl Radius {
         }
         let reaches = format!("this reaches {}", counted(hosts));
         if self.yes {
-            eprintln!("{reaches}");
+            tell!("{reaches}");
             return Ok(());
         }
         ask(&reaches, &format!("say --yes, or --max-nodes {hosts}"))
@@ -79,13 +79,13 @@ impl Radius {
         self.check_bound(hosts)?;
         let selected = format!("{} {kind}s are selected, which reach {}", names.len(), counted(hosts));
         if self.yes {
-            eprintln!("{selected}");
+            tell!("{selected}");
             return Ok(());
         }
         let named: Vec<String> = names.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
         let more = names.len() - named.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        eprintln!("{}{more}", named.join(", "));
+        tell!("{}{more}", named.join(", "));
         ask(&selected, "say --yes")
     }
 
@@ -103,7 +103,7 @@ impl Radius {
             printable(principal)
         );
         if self.yes {
-            eprintln!("{ends}");
+            tell!("{ends}");
             return Ok(());
         }
         ask(
@@ -198,7 +198,7 @@ fn ask(what: &str, instead: &str) -> Result<()> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         bail!("{what}, and nobody is at a terminal to be asked\n  {instead}");
     }
-    eprint!("{what}: go on? [y/N] ");
+    tell_part!("{what}: go on? [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;

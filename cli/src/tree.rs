@@ -20,7 +20,7 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
         if files.recursive {
             paths.extend(below);
         } else if let Some(dir) = below.iter().find(|dir| has_objects(dir)) {
-            eprintln!(
+            tell!(
                 "warning: {}: manifests stand there and are not read; -R reads the directories below too",
                 dir.display()
             );

@@ -95,7 +95,7 @@ impl Events {
 
     fn warn(&self, error: &Error) {
         if self.warns {
-            eprintln!("warning: {error:#}");
+            tell!("warning: {error:#}");
         }
     }
 

@@ -274,7 +274,7 @@ impl Api {
         let (tried, hosts) = self.try_out(write).await?;
         if let Some(lost) = lost_labels(&tried) {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
-            eprintln!("warning: {about}{lost}");
+            tell!("warning: {about}{lost}");
         }
         match tried.get("hosts").and_then(Value::as_array) {
             Some(named) => self.radius.named.extend(named.iter().filter_map(Value::as_str).map(str::to_owned)),
@@ -287,7 +287,7 @@ impl Api {
     pub(crate) fn tell_moves(&mut self, answer: &Value) {
         for sentence in moved_primaries(answer) {
             if self.moves.insert(sentence.clone()) {
-                eprintln!("warning: {sentence}");
+                tell!("warning: {sentence}");
             }
         }
     }
@@ -484,7 +484,7 @@ fn warn(answer: &Response<Bytes>) {
         let text = String::from_utf8_lossy(warning.as_bytes());
         let said = text.strip_prefix("299 stemma ").unwrap_or(&text).trim_matches('"');
         for part in said.split("; ") {
-            eprintln!("warning: {}", crate::output::printable(part));
+            tell!("warning: {}", crate::output::printable(part));
         }
     }
 }

@@ -125,7 +125,7 @@ impl Target {
 
     fn write(self, secret: &Secret<'_>) -> Result<()> {
         let directory = self.place.write(&self.url, self.ca.as_deref(), secret)?;
-        eprintln!("use it:  stemma --context {}/context.toml get nodes", directory.display());
+        tell!("use it:  stemma --context {}/context.toml get nodes", directory.display());
         Ok(())
     }
 }
@@ -174,7 +174,7 @@ async fn token(api: &mut Api, global: &Global, name: &str, handover: &Handover, 
     }
     let id = made.get("id").and_then(Value::as_str).context("the answer holds no token's id")?;
     let whole = format!("{id}.{secret}");
-    eprintln!("{}", told("token", &made, "id", name));
+    tell!("{}", told("token", &made, "id", name));
     match target {
         Some(target) => target.write(&Secret::Token(&whole)),
         None => {

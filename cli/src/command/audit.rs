@@ -35,7 +35,7 @@ async fn warn_of_names(api: &mut Api, asked: &Audit) -> Result<()> {
         .map(|name| ("principal", name, Audit { principal: Some(name.clone()), ..alone.clone() }));
     for (what, name, alone) in object.into_iter().chain(principal) {
         if entries(api, &alone).await?.is_empty() {
-            eprintln!("warning: the audit has nothing of {what} {name:?}");
+            tell!("warning: the audit has nothing of {what} {name:?}");
         }
     }
     Ok(())

@@ -67,7 +67,7 @@ async fn to_send(api: &mut Api, given: Given, mode: Mode) -> Result<Option<Map<S
         (Some((Value::Object(stored), revision)), Mode::Merge) => (merged(as_written(stored), given.body), revision),
         (Some(_), _) => {
             let advice = "--diff shows what would change, --merge and --overwrite change it";
-            eprintln!("namespace {} is stored already and stays as it is: {advice}", given.name);
+            tell!("namespace {} is stored already and stays as it is: {advice}", given.name);
             return Ok(None);
         }
         (None, _) => (given.body, 0),

@@ -52,7 +52,7 @@ impl Done<'_> {
             Output::Table | Output::Wide => {
                 say!("{}{}", printable(&self.sentence), if api.is_dry() { " (dry run)" } else { "" });
                 for line in change_lines(&self.answer) {
-                    eprintln!("  {line}");
+                    tell!("  {line}");
                 }
             }
         }
@@ -103,7 +103,7 @@ pub(crate) fn change_lines(object: &Value) -> Vec<String> {
 /// Under `--dry-run`, that nothing was written and how far it would have gone.
 pub(crate) fn note_dry_run(api: &Api) {
     if api.is_dry() {
-        eprintln!("dry run: nothing was written; this would reach {}", counted(api.would_reach()));
+        tell!("dry run: nothing was written; this would reach {}", counted(api.would_reach()));
     }
 }
 

@@ -117,7 +117,7 @@ impl Objects {
                 }
             }
         }
-        Ok(Self::once(all.into_iter().map(|(kind, name)| Object { kind: kind.name(), name })))
+        Self::once(all.into_iter().map(|(kind, name)| Object { kind: kind.name(), name })).with_paths()
     }
 
     /// Objects of a kind that were named, or that a selection finds.
@@ -134,7 +134,7 @@ impl Objects {
             let all = listed.iter().map(|object| Object { kind: kind.name(), name: question::name(kind, object) });
             let all: Vec<_> = all.collect();
             if all.is_empty() {
-                eprintln!("no {} is selected; nothing was changed", kind.name());
+                tell!("no {} is selected; nothing was changed", kind.name());
             }
             return Ok(Self { all, is_single: false, is_selected: true });
         }
@@ -143,7 +143,14 @@ impl Objects {
             return Err(Exit::Usage.because(sentence));
         }
         let names: Vec<String> = names.iter().map(|name| kind.bare(name).to_owned()).collect();
-        Ok(Self::named(kind.name(), &names))
+        Self::named(kind.name(), &names).with_paths()
+    }
+
+    /// The same, where each is named as its kind is: one that is none is refused before anything is done to another.
+    fn with_paths(self) -> Result<Self> {
+        let refused = |error: Error| Exit::Usage.because(format!("{error:#}"));
+        self.all.iter().try_for_each(|object| object.kind().path(&object.name).map(drop).map_err(refused))?;
+        Ok(self)
     }
 }
 
@@ -291,7 +298,7 @@ async fn decide(
         step.answer = after_changes(&step.answer, answer);
     }
     if let Some(warning) = &step.warning {
-        eprintln!("warning: {object} {}", printable(warning));
+        tell!("warning: {object} {}", printable(warning));
     }
     Ok(step)
 }

@@ -53,11 +53,11 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     let manifest = manifest(&what, &import)?;
     let findings = import.findings.iter().chain(&compiled.findings).map(|finding| printable(&finding.to_string()));
     if global.dry_run || matches!(global.output, Output::Json | Output::Yaml | Output::Manifest) {
-        findings.for_each(|finding| eprintln!("{finding}"));
+        findings.for_each(|finding| tell!("{finding}"));
         return print(&manifest, &import, global.output);
     }
     match global.output {
-        Output::Name => findings.for_each(|finding| eprintln!("{finding}")),
+        Output::Name => findings.for_each(|finding| tell!("{finding}")),
         _ => findings.for_each(|finding| say!("{finding}")),
     }
     let mut api =
@@ -88,7 +88,7 @@ fn print(manifest: &Value, import: &FuelImport, output: Output) -> Result<()> {
     match output {
         Output::Json => {
             question::print(manifest, output)?;
-            eprintln!("{}", summary(import));
+            tell!("{}", summary(import));
         }
         _ => {
             say_part!("{}", yaml(manifest));
@@ -174,7 +174,7 @@ fn read(path: &Path) -> Result<Found> {
             bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASKS.join(" or "));
         }
         if found.roles.is_empty() {
-            eprintln!(
+            tell!(
                 "warning: no roles below {0}: without them no role produces a tag; put Fuel's openstack.yaml into {0}",
                 path.display()
             );

@@ -13,6 +13,9 @@ use crate::command::question;
 use crate::exit::Exit;
 use crate::output::printable;
 
+/// What stands between several labels of one option.
+const SEPARATORS: [char; 2] = [',', ';'];
+
 /// What `label` is asked to do.
 pub(crate) struct LabelChange<'a> {
     pub(crate) changes: &'a [String],
@@ -59,7 +62,7 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
             return Ok(Step::nothing(sentence, before));
         }
         if !absent.is_empty() {
-            eprintln!("warning: {object}: no label {keys} is provided there: nothing to take away");
+            tell!("warning: {object}: no label {keys} is provided there: nothing to take away");
         }
         after.retain(|key, _| !patch.contains_key(key));
         let set = patch.iter().filter(|(_, value)| !value.is_null());
@@ -105,7 +108,7 @@ fn write(
 /// `KEY=VALUE` and `KEY-` as a merge patch.
 ///
 /// # Errors
-/// For a word that is neither, and for a key about which two things are said, `--not-inherited` among them.
+/// For a word that is neither, for an empty key, and for a key about which two things are said, `--not-inherited` among them.
 pub(crate) fn patch(changes: &[String], not_inherited: &[String]) -> Result<Map<String, Value>> {
     let mut said: BTreeMap<&str, &str> = BTreeMap::new();
     let mut patch = Map::new();
@@ -117,6 +120,7 @@ pub(crate) fn patch(changes: &[String], not_inherited: &[String]) -> Result<Map<
                 (key.with_context(|| format!("{change:?} is no label: write KEY=VALUE or KEY-"))?, Value::Null)
             }
         };
+        check_key(key, change)?;
         if let Some(before) = said.insert(key, change) {
             bail!("label {key} stands twice, as {before:?} and {change:?}: keep one of them");
         }
@@ -133,11 +137,23 @@ pub(crate) fn patch(changes: &[String], not_inherited: &[String]) -> Result<Map<
     Ok(patch)
 }
 
+/// A key of nothing would be one that nobody named.
+fn check_key(key: &str, said: &str) -> Result<()> {
+    if key.trim().is_empty() {
+        return Err(Exit::Usage.because(format!("the key in {said:?} is empty: name a label")));
+    }
+    Ok(())
+}
+
 /// Labels of a new object, by the rule of Magnum's command: one option with several `=` holds several labels, joined by commas or
-/// semicolons, and of several options each is one label. A key that stands twice has both values, joined by a comma.
+/// semicolons, and of several options each is one label. A key that stands twice has both values, joined by a comma. Unlike there an entry
+/// of a value is not empty: a comma at the end is a label that was lost.
+///
+/// # Errors
+/// For what is no `KEY=VALUE`, and for an empty key or entry.
 pub(crate) fn of_new(options: &[String]) -> Result<Map<String, Value>> {
     let pieces: Vec<&str> = match options {
-        [one] if one.matches('=').count() > 1 => one.split([',', ';']).collect(),
+        [one] if one.matches('=').count() > 1 => one.split(SEPARATORS).collect(),
         all => all.iter().map(String::as_str).collect(),
     };
     let mut labels: BTreeMap<&str, String> = BTreeMap::new();
@@ -147,6 +163,11 @@ pub(crate) fn of_new(options: &[String]) -> Result<Map<String, Value>> {
                 piece.strip_suffix('-').map(|key| format!("; `stemma label … --not-inherited {key}` stops one"));
             format!("labels must be a list of KEY=VALUE not {piece}{}", stops.unwrap_or_default())
         })?;
+        check_key(key, piece)?;
+        if value.contains(SEPARATORS) && value.split(SEPARATORS).any(|entry| entry.trim().is_empty()) {
+            let sentence = format!("an entry between the commas of {piece:?} is empty: leave the comma out");
+            return Err(Exit::Usage.because(sentence));
+        }
         labels
             .entry(key)
             .and_modify(|values| *values = format!("{values},{value}"))
@@ -176,6 +197,27 @@ mod tests {
         let patch = Value::Object(patch(&changes, &[]).unwrap());
         assert_eq!(patch, json!({"tier": "gold", "eq": "a=b", "old": null, "empty": ""}));
         assert!(super::patch(&["bare".to_owned()], &[]).unwrap_err().to_string().contains("write KEY=VALUE or KEY-"));
+    }
+
+    #[test]
+    fn x06_a_key_or_an_entry_of_nothing_is_refused() {
+        for change in ["-", "=", "=v", " =v", " -"] {
+            let error = patch(&[change.to_owned()], &[]).unwrap_err();
+            assert_eq!(error.to_string(), format!("the key in {change:?} is empty: name a label"));
+            assert_eq!(Exit::of(&error), Exit::Usage);
+        }
+        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        for options in [&["a=b,"][..], &["a=b;"], &["a=b,,c"], &["a=,"], &["a=b,", "c=d"], &["=v"], &["a=b", "=v"]] {
+            let error = of_new(&texts(options)).unwrap_err();
+            assert!(error.to_string().contains(" is empty: "), "{options:?}: {error}");
+        }
+        for options in [&["a=b,c=d,"][..], &[",a=b,c=d"], &["a=b,,c=d"], &[""], &[","]] {
+            let error = of_new(&texts(options)).unwrap_err();
+            assert!(error.to_string().starts_with("labels must be a list of KEY=VALUE not "), "{options:?}: {error}");
+        }
+        for options in [&["a="][..], &["a=1,2,3"], &["a=1,2", "b=3"], &["a=b,c="]] {
+            of_new(&texts(options)).unwrap();
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ async fn warn_of_names(api: &mut Api, kind: Kind, filter: &Filter) -> Result<()>
             _ => list(api, kind, &filter).await?,
         };
         if listed.is_empty() {
-            eprintln!("warning: no {} has {what} {name:?}", kind.name());
+            tell!("warning: no {} has {what} {name:?}", kind.name());
         }
     }
     Ok(())

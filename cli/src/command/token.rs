@@ -61,7 +61,7 @@ async fn create(api: &mut Api, global: &Global, mut body: Value) -> Result<()> {
         // The secret is told this once, whatever is asked for.
         Output::Table | Output::Wide | Output::Manifest | Output::Name => {
             say!("{id}.{secret}");
-            eprintln!("{}", printable_lines(&how_to_join(&made, ca_hash(global).ok().as_deref())));
+            tell!("{}", printable_lines(&how_to_join(&made, ca_hash(global).ok().as_deref())));
         }
     }
     Ok(())

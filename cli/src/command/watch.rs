@@ -79,7 +79,7 @@ async fn lists(api: &mut Api, watched: &Watched<'_>, noticed: &mut UnboundedRece
             Err(error) if is_first => return Err(error),
             Err(error) => {
                 if !is_away {
-                    eprintln!("warning: {error:#}");
+                    tell!("warning: {error:#}");
                 }
                 is_away = true;
             }

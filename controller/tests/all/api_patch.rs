@@ -284,7 +284,10 @@ async fn an_instance_is_a_uuid_in_whatever_form_it_is_sent() {
     assert_eq!((status, &told["error"]["type"]), (400, &json!("field.invalid")), "{told}");
     let applied = json!({"objects": [{"kind": "Node", "name": "other", "instance_uuid": "my-vm"}]});
     assert_eq!(served.send("POST", "/v1/apply", &[], Some(&applied)).await.status, 400);
-    assert_eq!(patch(&served, "/v1/nodes/one", &set("")).await.0, 200);
+    assert_eq!(patch(&served, "/v1/nodes/one", &set("")).await.0, 400, "an empty text takes no instance away");
+    assert_eq!(served.get("/v1/nodes/one").await["instance_uuid"], uuid);
+    let remove = json!([{"op": "remove", "path": "/instance_uuid"}]);
+    assert_eq!(patch(&served, "/v1/nodes/one", &remove).await.0, 200);
     assert_eq!(served.get("/v1/nodes/one").await["instance_uuid"], Value::Null);
 }
 

@@ -87,6 +87,89 @@ async fn x06_a_trait_of_no_name_is_not_all_traits() {
     assert_eq!(served.get("/v1/nodes/n/traits").await["traits"], json!(["CUSTOM_A"]));
 }
 
+/// What is refused is refused as 400, and changes nothing.
+#[tokio::test]
+async fn x06_a_query_of_an_empty_value_is_refused() {
+    let served = Served::start().await;
+    let made = apply(&served, &json!({"kind": "Node", "name": "n"})).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    for path in [
+        "/v1/nodes?fields=",
+        "/v1/nodes?fields=name,",
+        "/v1/nodes?fields=,",
+        "/v1/nodes/n?fields=name,,uuid",
+        "/v1/nodes?resource_class=",
+        "/v1/nodes?owner=",
+        "/v1/nodes?instance_uuid=",
+        "/v1/nodes/n/explain?label=",
+        "/v1/nodes/n/explain?tag=%20",
+        "/v1/explain?label=",
+        "/v1/audit?object=node/",
+        "/v1/audit?object=nodegroup/c/",
+        "/v1/audit?object=nodegroup//g",
+        "/v2/metadefs/namespaces?resource_types=",
+    ] {
+        let refused = served.send("GET", path, &[], None).await;
+        assert_eq!((refused.status, refused.kind()), (400, "request.query"), "{path}: {}", refused.body);
+    }
+    // As Ironic answers its own clients: fields of no name are none, and no node is of the class "".
+    let of_ironic = [("x-openstack-ironic-api-version", "1.37")];
+    let listed = served.send("GET", "/v1/nodes?resource_class=", &of_ironic, None).await;
+    assert_eq!((listed.status, &listed.body["nodes"]), (200, &json!([])), "{}", listed.body);
+    let chosen = served.send("GET", "/v1/nodes/n?fields=uuid,", &of_ironic, None).await;
+    assert_eq!(chosen.status, 200, "{}", chosen.body);
+    assert!(chosen.body["uuid"].is_string() && chosen.body.get("name").is_none(), "{}", chosen.body);
+}
+
+#[tokio::test]
+async fn x06_owners_or_tombstones_of_no_key_are_refused_and_provide_nothing() {
+    let served = Served::start().await;
+    let made = apply(&served, &json!({"kind": "Cluster", "name": "c"})).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let before = served.get("/v1/clusters/c").await;
+    for map in ["labels", "annotations", "parameters"] {
+        for (call, keys) in [("owners", json!([])), ("tombstones", json!([])), ("tombstones", json!([""]))] {
+            let body = match call {
+                "owners" => json!({"from": "a", "to": "b", "keys": keys}),
+                _ => json!({"keys": keys}),
+            };
+            let path = format!("/v1/clusters/c/{map}/{call}");
+            let refused = served.send("POST", &path, &[], Some(&body)).await;
+            assert_eq!(refused.status, 400, "{path} {body}: {}", refused.body);
+        }
+    }
+    assert_eq!(served.get("/v1/clusters/c").await, before);
+}
+
+#[tokio::test]
+async fn x06_a_name_or_key_of_nothing_is_refused_in_a_field_of_ironics() {
+    let served = Served::start().await;
+    let made = apply(&served, &json!({"kind": "Node", "name": "n"})).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let before = served.get("/v1/nodes/n").await;
+    let fields =
+        ["resource_class", "owner", "lessee", "driver", "shard", "instance_uuid"].map(|name| (name, json!("")));
+    let maps = ["extra", "properties", "instance_info", "driver_info"].map(|name| (name, json!({"": 1})));
+    for (field, value) in fields.into_iter().chain(maps) {
+        let patch = json!([{"op": "add", "path": format!("/{field}"), "value": value}]);
+        let mut manifest = json!({"kind": "Node", "name": "n"});
+        manifest[field] = value.clone();
+        for (method, path, header, body) in [
+            ("POST", "/v1/nodes", "application/json", json!({"name": "m", field: value})),
+            ("PATCH", "/v1/nodes/n", "application/merge-patch+json", json!({field: value})),
+            ("PATCH", "/v1/nodes/n", "application/json-patch+json", patch),
+            ("POST", "/v1/apply", "application/json", json!({"objects": [manifest]})),
+        ] {
+            let refused = served.send(method, path, &[("content-type", header)], Some(&body)).await;
+            assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{method} {body}: {}", refused.body);
+        }
+    }
+    let key = json!([{"op": "add", "path": "/extra/", "value": 1}]);
+    let refused = served.send("PATCH", "/v1/nodes/n", &[("content-type", "application/json")], Some(&key)).await;
+    assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
+    assert_eq!(served.get("/v1/nodes/n").await, before);
+}
+
 #[tokio::test]
 async fn x06_an_empty_entry_is_refused_in_every_form_of_a_write() {
     let served = Served::start().await;

@@ -122,7 +122,7 @@ impl Bound {
         Self { bytes, ..self }
     }
 
-    /// The same, and what is empty is taken: other systems' own, where it may mean something.
+    /// The same, and what is empty is taken: where it may mean something, or where who reads it refuses it in other words.
     #[must_use]
     pub const fn with_empty(self) -> Self {
         Self { takes_empty: true, ..self }

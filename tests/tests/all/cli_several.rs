@@ -1,9 +1,11 @@
 //! The operator's command on several objects at once, and on keys that others own, against a real controller.
 
+use std::process::{Command, Stdio};
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::fleet::Fleet;
-use stemma_tests::program::{eventually, run};
+use stemma_tests::program::{eventually, path, run};
 
 /// Two clusters with a group `web` each, the first with three nodes; under the manager `site`.
 fn fleet() -> Result<Fleet> {
@@ -516,5 +518,68 @@ fn w13_of_two_people_who_write_one_key_at_once_none_loses_a_value_unseen() -> Re
     let turn = get(&fleet, "node", "web-1")?["labels"]["turn"].clone();
     let winner = statuses.iter().position(|status| *status == 0).context("one of them")?;
     assert_eq!(turn, json!(["ann", "bob", "cho", "dan"][winner]));
+    Ok(())
+}
+
+/// Runs the command where nobody reads what it prints, nor what it tells where `both`; its status, and what it told.
+fn unread(fleet: &Fleet, both: bool, arguments: &[&str]) -> Result<(i32, String)> {
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let stderr: Stdio = if both { writer.try_clone()?.into() } else { Stdio::piped() };
+    let mut command = Command::new(path("stemma"));
+    command.arg("--context").arg(fleet.context()).args(arguments);
+    let output = command.stdin(Stdio::null()).stdout(writer).stderr(stderr).output()?;
+    let code = output.status.code().context("it ended by itself")?;
+    Ok((code, String::from_utf8_lossy(&output.stderr).into_owned()))
+}
+
+#[test]
+fn x06_a_command_that_nobody_reads_ends_quietly_and_a_write_is_made_whole() -> Result<()> {
+    let fleet = fleet()?;
+    for both in [false, true] {
+        for (arguments, status) in [
+            (&["get", "nodes"][..], 0),
+            (&["describe", "node", "web-1"], 0),
+            (&["completion", "bash"], 0),
+            (&["audit"], 0),
+            (&["get", "node", "nosuch"], 3),
+            (&["label", "node", "web-1", "web-2", "seen=yes"], 0),
+            (&["label", "node", "web-1", "absent-", "seen-"], 0),
+            (&["delete", "node", "nosuch"], 3),
+            (&["delete", "nodes", "web-1", "web-2", "nosuch", "--dry-run"], 1),
+        ] {
+            let (code, told) = unread(&fleet, both, arguments)?;
+            assert_eq!(code, status, "{arguments:?}: {told}");
+            assert!(!told.contains("panicked") && !told.contains("Broken pipe"), "{arguments:?}: {told}");
+        }
+    }
+    assert_eq!(get(&fleet, "node", "web-2")?["provided_labels"]["seen"], "yes");
+    let (code, told) = unread(&fleet, true, &["delete", "nodes", "web-1", "web-2", "web-3"])?;
+    assert_eq!((code, &*told), (0, ""));
+    assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "", "all of them, and not the first alone");
+    Ok(())
+}
+
+#[test]
+fn x06_no_node_of_a_list_is_changed_where_another_entry_is_empty() -> Result<()> {
+    let fleet = fleet()?;
+    let before = get(&fleet, "node", "web-1")?;
+    for arguments in [
+        &["trait", "add", "web-1,", "CUSTOM_A"][..],
+        &["trait", "suppress", "web-1,,web-2", "CUSTOM_A"],
+        &["role", "add", ",web-1", "db"],
+        &["tag", "assign", "web-1, ", "db"],
+        &["node", "park", "web-1", "node/"],
+        &["delete", "node/web-1", "node/"],
+        &["label", "node", "web-1", "-", "a=b"],
+    ] {
+        let (out, text, status) = ran(&fleet, arguments)?;
+        assert!(status == 2 && out.is_empty(), "{arguments:?}: {out}{text}");
+        assert!(text.contains("is empty: name what is meant\n  nothing was changed\n"), "{arguments:?}: {text}");
+    }
+    let (_, text, status) = ran(&fleet, &["delete", "nodegroup", "us/web", "web"])?;
+    assert!(status == 2 && text.contains("a node group is named CLUSTER/GROUP, not \"web\""), "{text}");
+    assert_eq!(get(&fleet, "node", "web-1")?, before);
+    get(&fleet, "nodegroup", "us/web")?;
     Ok(())
 }

@@ -14,6 +14,7 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("nodegroup-create/unicode", KEY),
     ("cluster-template-create/empty-key", KEY),
     ("cluster-template-create/spaces", KEY),
+    ("cluster-template-create/trailing-comma-single", "an entry between commas is never empty"),
     ("nodegroup-create/newline", "a label's value has no control characters"),
     ("cluster-create/abbrev-label", ABBREVIATED),
     ("nodegroup-create/abbrev-label", ABBREVIATED),

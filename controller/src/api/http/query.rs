@@ -12,6 +12,10 @@ pub(crate) const MOST_A_PAGE: usize = 1_000;
 
 const MOST_PARAMETERS: usize = 64;
 
+/// The parameters that Ironic takes without a value: it chooses no field then, and finds the nodes whose text is empty.
+const EMPTY_TO_IRONIC: [&str; 8] =
+    ["fields", "resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
+
 /// A query string, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters(Vec<(String, String)>);
@@ -108,6 +112,18 @@ impl Parameters {
         Ok(Self(pairs))
     }
 
+    /// Refuses a parameter without a value, which would stand for nothing or for everything. What Ironic takes is left to a client of it.
+    ///
+    /// # Errors
+    /// [`BadQuery::BadValue`].
+    pub(crate) fn check_not_empty(&self, query: Query, is_of_ironic: bool) -> Result<(), BadQuery> {
+        let mut asked = query.names().filter(|name| !(is_of_ironic && EMPTY_TO_IRONIC.contains(name)));
+        asked.try_for_each(|name| match self.all(name).find(|value| value.trim().is_empty()) {
+            Some(value) => Err(BadQuery::value(name, value, "it is not empty")),
+            None => Ok(()),
+        })
+    }
+
     /// Reads a request's query, whatever its names.
     fn read_any(uri: &Uri) -> Result<Self, BadQuery> {
         let query = uri.query().unwrap_or_default().as_bytes();
@@ -169,11 +185,19 @@ impl Parameters {
         }
     }
 
-    /// The fields that are chosen of those that there are: trimmed, in any case, each once; none by an empty text (as Ironic).
+    /// The fields that are chosen of those that there are: trimmed, in any case, each once. To a client of Ironic an empty name is none, as
+    /// there.
     ///
     /// # Errors
-    /// [`BadQuery::BadValue`] for one that there is not.
-    pub(crate) fn fields(&self, known: &'static BTreeSet<String>) -> Result<Option<BTreeSet<&'static str>>, BadQuery> {
+    /// [`BadQuery::BadValue`] for one that there is not, and for an empty one.
+    pub(crate) fn fields(
+        &self,
+        known: &'static BTreeSet<String>,
+        is_of_ironic: bool,
+    ) -> Result<Option<BTreeSet<&'static str>>, BadQuery> {
+        if !is_of_ironic {
+            self.list("fields")?;
+        }
         let mut given = self.all("fields").peekable();
         if given.peek().is_none() {
             return Ok(None);
@@ -285,6 +309,30 @@ mod tests {
         for query in ["traits=", "traits=A,", "traits=A,,B"] {
             assert!(read(query).unwrap().list("traits").is_err(), "{query}");
         }
+    }
+
+    #[test]
+    fn x06_a_parameter_without_a_value_is_refused_but_where_ironic_takes_it() {
+        let query = Query::Of(&[PAGE, &["fields", "owner", "selector"]]);
+        let names: BTreeSet<String> = ["name", "uuid"].map(str::to_owned).into();
+        let known: &'static BTreeSet<String> = Box::leak(Box::new(names));
+        let read = |text: &str, is_of_ironic: bool| {
+            let parameters = Parameters::read(&format!("/v1/nodes?{text}").parse().unwrap(), query)?;
+            parameters.check_not_empty(query, is_of_ironic)?;
+            parameters.fields(known, is_of_ironic)
+        };
+        for text in
+            ["fields=", "fields=name,", "fields=,", "fields=name,,uuid", "fields=name&fields=", "owner=", "owner=+"]
+        {
+            assert!(read(text, false).is_err(), "{text}");
+            assert!(read(text, true).is_ok(), "{text}");
+        }
+        for text in ["selector=", "marker=", "sort_key=%20", "limit="] {
+            assert!(read(text, false).is_err() && read(text, true).is_err(), "{text}");
+        }
+        assert_eq!(read("owner=", false).unwrap_err().to_string(), "owner=\"\" is not taken: it is not empty");
+        assert_eq!(read("fields=", true), Ok(Some(BTreeSet::new())));
+        assert_eq!(read("fields=name,uuid", false), Ok(Some(BTreeSet::from(["name", "uuid"]))));
     }
 
     #[test]

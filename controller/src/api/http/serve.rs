@@ -225,6 +225,7 @@ impl Opened<'_> {
         let (uri, dry_run) =
             if endpoint.has_dry_run() { without_dry_run(self.uri)? } else { (self.uri.clone(), false) };
         let query = Parameters::read(&uri, endpoint.route().query)?;
+        query.check_not_empty(endpoint.route().query, self.is_of_ironic())?;
         let fields = self.fields(endpoint, &query)?;
         Ok(Request {
             endpoint,
@@ -245,6 +246,11 @@ impl Opened<'_> {
         })
     }
 
+    /// Whether a client of Ironic asks Ironic's API.
+    fn is_of_ironic(&self) -> bool {
+        self.versions.is_ironics && self.versions.service == Some(Service::Baremetal)
+    }
+
     /// The fields that a request chooses, where its client knows all that its query says.
     fn fields(&self, endpoint: Endpoint, query: &Parameters) -> Result<Chosen, ApiError> {
         let is_late = |since: &&'static Since| self.versions.is_before(since);
@@ -254,7 +260,7 @@ impl Opened<'_> {
             }
         }
         let known = endpoint.fields();
-        let named = known.map(|known| query.fields(&known.names)).transpose()?.flatten();
+        let named = known.map(|known| query.fields(&known.names, self.is_of_ironic())).transpose()?.flatten();
         let has_version = self.versions.service == Some(Service::Baremetal);
         let is_late = |name: &&&str| has_version && self.versions.baremetal < field_since(name);
         match named.iter().flatten().find(is_late) {

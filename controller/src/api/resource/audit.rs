@@ -114,6 +114,9 @@ impl<'a> Named<'a> {
         let rule = "it is KIND/NAME, as node/web-1 or nodegroup/CLUSTER/GROUP, or a uuid";
         let refused = || BadQuery::value("object", text, rule);
         let (word, name) = text.split_once('/').ok_or_else(refused)?;
+        if name.split('/').any(|part| part.trim().is_empty()) {
+            return Err(refused());
+        }
         let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
         let Some((cluster, name)) = name.split_once('/').filter(|_| kind == Kind::NodeGroup) else {
             return Ok(name.parse().map_or(Self::Name(kind, name), |uuid| Self::Uuid(Some(kind), uuid)));

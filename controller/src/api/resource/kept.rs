@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use stemma_core::manifest::Kept;
-use stemma_core::manifest::KeptForm::{self, Any, Flag, List, Number, Object, Text, Uuid};
+use stemma_core::manifest::KeptForm::{self, Any, Flag, List, Name, Number, Object, Text, Uuid};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use crate::api::http::query::truth;
@@ -39,8 +39,8 @@ fn read(name: &str, form: KeptForm, value: &mut Value) -> Result<(), ApiError> {
         | (List, Value::Array(_)) => {
             return Ok(());
         }
-        (Text(most), Value::String(text)) if text.chars().count() <= most => return Ok(()),
-        (Text(most), _) => format!("a text of at most {most} characters"),
+        (Name(most) | Text(most), Value::String(text)) if text.chars().count() <= most => return Ok(()),
+        (Name(most) | Text(most), _) => format!("a text of at most {most} characters"),
         (Number, Value::String(text)) if text.trim().parse::<i64>().is_ok() => {
             *value = text.trim().parse::<i64>().map_or(Value::Null, Value::from);
             return Ok(());

@@ -111,9 +111,15 @@ fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiErro
 }
 
 fn take_keys(body: &mut Map<String, Value>) -> Result<Vec<String>, ApiError> {
+    let refused = |message: &str| ApiError::new(ErrorType::FieldInvalid, message).field("keys");
     let keys = body.remove("keys").unwrap_or(Value::Null);
-    serde_json::from_value(keys)
-        .map_err(|_| ApiError::new(ErrorType::FieldInvalid, "keys is a list of keys").field("keys"))
+    let keys: Vec<String> = serde_json::from_value(keys).map_err(|_| refused("keys is a list of keys"))?;
+    // The map would be provided from then on, with nothing in it.
+    if keys.is_empty() {
+        Err(refused("keys is empty: name those that are meant; nothing was changed"))
+    } else {
+        Ok(keys)
+    }
 }
 
 fn take_party(body: &mut Map<String, Value>, name: &str) -> Result<Party, ApiError> {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::is_null;
 use super::error::{BodyError, BodyErrorKind};
-use super::extra::Kept;
+use super::extra::{Kept, KeptForm};
 use super::fields::Fields;
 use super::names::Names;
 use super::parts::{LEVELED, OF_NODE};
@@ -37,7 +37,20 @@ pub(super) fn check_sent(part: &Part, sent: &RawValue, stood: impl FnOnce() -> V
 /// # Errors
 /// [`BodyError`].
 pub(super) fn check_kept(kept: &Kept, sent: &RawValue, stood: impl FnOnce() -> Value) -> Result<(), BodyError> {
-    or_smaller(|value| check_length(kept.form.bound(), value), sent, stood)
+    or_smaller(|value| check_kept_form(kept.form, value), sent, stood)
+}
+
+fn check_kept_form(form: KeptForm, value: &RawValue) -> Result<(), BodyError> {
+    check_length(form.bound(), value)?;
+    match form {
+        KeptForm::Name(_) => check_not_empty(value),
+        KeptForm::Object => members(value).unwrap_or_default().iter().try_for_each(|(key, _)| check_key(key)),
+        KeptForm::List => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
+            let checked = check_not_empty(one);
+            checked.map_err(|error| error.within(&format!("[{at}]")))
+        }),
+        KeptForm::Text(_) | KeptForm::Uuid | KeptForm::Number | KeptForm::Flag | KeptForm::Any => Ok(()),
+    }
 }
 
 /// The same of what is owned key by key, by its name.
@@ -194,16 +207,27 @@ fn check_texts(bound: Bound, list: &RawValue) -> Result<(), BodyError> {
 }
 
 fn check_text(bound: Bound, one: &RawValue) -> Result<(), BodyError> {
-    if !bound.takes_empty && is_empty(one) {
-        return Err(BodyError::new("", "is empty: name something, or leave it out"));
+    if !bound.takes_empty {
+        check_not_empty(one)?;
     }
     check_length(bound.bytes(bound.each), one)
 }
 
+fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
+    if is_empty(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
+}
+
+fn check_key(key: &str) -> Result<(), BodyError> {
+    if key.trim().is_empty() {
+        return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
+    }
+    Ok(())
+}
+
 fn check_keys(bound: Bound, map: &RawValue) -> Result<(), BodyError> {
     members(map).unwrap_or_default().iter().try_for_each(|(key, _)| {
-        if key.trim().is_empty() && !bound.takes_empty {
-            return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
+        if !bound.takes_empty {
+            check_key(key)?;
         }
         if key.len() <= bound.each {
             return Ok(());
@@ -374,8 +398,45 @@ mod tests {
             let says = "primaries.mysql: is empty: name a node, or leave the tag out".to_owned();
             assert_eq!(primaries, Err(says));
         }
-        // What is Ironic's is kept as it came.
-        let of_ironic = json!({"extra": {"": ""}, "properties": {"a": "", "": [""]}, "instance_info": {"b": [""]}});
+        // The values of Ironic's maps are kept as they came.
+        let of_ironic = json!({"extra": {"a": {"": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
         assert_eq!(update(&mut NodeSpec::default(), &of_ironic), Ok(()));
+        let says = "has an entry whose key is empty: give it a name, or take it out";
+        for map in ["extra", "driver_info", "properties", "instance_info"] {
+            assert_eq!(update(&mut NodeSpec::default(), &json!({map: {"": 1}})), Err(format!("{map}: {says}")));
+        }
+        let owned = update(&mut AllocationSpec::default(), &json!({"owner": " "}));
+        assert_eq!(owned, Err("owner: is empty: name something, or leave it out".to_owned()));
+    }
+
+    #[test]
+    fn x06_a_kept_field_that_names_something_is_never_empty() {
+        let check = |name: &str, value: Value, stood: Value| {
+            let kept = extra::NODE.iter().chain(extra::GROUP).find(|kept| kept.name == name).unwrap();
+            check_kept(kept, &raw(&value), || stood).map_err(|error| error.to_string())
+        };
+        let says = Err("is empty: name something, or leave it out".to_owned());
+        for name in
+            ["resource_class", "driver", "owner", "lessee", "instance_name", "shard", "chassis_uuid", "image_id"]
+        {
+            for empty in ["", " "] {
+                assert_eq!(check(name, json!(empty), Value::Null), says, "{name}");
+            }
+            assert_eq!(check(name, json!("a"), Value::Null), Ok(()));
+            // As an older program took it.
+            assert_eq!(check(name, json!(""), json!("")), Ok(()), "{name}");
+        }
+        // The first is empty where nobody says another, and the others are for people.
+        for name in ["conductor_group", "maintenance_reason", "protected_reason", "retired_reason"] {
+            assert_eq!(check(name, json!(""), Value::Null), Ok(()), "{name}");
+        }
+        let of_list = check("node_addresses", json!(["10.0.0.1", ""]), Value::Null);
+        assert_eq!(of_list, Err("[1]: is empty: name something, or leave it out".to_owned()));
+        let empty = update(&mut NodeSpec::default(), &json!({"instance_uuid": ""}));
+        assert_eq!(empty, Err("instance_uuid: a uuid is needed here, not \"\": give one, or null".to_owned()));
+        // What an older program took is taken out.
+        let before = json!({"": 1, "a": 2});
+        assert_eq!(check("extra", json!({"a": 2}), before.clone()), Ok(()));
+        assert_eq!(check("extra", before.clone(), before), Ok(()));
     }
 }

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use uuid::Uuid as AnyUuid;
 
-use self::KeptForm::{Any, Flag, List, Number, Object, Text, Uuid};
+use self::KeptForm::{Any, Flag, List, Name, Number, Object, Text, Uuid};
 use super::error::BodyError;
 use crate::field::{Bound, Form};
 use crate::name::{cut, uuid_form};
@@ -23,17 +23,19 @@ pub struct Kept {
 /// What a kept field may hold, beside `null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptForm {
-    /// A text of at most so many characters.
+    /// A text of at most so many characters, which may be empty.
     Text(usize),
-    /// A uuid in any of its forms, stored in one. An empty text is `null`.
+    /// A text of at most so many characters that names something, and is never empty.
+    Name(usize),
+    /// A uuid in any of its forms, stored in one.
     Uuid,
     /// A whole number.
     Number,
     /// True or false.
     Flag,
-    /// An object.
+    /// An object, none of whose keys is empty.
     Object,
-    /// A list.
+    /// A list, none of whose texts is empty.
     List,
     /// Any JSON value.
     Any,
@@ -44,7 +46,7 @@ impl KeptForm {
     pub const fn bound(self) -> Bound {
         match self {
             // A character takes four bytes at most.
-            Text(characters) => Form::Text.bound().bytes(4 * characters),
+            Text(characters) | Name(characters) => Form::Text.bound().bytes(4 * characters),
             Uuid | Number | Flag => Form::Text.bound(),
             Object | List | Any => Form::Any.bound(),
         }
@@ -59,13 +61,12 @@ impl Kept {
     pub(super) fn read(&self, value: Value) -> Result<Value, BodyError> {
         match (self.form, &value) {
             (Uuid, Value::Null) => Ok(Value::Null),
-            (Uuid, Value::String(text)) if text.is_empty() => Ok(Value::Null),
             (Uuid, Value::String(text)) if AnyUuid::parse_str(text).is_ok() => Ok(uuid_form(text).into()),
             (Uuid, _) => Err(BodyError::new(
                 "",
                 format!("a uuid is needed here, not {}: give one, or null", cut(&value.to_string())),
             )),
-            (Text(_) | Number | Flag | Object | List | Any, _) => Ok(value),
+            (Text(_) | Name(_) | Number | Flag | Object | List | Any, _) => Ok(value),
         }
     }
 }
@@ -79,23 +80,25 @@ macro_rules! kept {
 }
 
 // By form, and by what an answer holds where the field was never set. A text has at most 255 characters for the most
-// part; a field of any form with no such value is one that other systems compute, and their clients send back.
+// part; a field of any form with no such value is one that other systems compute, and their clients send back. Magnum refuses an empty
+// name too. Ironic stores one, and no client of it is known to send one.
 kept! {
     /// Magnum's cluster template.
     TEMPLATE {
         Number, Some("null") => apiserver_port docker_volume_size;
-        Text(255), Some("null") => cluster_distro coe dns_nameserver docker_storage_driver driver external_network_id
+        Name(255), Some("null") => cluster_distro coe dns_nameserver docker_storage_driver driver external_network_id
             fixed_network fixed_subnet flavor_id http_proxy https_proxy image_id insecure_registry keypair_id
-            master_flavor_id network_driver no_proxy project_id tags user_id volume_driver;
+            master_flavor_id network_driver no_proxy project_id user_id volume_driver;
+        Text(255), Some("null") => tags;
         Flag, Some("true") => floating_ip_enabled;
         Flag, Some("false") => hidden master_lb_enabled public registry_enabled tls_disabled;
-        Text(255), Some("\"vm\"") => server_type;
+        Name(255), Some("\"vm\"") => server_type;
     }
 
     /// Magnum's cluster.
     CLUSTER {
-        Text(255), Some("null") => api_address coe_version container_version discovery_url fixed_network fixed_subnet
-            flavor_id health_status keypair master_flavor_id project_id user_id;
+        Text(255), Some("null") => api_address coe_version container_version discovery_url health_status;
+        Name(255), Some("null") => fixed_network fixed_subnet flavor_id keypair master_flavor_id project_id user_id;
         Number, Some("60") => create_timeout;
         Number, Some("null") => docker_volume_size;
         Any, None => faults keypair_id stack_id status status_reason;
@@ -109,13 +112,14 @@ kept! {
     /// Magnum's node group.
     GROUP {
         Number, Some("null") => docker_volume_size max_node_count;
-        Text(255), Some("null") => flavor_id image_id project_id version;
+        Name(255), Some("null") => flavor_id image_id project_id;
+        Text(255), Some("null") => version;
         Flag, Some("false") => is_default;
         Number, Some("0") => min_node_count;
         List, Some("[]") => node_addresses node_taints;
         Number, Some("1") => node_count;
         Object, Some("{}") => node_labels;
-        Text(255), Some("\"worker\"") => role;
+        Name(255), Some("\"worker\"") => role;
         Any, None => stack_id status status_reason;
     }
 
@@ -127,16 +131,16 @@ kept! {
     /// Ironic's node.
     NODE {
         Flag, Some("null") => automated_clean;
-        Text(255), Some("null") => bios_interface boot_interface console_interface deploy_interface driver
-            firmware_interface inspect_interface instance_name lessee maintenance_reason management_interface
-            network_interface owner parent_node power_interface protected_reason raid_interface rescue_interface retired_reason shard
-            storage_interface vendor_interface;
+        Name(255), Some("null") => bios_interface boot_interface console_interface deploy_interface driver
+            firmware_interface inspect_interface instance_name lessee management_interface network_interface owner parent_node
+            power_interface raid_interface rescue_interface shard storage_interface vendor_interface;
+        Text(255), Some("null") => maintenance_reason protected_reason retired_reason;
         Any, None => boot_mode secure_boot;
-        Text(36), Some("null") => chassis_uuid;
+        Name(36), Some("null") => chassis_uuid;
         Uuid, Some("null") => instance_uuid;
         Object, Some("{}") => clean_step deploy_step driver_info driver_internal_info extra network_data;
         Text(255), Some("\"\"") => conductor_group;
         Flag, Some("false") => disable_power_off protected retired;
-        Text(80), Some("null") => resource_class;
+        Name(80), Some("null") => resource_class;
     }
 }

@@ -46,6 +46,25 @@ pub(super) fn text_of<const MOST: usize>(
     to.as_deref().map_or(Ok(()), |text| short(text, MOST))
 }
 
+/// A text that names something: an empty one would name nothing.
+pub(super) fn naming(to: &mut Option<String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    match to {
+        Some(text) if text.trim().is_empty() => Err(BodyError::new("", "is empty: name something, or leave it out")),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The same of at most so many characters.
+pub(super) fn name_of<const MOST: usize>(
+    to: &mut Option<String>,
+    raw: &RawValue,
+    names: &dyn Names,
+) -> Result<(), BodyError> {
+    naming(to, raw, names)?;
+    to.as_deref().map_or(Ok(()), |text| short(text, MOST))
+}
+
 fn short(text: &str, most: usize) -> Result<(), BodyError> {
     match text.chars().nth(most) {
         None => Ok(()),

@@ -63,7 +63,12 @@ impl Fields for AllocationSpec {
                 spec.nodegroup.map_or(Value::Null, |id| shown(&names.group_name(id).unwrap_or(id.to_string())))
             },
         },
-        field!(Self, owner: Form::Text, Help::new("anybody", "Who owns the node, or leases it.", r#""project-1""#)),
+        field!(
+            Self,
+            owner: Form::Text,
+            Help::new("anybody", "Who owns the node, or leases it.", r#""project-1""#),
+            sound::naming
+        ),
     ];
     const NAMED_BY: &'static [Part] = &[name(r#""job-1""#)];
     const EXTRA: &'static [Kept] = extra::ALLOCATION;

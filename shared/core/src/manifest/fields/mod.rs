@@ -172,9 +172,6 @@ use {field, leveled, lifecycle};
 
 /// The roles of a group or node.
 const ROLE_NAMES: Form = Form::up_to(64, &Form::Names);
-/// What is another system's: kept as it came, also where it is empty.
-const FOREIGN: Form = Form::UpTo(Form::Map.bound().with_empty(), &Form::Map);
-
 /// What several kinds say of a field alike.
 mod help {
     use crate::field::Help;

@@ -38,7 +38,7 @@ impl Fields for NamespaceSpec {
             },
         },
         field!(Self, protected: Form::Flag, Help::new("false", "Nothing of it can be deleted.", "true")),
-        field!(Self, owner: Form::Text, Help::new("", "Whose it is.", r#""site""#), sound::text_of::<255>),
+        field!(Self, owner: Form::Text, Help::new("", "Whose it is.", r#""site""#), sound::name_of::<255>),
         field!(
             Self,
             labels: Form::Map,

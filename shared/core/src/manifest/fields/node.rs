@@ -9,7 +9,7 @@ use super::super::names::Names;
 use super::super::parts::{IDENTITY_OF_NODE, LEVELED, OF_NODE};
 use super::super::reader::read;
 use super::super::sound;
-use super::{FOREIGN, Field, Fields, ROLE_NAMES, field, help, leveled, lifecycle, shown};
+use super::{Field, Fields, ROLE_NAMES, field, help, leveled, lifecycle, shown};
 use crate::field::{Described, Form, Help, Part};
 use crate::lifecycle;
 use crate::object::{Extra, FieldOwners, GroupId, Hold, Inherited, Kind, NodeSpec};
@@ -45,7 +45,7 @@ impl Fields for NodeSpec {
             ),
             field!(
                 Self,
-                properties: FOREIGN,
+                properties: Form::Map,
                 Help::new(
                     "{}",
                     "What is known of the machine; requirements ask for `property:NAME`.",
@@ -54,7 +54,7 @@ impl Fields for NodeSpec {
             ),
             field!(
                 Self,
-                instance_info: FOREIGN,
+                instance_info: Form::Map,
                 Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#)
             ),
             field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE.inherited(true)),

@@ -14,7 +14,7 @@ const ROLES: &Form = &Form::MapOf(RoleSpec::PARTS);
 const TAGS: &Form = &Form::MapOf(TagSpec::PARTS);
 const TASKS: &Form = &Form::ListOf(Task::PARTS);
 /// The roles of one of Fuel's releases, as they came, are a megabyte at most.
-const FOREIGN: Bound = Form::Map.bound().entries(1_024).bytes(1024 * 1024).with_empty();
+const FOREIGN: Bound = Form::Map.bound().entries(1_024).bytes(1024 * 1024);
 
 impl Fields for ReleaseSpec {
     const FIELDS: &'static [Field<Self>] = &[
