@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
-use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::run::{Options, Parts, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
 use stemma_core::object::Kind;
 use stemma_wire::clock::{Clock as _, SystemClock};
@@ -265,37 +266,34 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
     const OF_EACH: usize = 15;
     let mut fleet = Fleet::start().await;
     let names: Vec<String> = (0..100).map(|at| format!("web-{at}")).collect();
-    let mut hosts = Vec::new();
-    for name in &names {
-        hosts.push(fleet.join(name).await);
-    }
+    let nodes = names.iter().map(|name| json!({"kind": "Node", "name": name, "nodegroup": "c/g"}));
+    let above = [json!({"kind": "Cluster", "name": "c"}), json!({"kind": "NodeGroup", "cluster": "c", "name": "g"})];
+    fleet.apply(above.into_iter().chain(nodes).collect()).await;
     let observation = |count: usize| {
         let facts = [("boots".to_owned(), count.to_string())].into();
         Observation { facts, ..Observation::default() }
     };
-    let say = move |mut host: fleet::Host, counts: std::ops::Range<usize>| async move {
+    let say = move |parts: Arc<Parts>, node: Uuid, counts: std::ops::Range<usize>| async move {
         for count in counts {
-            assert!(observe(&mut host, &observation(count)).await, "{}: {count} is stored", host.node);
+            let said = observation(count);
+            parts.intake.observed(node, fleet::digest_of(&said), said).await.unwrap();
         }
-        host
     };
     for half in 0..2 {
-        hosts.sort_by_key(|host| host.node);
-        for host in &mut hosts {
-            host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+        let mut uuids = Vec::new();
+        for name in &names {
+            uuids.push(fleet.read(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().parse().unwrap());
         }
-        // One reports again and again, and then all of them at once.
-        let first = hosts.remove(0);
-        hosts.insert(0, say(first, half * OF_ONE / 2..(half + 1) * OF_ONE / 2).await);
-        let of_each = hosts.drain(..).map(|host| say(host, half * OF_EACH..(half + 1) * OF_EACH));
-        hosts = of_each.collect::<JoinSet<_>>().join_all().await;
+        let parts = fleet.parts();
+        say(Arc::clone(parts), uuids[0], half * OF_ONE / 2..(half + 1) * OF_ONE / 2).await;
+        let of_each = |node: &Uuid| say(Arc::clone(parts), *node, half * OF_EACH..(half + 1) * OF_EACH);
+        uuids.iter().map(of_each).collect::<JoinSet<_>>().join_all().await;
         fleet.controller.stop().await;
         fleet.controller = start(config(fleet.directory.path().join("data")), Options::default()).await.unwrap();
-        for name in &names {
+        for (name, node) in names.iter().zip(uuids) {
             let report = fleet.read(&format!("/v1/nodes/{name}/report")).await;
             let last = json!((half + 1) * OF_EACH - 1);
             assert_eq!(report["observation"]["facts"]["boots"], last, "{name}: {report}");
-            let node: Uuid = fleet.read(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().parse().unwrap();
             let snapshot = fleet.parts().registry.store().snapshot().await.unwrap();
             let images = snapshot.list(&Query::prefix(key::observed(node))).await.unwrap().entries;
             assert_eq!(images.len(), 10, "{name}");
