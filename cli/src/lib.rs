@@ -28,6 +28,7 @@ use anyhow::Result;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _};
 use clap_complete::CompleteEnv;
+use stemma_wire::error::quote;
 
 use api::Api;
 use args::{Args, Catalog, Command, Explained, Kind, Mode, Named, Release, Subject, Token};
@@ -172,7 +173,7 @@ fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
             return refused(called);
         }
         if NAMES.contains(&id) && has_empty_part(text) {
-            return refused(format!("a part of {called} {text:?}"));
+            return refused(format!("a part of {called} {}", quote(&text.to_string_lossy())));
         }
     }
     Ok(())
