@@ -28,7 +28,7 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
         writeln!(out, "no host is ahead of the store, which is at revision {revision}: nothing was changed")?;
         return Ok(());
     }
-    let (highest, unknown_epochs) = (number(&fleet["ahead"]["highest"]), number(&fleet["ahead"]["unknown_epochs"]));
+    let unknown_epochs = number(&fleet["ahead"]["unknown_epochs"]);
     let epoch = fleet["epoch"].as_str().unwrap_or_default();
     if waits {
         writeln!(
@@ -39,8 +39,8 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     } else {
         writeln!(
             out,
-            "{ahead} hosts hold revisions of another copy of the store (up to {highest}; {unknown_epochs} epochs of theirs are unknown here), which \
-             is at revision {revision} of epoch {epoch}. In another epoch they follow it again: each applies what the store says now, and what \
+            "{ahead} hosts hold revisions of another copy of the store ({unknown_epochs} epochs of theirs are unknown here). This store is at \
+             revision {revision} of epoch {epoch}. In another epoch they follow it again: each applies what the store says now, and what \
              was written elsewhere is lost."
         )?;
     }

@@ -31,8 +31,8 @@ const SMALL_BODY: usize = 64 * 1024;
 pub(crate) const FRAME: usize = 16 * 1024;
 /// How long a body waits for others.
 const MOST_WAITING: Duration = Duration::from_secs(20);
-/// How many of one principal wait for a budget. Each looks at all others once.
-const MOST_WAITING_OF_ONE: usize = 64;
+/// How many of one principal wait for a budget: as many as it may have streams. Who is served next is looked for among all who wait.
+const MOST_WAITING_OF_ONE: usize = 256;
 
 /// How long a share that was told to give way has for it, before another one is told.
 const GIVES_WAY_WITHIN: Duration = Duration::from_secs(1);
