@@ -177,16 +177,16 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// Says of the primaries that a write moves, in its answer, which of them go to one of these nodes: `to` is left out where that is
-    /// deleted too, and not certain where it is changed too.
-    pub(crate) fn mark(&self, answer: &mut Value) {
+    /// Says of the primaries that a write of one object moves, in its answer, which of them go to another of these nodes: `to` is left out where that
+    /// is deleted too, and not certain where it is changed too.
+    pub(crate) fn mark(&self, own: Option<&str>, answer: &mut Value) {
         let rows = answer.get_mut("moved_primaries").and_then(Value::as_array_mut).into_iter().flatten();
         for row in rows.filter_map(Value::as_object_mut) {
             let Some(to) = row.get("to").and_then(Value::as_str).map(str::to_owned) else { continue };
             if self.deleted.contains(&to) {
                 row.remove("to");
                 row.insert(PASSED_OVER.to_owned(), to.into());
-            } else if self.changed.contains(&to) {
+            } else if self.changed.contains(&to) && own != Some(&*to) {
                 row.insert(IS_CERTAIN.to_owned(), false.into());
             }
         }
@@ -234,7 +234,12 @@ mod tests {
             row("a", Some("m1")), row("b", Some("m3")), row("c", Some("m4")), row("d", None),
         ]});
         let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Together { deleted: nodes(&["m1", "m2"]), changed: nodes(&["m3"]) }.mark(&mut answer);
+        let together = Together { deleted: nodes(&["m1", "m2"]), changed: nodes(&["m3"]) };
+        let mut taken_over = serde_json::json!({"moved_primaries": [row("b", Some("m3"))]});
+        together.mark(Some("m3"), &mut taken_over);
+        let says = ["the primary of tag b in cluster prod moves from m2 to m3"];
+        assert_eq!(moved_primaries(&taken_over), says, "by the write of m3 itself");
+        together.mark(Some("m2"), &mut answer);
         let said = [
             "the primary of tag a in cluster prod moves from m2 to another node, or nobody holds it then: m1, which is next, \
              is deleted by this command too",
@@ -245,7 +250,7 @@ mod tests {
         assert_eq!(moved_primaries(&answer), said);
         assert_eq!(answer["moved_primaries"][0].get("to"), None, "programs read no node there that goes");
         let mut nothing = Value::Null;
-        Together::default().mark(&mut nothing);
+        Together::default().mark(None, &mut nothing);
         assert_eq!(nothing, Value::Null);
     }
 

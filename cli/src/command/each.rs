@@ -239,19 +239,25 @@ async fn decide_all<'a>(
 /// Says which primaries the writes move that were decided, each with what the others of the command do to the node that it would go to.
 async fn tell_moves(api: &mut Api, decided: &mut [(&Object, Option<Step>)]) {
     let all = &*decided;
-    let steps = || all.iter().filter_map(|(object, step)| Some((*object, step.as_ref()?)));
-    if steps().all(|(_, step)| moved_primaries(&step.answer).is_empty()) {
+    if all.iter().filter_map(|(_, step)| step.as_ref()).all(|step| moved_primaries(&step.answer).is_empty()) {
         return;
     }
     let mut together = Together::default();
-    for (object, step) in steps().filter(|(object, step)| object.kind == Kind::Node.name() && !step.writes.is_empty()) {
-        let is_deleted = step.writes.iter().any(Write::deletes_node);
-        let nodes = if is_deleted { &mut together.deleted } else { &mut together.changed };
-        nodes.insert(node_name(api, &object.name).await);
+    let mut names = Vec::new();
+    for (object, step) in all {
+        let writes = step.as_ref().map_or(&[][..], |step| &step.writes[..]);
+        if object.kind != Kind::Node.name() || writes.is_empty() {
+            names.push(None);
+            continue;
+        }
+        let name = node_name(api, &object.name).await;
+        let nodes = if writes.iter().any(Write::deletes_node) { &mut together.deleted } else { &mut together.changed };
+        nodes.insert(name.clone());
+        names.push(Some(name));
     }
-    for (_, step) in decided {
+    for ((_, step), name) in decided.iter_mut().zip(names) {
         if let Some(step) = step {
-            together.mark(&mut step.answer);
+            together.mark(name.as_deref(), &mut step.answer);
             api.tell_moves(&step.answer);
         }
     }

@@ -119,11 +119,8 @@ impl Budget {
         let _waits = Waits { budget: &self.0, ticket };
         self.0.serve();
         let others_give_way = async {
-            let mut next = Instant::now();
-            while let Some(due) = self.0.next_to_give_way(&who.name) {
-                sleep_until(due.max(next)).await;
-                self.0.tell_to_give_way(&who.name, due);
-                next = Instant::now() + GIVES_WAY_WITHIN;
+            while let Some(again) = self.0.give_way_to(&who.name) {
+                sleep_until(again).await;
             }
             std::future::pending::<()>().await;
         };
@@ -210,24 +207,25 @@ impl Inner {
         Some((waiter.served, share))
     }
 
-    /// When the next share gives way to a principal that waits: one of another principal, which holds more.
-    fn next_to_give_way(&self, principal: &str) -> Option<Instant> {
+    /// Tells a share to give way to a principal that waits: the first one whose principal holds more, once its time has come. Says when to look again;
+    /// `None`: nobody has such a share.
+    fn give_way_to(&self, principal: &str) -> Option<Instant> {
         let after = self.gives_way_after?;
-        let held = self.held();
-        let own = held.own(principal);
-        held.yielding.values().find(|one| held.own(&one.principal) > own).map(|one| one.since + after)
-    }
-
-    /// Tells the first share to give way whose time has come.
-    fn tell_to_give_way(&self, principal: &str, due: Instant) {
-        let Some(after) = self.gives_way_after else { return };
         let mut held = self.held();
         let own = held.own(principal);
-        let is_due = |one: &Yielding| one.since + after <= due && held.own(&one.principal) > own;
-        let found = held.yielding.iter().find(|(_, one)| is_due(one)).map(|(ticket, _)| *ticket);
-        if let Some(one) = found.and_then(|ticket| held.yielding.remove(&ticket)) {
+        let (ticket, since) = held
+            .yielding
+            .iter()
+            .find(|(_, one)| held.own(&one.principal) > own)
+            .map(|(ticket, one)| (*ticket, one.since))?;
+        let (due, now) = (since + after, Instant::now());
+        if due > now {
+            return Some(due);
+        }
+        if let Some(one) = held.yielding.remove(&ticket) {
             one.told.notify_one();
         }
+        Some(now + GIVES_WAY_WITHIN)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

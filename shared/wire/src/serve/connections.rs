@@ -5,7 +5,7 @@
 //! within half a second, which is enough for limits of 5 s and more.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::peer::Peer;
 use super::{Limits, Rejected};
 use crate::net::network;
+use crate::tls::Identity;
 
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -366,14 +367,16 @@ impl Place {
         room
     }
 
-    /// Who it is, once the handshake is made.
-    pub(super) fn set_peer(&self, peer: Arc<Peer>) {
+    /// Who it is, once the handshake is made, or at once where there is none.
+    pub(super) fn meet(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
+        let peer = Arc::new(Peer::new(address, identity));
         let mut open = self.connections.lock();
-        let Some(entry) = open.by_id.get_mut(&self.id) else { return };
-        let is_known_now = entry.peer.replace(peer).is_none();
+        let is_known_now =
+            open.by_id.get_mut(&self.id).is_some_and(|entry| entry.peer.replace(Arc::clone(&peer)).is_none());
         if let Some(of_address) = open.by_address.get_mut(&self.counted) {
             of_address.handshakes -= usize::from(is_known_now);
         }
+        peer
     }
 }
 

@@ -240,7 +240,11 @@ impl<L: Listen> Server<L> {
             Err(reason) => return shared.rejected.refuse(reason, Some(address.ip())),
         };
         let id = place.id();
-        let tls = self.tls.as_ref().map(|source| source());
+        let greeting = match &self.tls {
+            Some(source) => Greeting::Handshake(source()),
+            // Before its task runs: there is no handshake that it could leave unfinished.
+            None => Greeting::Nothing(place.meet(address, None)),
+        };
         let task = Task {
             place,
             address,
@@ -249,9 +253,17 @@ impl<L: Listen> Server<L> {
             usual: self.usual.clone(),
             handler: Arc::clone(handler),
         };
-        let task = tokio::spawn(task.run(stream, tls));
+        let task = tokio::spawn(task.run(stream, greeting));
         Place::set_task(&shared.connections, id, task.abort_handle());
     }
+}
+
+/// What a connection begins with.
+enum Greeting {
+    /// A TLS handshake, which says who the peer is.
+    Handshake(Arc<ServerConfig>),
+    /// Its first request: nobody says who they are.
+    Nothing(Arc<Peer>),
 }
 
 /// One connection, from its handshake on.
@@ -266,9 +278,10 @@ struct Task<H> {
 
 impl<H: Handler> Task<H> {
     /// Each stage is boxed, so that what a handshake needs is not kept for as long as the connection lives.
-    async fn run<S: Stream>(self, stream: S, tls: Option<Arc<ServerConfig>>) {
-        let Some(tls) = tls else {
-            return Box::pin(self.serve(stream, None)).await;
+    async fn run<S: Stream>(self, stream: S, greeting: Greeting) {
+        let tls = match greeting {
+            Greeting::Handshake(tls) => tls,
+            Greeting::Nothing(peer) => return Box::pin(self.serve(stream, peer)).await,
         };
         self.place.watch.expect(Awaited::Handshake, self.shared.limits.handshake);
         let accepted = Box::pin(TlsAcceptor::from(tls).accept(stream)).await;
@@ -278,14 +291,15 @@ impl<H: Handler> Task<H> {
         };
         match peer_identity(stream.get_ref().1, self.shared.clock.unix_seconds()) {
             Ok(None) if !self.admits_stranger() => {}
-            Ok(identity) => Box::pin(self.serve(stream, identity)).await,
+            Ok(identity) => {
+                let peer = self.place.meet(self.address, identity);
+                Box::pin(self.serve(stream, peer)).await;
+            }
             Err(refusal) => self.refuse(refusal.reason()),
         }
     }
 
-    async fn serve<S: Stream>(self, stream: S, identity: Option<crate::tls::Identity>) {
-        let peer = Arc::new(Peer::new(self.address, identity));
-        self.place.set_peer(Arc::clone(&peer));
+    async fn serve<S: Stream>(self, stream: S, peer: Arc<Peer>) {
         let watch = Arc::clone(&self.place.watch);
         watch.expect(Awaited::Request, self.shared.limits.idle);
         let guard = Guard::new(stream, Arc::clone(&watch), Arc::clone(&self.shared), Arc::clone(&peer));

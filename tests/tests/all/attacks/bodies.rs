@@ -34,17 +34,22 @@ fn is_decided(status: u16) -> bool {
     [200, 201, 400, 409, 413, 503].contains(&status)
 }
 
+/// So many applies are tried out at once: each is decided or put off, one is decided, and memory stays within its bound.
+fn are_tried_within(site: &Plain, writers: &[String], bodies: &[Vec<u8>], count: usize) -> Result<()> {
+    let before = site.most_memory()?;
+    let statuses = at_once(&site.bound.admin, writers, "POST /v1/apply?dry_run=true", (JSON, bodies), count)?;
+    ensure!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
+    ensure!(statuses.contains(&200), "one of them is decided: {statuses:?}");
+    is_served_within(site, before, MOST)
+}
+
 #[test]
 fn x03_f05_large_bodies_that_come_at_once_are_decided_one_after_another() -> Result<()> {
     let site = Plain::start()?;
     let at = site.bound.admin.clone();
     let writers = tokens(&at, &["writer"], "operator")?;
     let bodies = large_bodies(12)?;
-    let before = site.most_memory()?;
-    let statuses = at_once(&at, &writers, "POST /v1/apply?dry_run=true", (JSON, &bodies), 12)?;
-    ensure!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
-    ensure!(statuses.contains(&200), "one of them is decided: {statuses:?}");
-    is_served_within(&site, before, MOST)?;
+    are_tried_within(&site, &writers, &bodies, 12)?;
     site.stop()
 }
 
@@ -63,11 +68,7 @@ fn x03_f05_on_a_large_fleet_large_bodies_take_no_more() -> Result<()> {
     }
     let writers = tokens(&at, &["otto", "ada"], "operator")?;
     let bodies = large_bodies(4)?;
-    let before = site.most_memory()?;
-    let statuses = at_once(&at, &writers, "POST /v1/apply?dry_run=true", (JSON, &bodies), 40)?;
-    ensure!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
-    ensure!(statuses.contains(&200), "one of them is decided: {statuses:?}");
-    is_served_within(&site, before, MOST)?;
+    are_tried_within(&site, &writers, &bodies, 40)?;
     site.stop()
 }
 

@@ -1,0 +1,177 @@
+//! Writes by which privileged tasks come to stand on nodes, or begin to run there: an admin's alone.
+
+use super::*;
+
+/// Of two writes of who is no admin, of which neither places a privileged task, the later one is refused where both do it together.
+#[tokio::test]
+async fn x04_two_writes_that_place_a_privileged_task_only_together_are_not_both_made() {
+    let gives = |role: &'static str| -> Write {
+        Box::new(move |work| {
+            let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+            let change = RoleChange { add_tags: vec![TagName::new("b").unwrap()], remove_tags: vec![] };
+            let spec = ClusterSpec { roles: [(Name::new(role).unwrap(), change)].into(), ..before.spec.clone() };
+            work.update(&before, before.meta.name.clone(), spec)?;
+            Ok(())
+        })
+    };
+    let has = |role: &'static str| -> Write { Box::new(edit(1, move |spec| spec.roles = roles(role))) };
+    // The release of the group before, and whether n1 is there.
+    let cases: [(&str, &str, bool, Write, Write); 3] = [
+        ("a role, and what it gives", "guarded", true, has("y"), gives("y")),
+        ("a role, and the release", "site", true, has("b"), runs("guarded")),
+        ("the first node, and what its role gives", "guarded", false, Box::new(add(1, "z")), gives("z")),
+    ];
+    for (what, release_before, is_there, one, other) in cases {
+        for (one, other) in [(&one, &other), (&other, &one)] {
+            let mut site = Site::new().await;
+            let task = json!({"id": "p", "type": "shell", "tags": ["b"], "privileged": true, "parameters": {"script": "true"}});
+            let guarded = ReleaseSpec { tasks: serde_json::from_value(json!([task])).unwrap(), ..release() };
+            site.write(make(50, "guarded", guarded)).await.unwrap();
+            site.write(runs(release_before)).await.unwrap();
+            if is_there {
+                site.write(add(1, "z")).await.unwrap();
+            }
+            site.caller = operator();
+            let (made, tried) = site.race(one, other).await;
+            let refusal = made.expect_err(what);
+            let says = "task p is privileged, and an admin alone places it on node n1; nothing was changed";
+            assert_eq!((refusal.kind, refusal.message.as_str()), (ErrorType::AuthForbidden, says), "{what}");
+            assert_eq!(tried, 1, "{what}: it decided once, and was refused when it decided again");
+        }
+    }
+}
+
+/// Has group z run another release.
+fn runs(name: &'static str) -> Write {
+    Box::new(move |work| {
+        let before = Arc::clone(work.model.groups.get(group("z").0).unwrap());
+        let release = Some(ReleaseRef::new(name).unwrap());
+        let spec = NodeGroupSpec { release, ..before.spec.clone() };
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    })
+}
+
+fn operator() -> Caller {
+    let rights = Rights { role: PrincipalRole::Operator, within: None };
+    Caller { who: Who { rights, ..Who::by_way("test") }, ..caller() }
+}
+
+/// Nodes n1 in group z and n2 in group b. The privileged task `p` stands on n1, under a condition; whoever writes is an operator.
+async fn site_under(condition: &str) -> Site {
+    let mut site = Site::new().await;
+    let task = json!({"id": "p", "type": "shell", "tags": ["z"], "privileged": true, "condition": condition, "parameters": {"script": "true"}});
+    let guarded = ReleaseSpec { tasks: serde_json::from_value(json!([task])).unwrap(), ..release() };
+    site.write(make(50, "guarded", guarded)).await.unwrap();
+    site.write(runs("guarded")).await.unwrap();
+    site.write(add(1, "z")).await.unwrap();
+    site.write(add(2, "b")).await.unwrap();
+    site.caller = operator();
+    site
+}
+
+/// What a level says of labels: this one alone, or nothing.
+fn saying(key: Option<&str>) -> OwnedMap<LabelKey, LabelValue> {
+    let said = |key| (LabelKey::new(key).unwrap(), Said::Value(LabelValue::new("yes").unwrap()));
+    OwnedMap::default().update(&caller().manager, &key.map(said).into_iter().collect())
+}
+
+fn label_node(n: u128, key: Option<&'static str>) -> Write {
+    Box::new(edit(n, move |spec| spec.inherited.labels.provided = Some(saying(key))))
+}
+
+fn label_group(at: &'static str, key: &'static str) -> Write {
+    Box::new(move |work| {
+        let before = Arc::clone(work.model.groups.get(group(at).0).unwrap());
+        let mut spec = before.spec.clone();
+        spec.inherited.labels.provided = Some(saying(Some(key)));
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    })
+}
+
+fn label_cluster(key: &'static str) -> Write {
+    Box::new(move |work| {
+        let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+        let mut spec = before.spec.clone();
+        spec.inherited.labels.provided = Some(saying(Some(key)));
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    })
+}
+
+fn with_trait(name: &'static str) -> Write {
+    Box::new(edit(1, move |spec| {
+        let said = [(Trait::new(name).unwrap(), Some(Said::Value(())))].into();
+        spec.traits = OwnedSet::default().patch(&caller().manager, &said);
+    }))
+}
+
+/// An operator set a label, and the privileged task that an admin had placed began to run on the host.
+#[tokio::test]
+async fn x04_a_privileged_task_begins_to_run_by_a_write_of_an_admin_alone_whichever_it_is() {
+    let go = "has(labels.go)";
+    let cases: [(&str, &str, Write); 7] = [
+        ("a label of the node", go, label_node(1, Some("go"))),
+        ("one of its group", go, label_group("z", "go")),
+        ("one of its cluster", go, label_cluster("go")),
+        ("a trait", "'CUSTOM_GO' in traits", with_trait("CUSTOM_GO")),
+        (
+            "a role, by a tag that does not place the task",
+            "'b' in tags",
+            Box::new(edit(1, |spec| spec.roles = roles("b"))),
+        ),
+        ("a label of another node", "nodes(role='b').exists(n, has(n.labels.go))", label_node(2, Some("go"))),
+        ("another node that comes", "size(nodes(role='b')) > 1", Box::new(add(3, "b"))),
+    ];
+    for (what, condition, write) in cases {
+        let mut site = site_under(condition).await;
+        let refusal = site.write(&write).await.expect_err(what);
+        let says = "task p is privileged, and an admin alone lets it run on node n1, where this write meets its condition; nothing was changed";
+        assert_eq!((refusal.kind, refusal.message.as_str()), (ErrorType::AuthForbidden, says), "{what}");
+        site.caller = caller();
+        site.write(&write).await.expect(what);
+    }
+}
+
+#[tokio::test]
+async fn x04_what_lets_a_privileged_task_run_already_or_takes_it_away_is_free() {
+    let mut site = site_under("has(labels.go) || has(labels.also)").await;
+    site.write(label_node(1, Some("other"))).await.expect("the condition is false as before");
+    site.write(label_node(2, Some("go"))).await.expect("the task does not stand there");
+    site.caller = caller();
+    site.write(label_node(1, Some("go"))).await.unwrap();
+    site.caller = operator();
+    site.write(label_group("z", "also")).await.expect("the task runs already");
+    site.write(label_node(1, None)).await.expect("the task goes on");
+    site.write(label_group("z", "other")).await.expect("the task is taken away");
+    let refusal = site.write(label_node(1, Some("go"))).await.expect_err("an admin brings it back");
+    assert_eq!(refusal.kind, ErrorType::AuthForbidden, "{}", refusal.message);
+}
+
+/// Of two writes of who is no admin, of which neither meets the condition, the later one is refused where both do it together.
+#[tokio::test]
+async fn x04_two_writes_that_meet_a_condition_only_together_are_not_both_made() {
+    let cases: [(&str, &str, Write, Write); 2] = [
+        (
+            "a label of the node and one of its group",
+            "has(labels.a) && has(labels.b)",
+            label_node(1, Some("a")),
+            label_group("z", "b"),
+        ),
+        (
+            "labels of another node and of that one's group",
+            "nodes(role='b').exists(n, has(n.labels.a) && has(n.labels.b))",
+            label_node(2, Some("a")),
+            label_group("b", "b"),
+        ),
+    ];
+    for (what, condition, one, other) in cases {
+        for (one, other) in [(&one, &other), (&other, &one)] {
+            let site = site_under(condition).await;
+            let (made, tried) = site.race(one, other).await;
+            let refusal = made.expect_err(what);
+            assert_eq!((refusal.kind, tried), (ErrorType::AuthForbidden, 1), "{what}: {}", refusal.message);
+        }
+    }
+}
