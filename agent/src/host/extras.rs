@@ -102,6 +102,15 @@ impl Extras {
         let group = self.attributes.get(ACL).and_then(|acl| entries(acl).find(|entry| entry.0 == tag::GROUP));
         group.map_or(mode, |(_, rights)| mode & !0o070 | mode & u32::from(rights & 7) << 3)
     }
+
+    /// What everybody has at least of a file with this mode: its owner, its group, all others, and whoever an access control list names.
+    ///
+    /// No more may be left to all others once the owner, the group and the list are gone: who was named there is among the others then.
+    pub fn of_everybody(&self, mode: u32) -> u32 {
+        let named = self.attributes.get(ACL).into_iter().flat_map(|acl| entries(acl));
+        let of_list = named.fold(7, |all, (_, rights)| all & u32::from(rights));
+        mode >> 6 & mode >> 3 & mode & of_list & 7
+    }
 }
 
 /// The entries of an access control list: whom, and what.
@@ -130,6 +139,9 @@ fn set_mode(acl: &mut [u8], mode: u32) {
 mod tests {
     use super::*;
 
+    /// Of an entry that names nobody by number.
+    const NONE: u32 = u32::MAX;
+
     /// An access control list as the kernel has it: whom, what, and of which number.
     fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
         let mut bytes = 2_u32.to_le_bytes().to_vec();
@@ -145,7 +157,6 @@ mod tests {
 
     #[test]
     fn x05_an_access_control_list_follows_a_mode_as_chmod_makes_it() {
-        const NONE: u32 = u32::MAX;
         for (before, mode, after) in [
             // A mask takes the group's bits, and the owning group's own entry stays.
             (
@@ -175,12 +186,22 @@ mod tests {
 
     #[test]
     fn x05_the_group_of_a_file_without_its_list_has_what_it_had_and_not_the_mask() {
-        const NONE: u32 = u32::MAX;
         for (rights, mode, left) in [(0, 0o660, 0o600), (4, 0o664, 0o644), (7, 0o640, 0o640)] {
             let entries = [(1, 6, NONE), (2, 6, 1), (4, rights, NONE), (0x10, 6, NONE), (0x20, 4, NONE)];
             assert_eq!(extras([(ACL.to_owned(), acl(&entries))]).without_acl(mode), left, "{rights} {mode:o}");
         }
         assert_eq!(Extras::default().without_acl(0o664), 0o664);
+    }
+
+    #[test]
+    fn x05_everybody_has_what_no_owner_group_or_entry_of_a_list_lacks() {
+        for (mode, rights) in [(0o644, 4), (0o604, 0), (0o044, 0), (0o640, 0), (0o755, 5), (0o646, 4)] {
+            assert_eq!(Extras::default().of_everybody(mode), rights, "{mode:o}");
+        }
+        let denied = [(1, 6, NONE), (2, 0, 1), (4, 4, NONE), (0x10, 4, NONE), (0x20, 4, NONE)];
+        assert_eq!(extras([(ACL.to_owned(), acl(&denied))]).of_everybody(0o644), 0, "a user was denied");
+        let given = [(1, 6, NONE), (2, 6, 1), (4, 4, NONE), (0x10, 6, NONE), (0x20, 4, NONE)];
+        assert_eq!(extras([(ACL.to_owned(), acl(&given))]).of_everybody(0o664), 4);
     }
 
     #[test]

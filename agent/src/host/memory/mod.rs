@@ -210,6 +210,12 @@ impl MemoryHost {
         self.0.nodes.borrow_mut()[node].user = user;
     }
 
+    /// Gives the file there to another group.
+    pub fn chgrp(&self, path: &str, group: u32) {
+        let node = self.find(path).expect("the file is there");
+        self.0.nodes.borrow_mut()[node].group = group;
+    }
+
     /// Gives the file there attributes and flags; `None`: they cannot be read.
     pub fn set_extras(&self, path: &str, extras: Option<Extras>) {
         let node = self.find(path).expect("the file is there");

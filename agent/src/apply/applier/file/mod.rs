@@ -241,7 +241,7 @@ fn content(site: &Site, texts: &Texts<'_>, parameters: &FileParameters) -> Resul
 /// What an author does not say stays as it is, where root, the agent's user or the owner that is named has the file, and where
 /// nobody else may write the directory: root gave the file to a service then. Elsewhere another user's file says nothing: its
 /// owner may have made it beforehand, to read or to run what comes into it (S67). It is replaced by one of the agent's, as where
-/// nothing stood, that no more may read than that one.
+/// nothing stood, that nobody may read who could not read that one.
 fn attributes(
     site: &Site,
     task: &HostTask,
@@ -265,9 +265,13 @@ fn attributes(
             Attributes { mode: stat.mode & 0o777, ..Attributes::of(stat, extras.as_ref().ok().cloned()) }
         }
         Some(Present { stat, extras, .. }) => {
-            // What a list would say of the group is not known where it cannot be read.
-            let mode = extras.as_ref().map_or(stat.mode & !0o070, |extras| extras.without_acl(stat.mode));
-            let extras = Some(Extras::default());
+            // Its owner, its group and whoever its list names are among all others then. Where the list cannot be read, it may deny somebody.
+            let others = extras.as_ref().map_or(0, |extras| extras.of_everybody(stat.mode));
+            let group = match extras {
+                Ok(extras) if stat.group == own_group => extras.without_acl(stat.mode) & 0o070,
+                Ok(_) | Err(_) => others << 3,
+            };
+            let (mode, extras) = (stat.mode & 0o700 | group | others, Some(Extras::default()));
             Attributes { user: Some(own_user), group: Some(own_group), mode: mode & new, extras }
         }
     };

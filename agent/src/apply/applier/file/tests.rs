@@ -128,8 +128,8 @@ fn x05_what_can_not_be_kept_is_an_error_and_the_file_is_left_as_it_was() {
 fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_group_no_rights_of_the_mask() {
     for (known, mode, lost) in [
         (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, its flags"),
-        // What a list would say of the group is not known.
-        (None, 0o604, ""),
+        // What a list would say of anybody is not known.
+        (None, 0o600, ""),
     ] {
         let host = MemoryHost::new();
         host.put("/spool/f", "x");
@@ -405,6 +405,23 @@ fn w10_07_a_file_that_a_service_was_given_keeps_owner_and_mode_where_root_alone_
         let stat = host.dir(&HostPath::own("/etc/app")).unwrap().unwrap().stat("conf").unwrap().unwrap();
         assert_eq!((stat.user, stat.mode), want, "{parameters} {mode:o} in {dir:?}, secret: {secret}");
         assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters} in {dir:?}");
+    }
+}
+
+#[test]
+fn x05_nobody_reads_more_of_a_file_of_which_owner_and_group_are_others_now() {
+    let nobody = 65_534;
+    for (group, mode, want) in
+        [(4, 0o604, 0o600), (4, 0o640, 0o600), (4, 0o044, 0), (4, 0o644, 0o644), (0, 0o640, 0o640)]
+    {
+        let host = MemoryHost::new();
+        host.put("/spool/f", "x");
+        host.chown("/spool", nobody);
+        host.chown("/spool/f", nobody);
+        host.chgrp("/spool/f", group);
+        host.chmod("/spool/f", mode);
+        apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
+        assert_eq!(look(&host, "/spool", "f"), (0, want, Extras::default()), "{mode:o} of group {group}");
     }
 }
 
