@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use stemma_core::epoch::HeldRevision;
 use stemma_wire::message::checkin::GiveBack;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::signed::LeaseKind;
@@ -24,6 +25,8 @@ pub struct Stored {
     pub observation: Option<PartDigest>,
     /// The last `seen` record says that the node was lost.
     pub silent: bool,
+    /// What its host was told last; `None`: there is no record of that.
+    pub told: Option<HeldRevision>,
 }
 
 /// What is said beside results, on a check-in where it differs from the last one.
@@ -183,6 +186,8 @@ pub trait Intake: Send + Sync + 'static {
     fn said(&self, node: Uuid, said: Said) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// A node's silence begins or ends.
     fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>>;
+    /// What the node's host is about to be told. It is told when this is durable, and not before.
+    fn told(&self, node: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// The last revision of the store. From memory.
     fn head(&self) -> u64;
     /// The body of a blob, open for reading at its start; `None` when it is not kept. May block for an open.

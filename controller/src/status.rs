@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stemma_core::epoch::HeldRevision;
+use stemma_core::epoch::HeldAndTold;
 use stemma_core::status::{Facts, Liveness, State, Status, Tasks};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
@@ -64,8 +64,8 @@ pub struct StatusTable {
     refused: RefusedReports,
     /// Why the store refuses what is released to a node, by node.
     refused_releases: Mutex<HashMap<Uuid, String>>,
-    /// What hosts hold that are ahead of the store, by node.
-    ahead: Mutex<HashMap<Uuid, HeldRevision>>,
+    /// What hosts hold that are ahead of the store, and what they were told last, by node.
+    ahead: Mutex<HashMap<Uuid, HeldAndTold>>,
     /// Notified when other hosts are ahead, or by other revisions.
     ahead_changed: Notify,
     last: watch::Sender<Position>,
@@ -149,22 +149,22 @@ impl StatusTable {
     }
 
     /// Takes in whether a node's host is ahead of the store, and what it holds.
-    pub(crate) fn note_ahead(&self, node: Uuid, held: Option<HeldRevision>) {
-        match held {
-            Some(held) => drop(self.hosts_ahead().insert(node, held)),
+    pub(crate) fn note_ahead(&self, node: Uuid, host: Option<HeldAndTold>) {
+        match host {
+            Some(host) => drop(self.hosts_ahead().insert(node, host)),
             None => drop(self.hosts_ahead().remove(&node)),
         }
         self.ahead_changed.notify_one();
-        self.change(node, |before| Facts { is_ahead: held.is_some(), ..before });
+        self.change(node, |before| Facts { is_ahead: host.is_some(), ..before });
     }
 
     /// What a node's host holds that is ahead of the store.
-    pub(crate) fn ahead(&self, node: Uuid) -> Option<HeldRevision> {
+    pub(crate) fn ahead(&self, node: Uuid) -> Option<HeldAndTold> {
         self.hosts_ahead().get(&node).copied()
     }
 
     /// What hosts hold that are ahead of the store, by node.
-    pub(crate) fn all_ahead(&self) -> HashMap<Uuid, HeldRevision> {
+    pub(crate) fn all_ahead(&self) -> HashMap<Uuid, HeldAndTold> {
         self.hosts_ahead().clone()
     }
 
@@ -250,7 +250,7 @@ impl StatusTable {
         Ok(inner.changes.range(known..).copied().collect())
     }
 
-    fn hosts_ahead(&self) -> MutexGuard<'_, HashMap<Uuid, HeldRevision>> {
+    fn hosts_ahead(&self) -> MutexGuard<'_, HashMap<Uuid, HeldAndTold>> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
-use stemma_core::epoch::{EpochLine, HeldRevision, Standing};
+use stemma_core::epoch::{EpochLine, HeldAndTold, HeldRevision, Standing};
 use stemma_core::status::{Facts, Liveness};
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::desired::{Barrier, Known, Profile, TaskSet};
@@ -205,6 +205,11 @@ impl Signed {
         }
     }
 
+    /// What an agent holds that was told it.
+    pub(crate) fn told(&self) -> HeldRevision {
+        HeldRevision { epoch: Uuid::from_bytes(self.epoch.0), revision: self.released.revision.0 }
+    }
+
     /// Whether an agent that speaks this version and holds `held` has all of it.
     pub(crate) fn is_held(&self, version: WireVersion, held: &Held) -> bool {
         let DesiredParts { known, task_set } = self.released.parts(version);
@@ -324,8 +329,8 @@ impl DesiredTable {
     }
 
     /// How what an agent holds stands to a store that has come to this revision.
-    pub(crate) fn standing(&self, held: Option<&Held>, head: u64) -> Standing {
-        self.line.load().standing(held.map(held_revision), head)
+    pub(crate) fn standing(&self, host: Option<HeldAndTold>, head: u64) -> Standing {
+        self.line.load().standing(host, head)
     }
 
     /// What leads an agent from the epoch of what it holds to that of a state; `None`: it is there, or cannot be led there.

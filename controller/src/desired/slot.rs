@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use stemma_core::epoch::HeldRevision;
 use stemma_core::object::NodeGroupSpec;
 use stemma_core::status::{Heard, Liveness};
 use stemma_wire::message::PartDigest;
@@ -344,6 +345,13 @@ impl Slot {
         let stored = *state.stored.get_or_insert_with(ask);
         state.silence.or_ask(stored);
         stored
+    }
+
+    /// What the node's host was told last is stored.
+    pub(crate) fn note_told(&self, told: HeldRevision) {
+        if let Some(stored) = &mut lock(&self.state).stored {
+            stored.told = Some(told);
+        }
     }
 
     pub(crate) fn acknowledge(&self, sequence: u64) {

@@ -25,7 +25,7 @@ use crate::store::{Precondition, Query, Revision, Store, StoreError, Transaction
 
 /// How many nodes one commit releases. With a profile and the marks of a release for each, that is below every engine's limit of operations.
 const NODES: usize = 30;
-/// How many deleted nodes one commit forgets: each has up to ten images and six records.
+/// How many deleted nodes one commit forgets: each has up to ten images and seven records.
 const GONE: usize = 5;
 
 /// What one node is told from now on.

@@ -35,6 +35,8 @@ pub const REPORTS: &str = "report/";
 pub const SAID: &str = "said/";
 /// When a node's silence began or ended.
 pub const SEEN: &str = "seen/";
+/// What each node's host was told last.
+pub const TOLD: &str = "told/";
 /// Agents' records, by node. They outlive the node (see [`super::enrolled`]).
 pub const AGENTS: &str = "agent/";
 /// Whose each key of a certificate is, by the SHA-256 of the key.
@@ -59,7 +61,7 @@ pub const MARKS: [&str; 9] =
 pub const ADMINS: &str = "admins/";
 
 /// The prefixes of entries by node that go with their node: what it said and what it was told.
-const OF_NODE: [&str; 6] = [OBSERVATIONS, SAID, RELEASED, RESULTS, REPORTS, SEEN];
+const OF_NODE: [&str; 7] = [OBSERVATIONS, SAID, RELEASED, RESULTS, REPORTS, SEEN, TOLD];
 
 /// An object.
 pub fn object(kind: Kind, uuid: Uuid) -> String {
@@ -245,6 +247,7 @@ mod tests {
             REPORTS,
             SAID,
             SEEN,
+            TOLD,
             AGENTS,
             AGENT_KEYS,
             TOKENS,

@@ -107,7 +107,7 @@ async fn tell_ahead(parts: Arc<Parts>) -> String {
         if nodes != told {
             told = nodes;
             let (store, epoch) = (parts.registry.store().stats().revision(), parts.desired.epoch_line().now);
-            match ahead.values().max_by_key(|held| held.revision) {
+            match ahead.values().map(|host| host.held).max_by_key(|held| held.revision) {
                 None => log::info!(epoch:% = epoch, revision = store; "no host is ahead of the store any more"),
                 Some(held) => log::error!(
                     nodes = told.len(), host_epoch:% = held.epoch, host_revision = held.revision, epoch:% = epoch, revision = store;

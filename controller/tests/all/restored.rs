@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+use std::path::Path;
+
 use hyper::Method;
 use serde_json::json;
 use stemma_controller::records::enrolled::agent_key;
@@ -158,6 +160,78 @@ async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it()
         host.held = Some(Held { epoch: *epoch, ..ahead });
         let desired = host.news(30_000).await.desired.expect("it is led on");
         assert_eq!((desired.epoch, desired.epoch_change.unwrap().from), (epochs[2], *epoch));
+    }
+}
+
+/// An older copy of the data directory is put in its place by hand, without `restore`.
+#[tokio::test]
+async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes() {
+    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut hosts = [fleet.join_group("c/g", "web-1").await, fleet.join_group("c/g", "web-2").await];
+    for host in &mut hosts {
+        host.first_state().await;
+    }
+    let (data, copy) = (fleet.directory.path().join("data"), fleet.directory.path().join("copy"));
+    fleet.controller.stop().await;
+    copy_directory(&data, &copy);
+    fleet.controller = start(config(data.clone()), options()).await.unwrap();
+    fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "g", "labels": {"tier": "silver"}}])).await;
+    for host in &mut hosts {
+        host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+        host.held = Some(held(&host.news(30_000).await.desired.expect("the label")));
+    }
+    fleet.controller.stop().await;
+    std::fs::remove_dir_all(&data).unwrap();
+    std::fs::rename(&copy, &data).unwrap();
+    fleet.controller = start(config(data.clone()), options()).await.unwrap();
+    let [first, second] = &mut hosts;
+    let latest = first.held.unwrap();
+    first.client = fleet.client(first.chain.clone(), first.key.clone_key());
+    assert_eq!(told(first, latest).await, None);
+
+    // Writes that have nothing to do with the hosts, and one that does.
+    for at in 0..30 {
+        fleet.apply(json!([{"kind": "Cluster", "name": format!("x{at}")}])).await;
+    }
+    fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "g", "labels": {"tier": "bronze"}}])).await;
+    let revision = fleet.read("/v1/fleet").await["revision"].as_u64().unwrap();
+    assert!(revision > latest.revision.0, "the store has passed what the host holds: {revision}");
+    for is_started_again in [false, true] {
+        if is_started_again {
+            fleet.controller.stop().await;
+            fleet.controller = start(config(data.clone()), options()).await.unwrap();
+        }
+        for host in [&mut *first, &mut *second] {
+            host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+            let held = host.held.unwrap();
+            assert_eq!(told(host, held).await, None);
+        }
+        assert_eq!(fleet.read("/v1/fleet").await["ahead"]["nodes"], json!(2));
+        let untold = fleet.read("/v1/nodes/web-2/explain?label=tier").await["untold"].clone();
+        let said = untold.as_str().unwrap_or_default();
+        assert!(said.contains(" and told it revision ") && said.ends_with("stemma-controller resume-fleet"), "{said}");
+    }
+    let (status, body) = fleet.ask(Method::POST, "/v1/fleet/resume", &json!({})).await;
+    assert_eq!((status, &body["resumed"]), (200, &json!(true)), "{body}");
+    for host in [first, second] {
+        let desired = host.news(30_000).await.desired.expect("it is led on");
+        assert_eq!(desired.epoch_change.unwrap().from, latest.epoch);
+    }
+}
+
+/// Copies the files of a directory, and those below it.
+fn copy_directory(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => copy_directory(&entry.path(), &to),
+            kind if kind.is_file() => drop(std::fs::copy(entry.path(), to).unwrap()),
+            _ => {}
+        }
     }
 }
 

@@ -5,14 +5,17 @@
 //! next one begins at the store's revision, and a signed change leads each host from the epoch that it knows into it.
 //!
 //! ```text
-//!   held: epoch, revision            store: epoch line, head
+//!   held: epoch, revision            store: epoch line, what it told the host last
 //!        │
-//!        ├─ the present epoch ──── revision ≤ head ──▶ Follows
-//!        │                    └─── revision > head ──▶ Ahead      (restored from an older copy)
+//!        ├─ the present epoch ──── revision ≤ told ──▶ Follows
+//!        │                    └─── revision > told ──▶ Ahead      (restored from an older copy)
 //!        ├─ one that was ended ────────────────────▶ Ended      (follows by a signed change)
 //!        ├─ unknown, and began before the present ─▶ Ended      (an admin led the hosts on since then)
 //!        └─ any other ───────────────────────────▶ Unknown    (another store, which may be the later one)
 //! ```
+//!
+//! What a host was told last is stored for each host, before it is told. The store's own revision says nothing of that: it moves on with
+//! each write, and would pass the revision of a host that another copy of the store told something else.
 //!
 //! An epoch but the first says in its id when it began, and is later than all that its store knew (docs/adr/0015). So each host goes from
 //! epoch to later epoch, and a store that was left behind leads nobody back.
@@ -52,15 +55,24 @@ pub struct HeldRevision {
     pub revision: u64,
 }
 
+/// What a host holds, beside what the store told it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldAndTold {
+    /// What it holds, as it says itself.
+    pub held: HeldRevision,
+    /// What the store told it last; `None`: the store has no record of that, since an earlier version kept none.
+    pub told: Option<HeldRevision>,
+}
+
 /// How what a host holds stands to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It holds nothing, or a state of the present epoch that the store has come to: it can be told all.
+    /// It holds nothing, or a state of the present epoch that this store may have told it: it can be told all.
     Follows,
     /// It holds a state of an epoch that ended here, or that began before the present one, to which an admin led the hosts: it can be told
     /// all, with the signed change.
     Ended,
-    /// It holds a later revision of the present epoch than the store has.
+    /// It holds a later revision of the present epoch than this store told it: another copy of the store did.
     Ahead,
     /// It holds a state of an epoch that the store knows nothing of, and that may be a later one.
     Unknown,
@@ -74,16 +86,28 @@ impl EpochLine {
         Self { now: epoch, at: 0, reason: String::new(), ended: Vec::new(), waits: false }
     }
 
-    /// How what a host holds stands to a store that has come to the revision `head`.
-    pub fn standing(&self, held: Option<HeldRevision>, head: u64) -> Standing {
-        match held {
+    /// How what a host holds stands to a store that has come to the revision `head`; `None`: it holds nothing.
+    pub fn standing(&self, host: Option<HeldAndTold>, head: u64) -> Standing {
+        match host {
             _ if self.waits => Standing::Waits,
             None => Standing::Follows,
-            Some(held) if held.epoch == self.now && held.revision <= head => Standing::Follows,
-            Some(held) if held.epoch == self.now => Standing::Ahead,
-            Some(held) if self.ended.contains(&held.epoch) || self.is_after(held.epoch) => Standing::Ended,
+            Some(host) if self.may_have_told(host, head) => Standing::Follows,
+            Some(HeldAndTold { held, .. }) if held.epoch == self.now => Standing::Ahead,
+            Some(HeldAndTold { held, .. }) if self.ended.contains(&held.epoch) || self.is_after(held.epoch) => {
+                Standing::Ended
+            }
             Some(_) => Standing::Unknown,
         }
+    }
+
+    /// Whether what a host holds is of the present epoch, and may be what this store told it. Without a record of that, whatever the store has come
+    /// to may be.
+    fn may_have_told(&self, HeldAndTold { held, told }: HeldAndTold, head: u64) -> bool {
+        let last = match told {
+            None => Some(head),
+            Some(told) => (told.epoch == self.now).then_some(told.revision),
+        };
+        held.epoch == self.now && Some(held.revision) <= last
     }
 
     /// Whether an admin led the hosts into the present epoch after that one began. What they said then holds for each host of that epoch,
@@ -107,19 +131,26 @@ impl EpochLine {
     }
 
     /// Why nothing is sent to a host that holds this, for people.
-    pub fn why_untold(&self, held: HeldRevision, head: u64) -> String {
-        let HeldRevision { epoch, revision } = held;
+    pub fn why_untold(&self, host: HeldAndTold, head: u64) -> String {
+        let HeldRevision { epoch, revision } = host.held;
         let holds = format!("its host holds revision {revision} of another store (epoch {epoch})");
         let here = format!("at revision {head} of epoch {}", self.now);
-        match self.standing(Some(held), head) {
+        match self.standing(Some(host), head) {
             Standing::Waits => format!("{holds}, and this one was restored from a backup and is {here}; {UNTIL}"),
             Standing::Unknown => format!(
                 "{holds}, of which this one, {here}, knows nothing: that store was restored later or is in use beside this one; {UNTIL}"
             ),
-            Standing::Ahead => format!(
-                "its host holds revision {revision} of epoch {epoch}, and the store has come to revision {head} of it: it was restored from \
-                 an older copy; {UNTIL}"
-            ),
+            Standing::Ahead => {
+                let last = host.told.filter(|told| told.epoch == self.now && revision <= head);
+                let store = match last {
+                    Some(told) => format!("is at revision {head} and told it revision {} last", told.revision),
+                    None if revision <= head => format!("is at revision {head} and told it nothing of this epoch"),
+                    None => format!("has come to revision {head} of it"),
+                };
+                format!(
+                    "its host holds revision {revision} of epoch {epoch}, and the store {store}: it was restored from an older copy; {UNTIL}"
+                )
+            }
             Standing::Follows | Standing::Ended => format!("{holds}, and is led to this one when it checks in next"),
         }
     }
@@ -149,13 +180,13 @@ impl EpochLine {
     }
 
     /// The line after an admin said that hosts may follow: it waits no longer, or another epoch began. The epochs that hosts hold and that are
-    /// not known here end with it. Where one of these is later than that of a store that waits, another one begins there too: hosts go to
-    /// later epochs alone.
+    /// not known here end with it. Where one of these is later than that of a store that waits, or is that one, which another copy of this store
+    /// led hosts into, another one begins there too: hosts go to later epochs alone. `unknown`: all that hosts hold which are told nothing.
     #[must_use]
     pub fn resumed(&self, epoch: Uuid, at: u64, reason: &str, unknown: impl IntoIterator<Item = Uuid>) -> Self {
         let unknown: Vec<Uuid> = unknown.into_iter().collect();
         let is_later = |one: &Uuid| began_ms(*one).is_some_and(|began| began_ms(self.now) <= Some(began));
-        if !self.waits || unknown.iter().any(|one| *one != self.now && is_later(one)) {
+        if !self.waits || unknown.iter().any(is_later) {
             return self.next(epoch, at, reason, unknown);
         }
         let known = self.next(self.now, at, reason, unknown);
@@ -186,8 +217,15 @@ mod tests {
     const SECOND: Uuid = Uuid::from_u128(2);
     const OTHER: Uuid = Uuid::from_u128(3);
 
-    fn held(epoch: Uuid, revision: u64) -> HeldRevision {
-        HeldRevision { epoch, revision }
+    /// A host that holds this, of which the store has no record of what it told it.
+    fn held(epoch: Uuid, revision: u64) -> HeldAndTold {
+        HeldAndTold { held: HeldRevision { epoch, revision }, told: None }
+    }
+
+    /// The same, of which it has one.
+    fn held_and_told(held: (Uuid, u64), told: (Uuid, u64)) -> HeldAndTold {
+        let [held, told] = [held, told].map(|(epoch, revision)| HeldRevision { epoch, revision });
+        HeldAndTold { held, told: Some(told) }
     }
 
     #[test]
@@ -202,6 +240,38 @@ mod tests {
         ] {
             assert_eq!(line.standing(holds, 9), standing, "{holds:?}");
         }
+    }
+
+    #[test]
+    fn x02_a_host_stays_ahead_of_a_store_that_passed_its_revision_and_never_told_it() {
+        let line = EpochLine::first(FIRST).next(SECOND, 9, "restored", []);
+        for (holds, told, standing) in [
+            ((SECOND, 17), (SECOND, 16), Standing::Ahead),
+            ((SECOND, 17), (SECOND, 17), Standing::Follows),
+            ((SECOND, 12), (SECOND, 17), Standing::Follows),
+            ((SECOND, 10), (FIRST, 17), Standing::Ahead),
+            ((FIRST, 17), (FIRST, 12), Standing::Ended),
+            ((OTHER, 17), (SECOND, 17), Standing::Unknown),
+        ] {
+            let host = held_and_told(holds, told);
+            for head in [9, 16, 17, 1_000] {
+                assert_eq!(line.standing(Some(host), head), standing, "{host:?} at {head}");
+            }
+        }
+        let said = line.why_untold(held_and_told((SECOND, 17), (SECOND, 12)), 46);
+        assert!(said.contains("and the store is at revision 46 and told it revision 12 last"), "{said}");
+        let said = line.why_untold(held_and_told((SECOND, 17), (FIRST, 12)), 46);
+        assert!(said.contains("and the store is at revision 46 and told it nothing of this epoch"), "{said}");
+    }
+
+    /// The store waits, so it led nobody into its epoch: a copy of it did.
+    #[test]
+    fn x02_a_copy_of_a_waiting_store_goes_on_in_an_epoch_of_its_own_where_hosts_hold_that_of_the_other() {
+        let waits = EpochLine::first(FIRST).restored(began(2_000), 9, "restored");
+        let next = waits.id_after(1_000, &[4; 10], [waits.now]);
+        let resumed = waits.resumed(next, 12, "resumed", [waits.now]);
+        assert_eq!((resumed.now, resumed.waits), (next, false));
+        assert_eq!(resumed.standing(Some(held(waits.now, 40)), 12), Standing::Ended);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stemma_core::epoch::Standing;
+use stemma_core::epoch::{HeldAndTold, HeldRevision, Standing};
 use stemma_core::status::Liveness;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -28,7 +28,7 @@ use super::liveness::write_silence;
 use crate::desired::hosts::Addresses;
 use crate::desired::slot::{Here, Look, Opening, Slot, Turn};
 use crate::desired::{DesiredTable, Signed, held_revision};
-use crate::intake::{Intake, IntakeError, Part, Said, Taken};
+use crate::intake::{Intake, IntakeError, Part, Said, Stored, Taken};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
 /// next one not coming.
@@ -59,6 +59,23 @@ pub(super) struct Answered {
     pub(super) close: bool,
 }
 
+/// What a look finds.
+#[derive(Debug)]
+enum Looked {
+    /// There is nothing to say yet.
+    Nothing,
+    /// The host is to be told a state of this epoch and revision, and that has to be stored first.
+    ToTell(HeldRevision),
+    /// What there is to say.
+    Answer(Answered),
+}
+
+impl Looked {
+    fn answer(answer: CheckInAnswer, close: bool) -> Self {
+        Self::Answer(Answered { answer, close })
+    }
+}
+
 /// What is to be acknowledged, and what is still to be stored.
 struct Conversation {
     slot: Arc<Slot>,
@@ -73,6 +90,8 @@ struct Conversation {
     stored_something: bool,
     /// An Observation that is not here is asked for.
     may_ask: bool,
+    /// What is new is told now; not where the record of that cannot be stored.
+    may_be_told: bool,
     /// How long the host is to wait before its next check-in, which it is told at once; 0: it need not.
     next_ms: u32,
 }
@@ -104,7 +123,7 @@ impl CheckIns {
         let mut talk = self.begin(slot, peer, (version, said), now).await?;
         // The usual answer is at once: nothing is set up for a wait that does not come, nor carried for what is seldom said.
         if talk.observation.is_none()
-            && let Some(answered) = self.look(&mut talk, peer, now >= deadline)?
+            && let Looked::Answer(answered) = self.look(&mut talk, peer, now >= deadline)?
         {
             return Ok(answered);
         }
@@ -125,7 +144,9 @@ impl CheckIns {
             wants: std::mem::take(&mut said.wants),
             gives_back: std::mem::take(&mut said.gives_back),
         };
-        let ahead = said.held.filter(|_| !self.standing(said.held.as_ref()).can_be_told());
+        let Stored { told, .. } = slot.stored(|| self.intake.stored(slot.node()));
+        let standing = self.standing(said.held.as_ref(), told);
+        let ahead = said.held.filter(|_| !standing.can_be_told());
         let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
         let opening = Opening {
             said: &words,
@@ -140,7 +161,7 @@ impl CheckIns {
             self.alarm(&slot, peer, addresses);
         }
         if begun.ahead_changed {
-            self.desired.status().note_ahead(slot.node(), ahead.as_ref().map(held_revision));
+            self.desired.status().note_ahead(slot.node(), held_and_told(ahead.as_ref(), told));
         }
         if begun.refusal_ended {
             self.desired.status().note_report(slot.node(), Part::Observation, &Ok(()));
@@ -157,8 +178,13 @@ impl CheckIns {
             observation: None,
             stored_something: false,
             may_ask: true,
+            may_be_told: true,
             next_ms: 0,
         };
+        if let Some(held) = said.held.filter(|_| told.is_none() && standing == Standing::Follows) {
+            // An earlier version told it this, and kept no record.
+            Box::pin(self.store_told(&mut talk, held_revision(&held))).await?;
+        }
         let words = begun.says_news.then_some(words);
         if begun.silence_ended || words.is_some() || is_more {
             Box::pin(self.take_in(&mut talk, peer, said, words, begun.silence_ended)).await?;
@@ -183,8 +209,13 @@ impl CheckIns {
             if talk.observation.is_some() && talk.observation_due().is_none_or(|due| Instant::now() >= due) {
                 self.store_observation(&mut talk, peer).await?;
             }
-            if let Some(answered) = self.look(&mut talk, peer, Instant::now() >= deadline)? {
-                return Ok(answered);
+            match self.look(&mut talk, peer, Instant::now() >= deadline)? {
+                Looked::Answer(answered) => return Ok(answered),
+                Looked::ToTell(told) => {
+                    self.store_told(&mut talk, told).await?;
+                    continue;
+                }
+                Looked::Nothing => {}
             }
             let until = talk.observation_due().map_or(deadline, |due| due.min(deadline));
             // Over or woken: either way it is looked at again.
@@ -238,23 +269,26 @@ impl CheckIns {
     }
 
     /// Looks whether there is something to say; `over` says that an answer is due either way.
-    fn look(&self, talk: &mut Conversation, peer: &Arc<Peer>, over: bool) -> Result<Option<Answered>, ApiError> {
+    fn look(&self, talk: &mut Conversation, peer: &Arc<Peer>, over: bool) -> Result<Looked, ApiError> {
         let Here { desired, grants, grants_are_new, stored, lacks_observation } =
             match talk.slot.look(talk.turn, peer, talk.digest) {
-                Look::Superseded => return Ok(Some(Answered { answer: CheckInAnswer::Superseded, close: true })),
-                Look::Ended => return Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
+                Look::Superseded => return Ok(Looked::answer(CheckInAnswer::Superseded, true)),
+                Look::Ended => return Err(gone()),
                 Look::Here(here) => here,
             };
-        // A host that is ahead would refuse whatever is signed here.
-        let can_be_told = self.standing(talk.held.as_ref()).can_be_told();
+        // What a host that is ahead was told elsewhere is not undone here.
+        let can_be_told = talk.may_be_told && self.standing(talk.held.as_ref(), stored.told).can_be_told();
         let desired = desired.filter(|_| can_be_told).and_then(|signed| self.to_send(talk, signed));
+        if let Some(told) = desired.as_ref().map(|signed| signed.told()).filter(|told| is_later(*told, stored.told)) {
+            return Ok(Looked::ToTell(told));
+        }
         let grants_are_new = grants_are_new && can_be_told;
         let stopping = self.desired.is_stopping();
         // An Observation that is neither stored nor here is asked for by answering.
         let asks = talk.may_ask && talk.observation.is_none() && lacks_observation;
         let is_to_wait = talk.next_ms > 0;
         if !(over || stopping || asks || is_to_wait || talk.stored_something || desired.is_some() || grants_are_new) {
-            return Ok(None);
+            return Ok(Looked::Nothing);
         }
         // A state that was signed again has its grants signed with it.
         let grants = if desired.is_some() { talk.slot.grants() } else { grants };
@@ -275,12 +309,27 @@ impl CheckIns {
             grants: given.map(|given| given.form(talk.version).clone()).collect(),
             next_ms: talk.next_ms,
         };
-        Ok(Some(Answered { answer: CheckInAnswer::Current(Box::new(news)), close: stopping }))
+        Ok(Looked::answer(CheckInAnswer::Current(Box::new(news)), stopping))
     }
 
-    /// How what an agent holds stands to the store.
-    fn standing(&self, held: Option<&Held>) -> Standing {
-        self.desired.standing(held, self.intake.head())
+    /// How what an agent holds stands to the store, which told it this last.
+    fn standing(&self, held: Option<&Held>, told: Option<HeldRevision>) -> Standing {
+        self.desired.standing(held_and_told(held, told), self.intake.head())
+    }
+
+    /// Stores what the host is told last, before it is told. Where that cannot be stored now the host is told nothing new and comes again.
+    async fn store_told(&self, talk: &mut Conversation, told: HeldRevision) -> Result<(), ApiError> {
+        let slot = &talk.slot;
+        let _alone = slot.writing().await;
+        match self.intake.told(slot.node(), told).await {
+            Ok(()) => slot.note_told(told),
+            Err(IntakeError::NoSuchNode) => return Err(gone()),
+            Err(error) => {
+                log::warn!(node:% = slot.node(), error:% = error; "what a host is to be told could not be recorded; it is told later");
+                (talk.may_be_told, talk.next_ms) = (false, SLOWER_MS);
+            }
+        }
+        Ok(())
     }
 
     /// What of a desired state is to be sent now, if anything.
@@ -345,7 +394,7 @@ impl CheckIns {
                 self.rejected.refuse_peer("report_refused", peer);
                 Ok(Kept::Never)
             }
-            IntakeError::NoSuchNode => Err(ApiError::new(ErrorType::AuthRevoked, "the node was deleted")),
+            IntakeError::NoSuchNode => Err(gone()),
         }
     }
 
@@ -384,6 +433,20 @@ impl Conversation {
         self.observation.as_ref()?;
         self.slot.observation_due(OBSERVATION_INTERVAL)
     }
+}
+
+/// What a host holds, beside what it was told last; `None`: it holds nothing.
+fn held_and_told(held: Option<&Held>, told: Option<HeldRevision>) -> Option<HeldAndTold> {
+    held.map(|held| HeldAndTold { held: held_revision(held), told })
+}
+
+/// Whether a state is later than what was told last, or of another epoch.
+fn is_later(state: HeldRevision, told: Option<HeldRevision>) -> bool {
+    told.is_none_or(|told| told.epoch != state.epoch || told.revision < state.revision)
+}
+
+fn gone() -> ApiError {
+    ApiError::new(ErrorType::AuthRevoked, "the node was deleted")
 }
 
 /// The digest is what both ends will know the Observation by, so it must be its own.

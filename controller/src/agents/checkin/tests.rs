@@ -31,13 +31,17 @@ struct Slow {
     reports: Mutex<Vec<Progress>>,
     said: Mutex<Vec<Option<String>>>,
     seen: Mutex<Vec<Seen>>,
+    /// What hosts were told last, as it is stored, in the order in which it was.
+    told: Mutex<Vec<HeldRevision>>,
+    /// What hosts are told cannot be stored.
+    tells_nobody: Mutex<bool>,
     /// How far the last revision is below the greatest.
     below: Mutex<u64>,
 }
 
 impl Intake for Slow {
     fn stored(&self, _: Uuid) -> Stored {
-        Stored::default()
+        Stored { told: lock(&self.told).last().copied(), ..Stored::default() }
     }
 
     fn observed(&self, _: Uuid, _: PartDigest, said: Observation) -> BoxFuture<'_, Result<Taken, IntakeError>> {
@@ -79,6 +83,14 @@ impl Intake for Slow {
             lock(&self.seen).push(seen);
             Ok(())
         })
+    }
+
+    fn told(&self, _: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>> {
+        let is_stored = !*lock(&self.tells_nobody);
+        if is_stored {
+            lock(&self.told).push(told);
+        }
+        Box::pin(async move { is_stored.then_some(()).ok_or(IntakeError::Unavailable) })
     }
 
     fn head(&self) -> u64 {
@@ -133,7 +145,6 @@ impl Site {
     }
 
     /// What an agent that speaks this version is told when it holds this.
-    #[cfg(debug_assertions)]
     async fn news(&self, version: WireVersion, held: Option<Held>) -> News {
         match self.check_in_as(version, CheckIn { held, ..quiet() }).await.answer {
             CheckInAnswer::Current(news) => *news,
@@ -396,7 +407,7 @@ async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epo
     for ahead in [held(line.now, 10), held(unknown, 1)] {
         let news = news(ahead).await;
         assert_eq!((news.desired, news.grants), (None, vec![]), "{ahead:?}");
-        assert_eq!(table.status().ahead(NODE), Some(held_revision(&ahead)));
+        assert_eq!(table.status().ahead(NODE), held_and_told(Some(&ahead), None));
         let status = table.status().get(NODE).unwrap().status;
         assert_eq!(status.reason, "its host holds a revision of another copy of the store, and is told nothing");
     }
@@ -417,5 +428,80 @@ async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epo
         assert!(desired.known.is_some() && desired.task_set.is_some(), "what is held of another epoch is sent again");
         assert!(news.grants.iter().all(|grant| grant.epoch == of(next.now)) && news.grants.len() == 1);
         assert_eq!(table.status().ahead(NODE), None);
+    }
+}
+
+/// A store that is put back as an older copy moves on with each write, whoever makes it.
+#[tokio::test(start_paused = true)]
+async fn x02_a_host_stays_ahead_when_the_store_passes_its_revision_without_having_told_it() {
+    let site = Site::new();
+    let table = &site.check_ins.desired;
+    let state = Released::new(Revision(5), (&Known::default(), &TaskSet::default()), (None, [].into()), MAX_WAIT);
+    table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
+    let epoch = table.epoch_line().now;
+    lock(&site.slow.told).push(HeldRevision { epoch, revision: 12 });
+    let unheld = PartDigest([3; 32]);
+    let held = |revision| Held {
+        epoch: Epoch(*epoch.as_bytes()),
+        revision: Revision(revision),
+        known: unheld,
+        task_set: unheld,
+    };
+    for head in [16, 17, 80] {
+        *lock(&site.slow.below) = u64::MAX - head;
+        table.publish(Batch { revision: Revision(head), changes: Vec::new() });
+        let news = site.news(WireVersion::CURRENT, Some(held(17))).await;
+        assert_eq!(news.desired, None, "at revision {head}");
+        assert!(table.status().ahead(NODE).is_some(), "at revision {head}");
+    }
+    assert_eq!(lock(&site.slow.told).len(), 1);
+    let news = site.news(WireVersion::CURRENT, Some(held(12))).await;
+    assert!(news.desired.is_some(), "this store told it that");
+    assert_eq!(table.status().ahead(NODE), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn x02_what_a_host_is_told_is_recorded_first_and_it_is_told_nothing_where_that_fails() {
+    let site = Site::new();
+    let table = &site.check_ins.desired;
+    let publish = |revision, name: &str| {
+        let known = Known { name: name.to_owned(), ..Known::default() };
+        let state = Released::new(Revision(revision), (&known, &TaskSet::default()), (None, [].into()), MAX_WAIT);
+        table.publish(Batch { revision: Revision(revision), changes: vec![(NODE, Change::Release(Box::new(state)))] });
+    };
+    let epoch = table.epoch_line().now;
+    publish(5, "a");
+    let told = site.news(WireVersion::CURRENT, None).await.desired.unwrap();
+    assert_eq!(*lock(&site.slow.told), [HeldRevision { epoch, revision: 5 }]);
+    assert_eq!(told.revision, Revision(5));
+
+    *lock(&site.slow.tells_nobody) = true;
+    publish(9, "b");
+    let news = site.news(WireVersion::CURRENT, None).await;
+    assert_eq!((news.desired, news.next_ms), (None, 10_000), "it comes again");
+
+    *lock(&site.slow.tells_nobody) = false;
+    assert!(site.news(WireVersion::CURRENT, None).await.desired.is_some());
+    assert!(site.news(WireVersion::CURRENT, None).await.desired.is_some());
+    assert_eq!(lock(&site.slow.told).len(), 2, "once for each revision");
+}
+
+#[tokio::test(start_paused = true)]
+async fn x02_what_an_earlier_version_told_a_host_is_recorded_when_it_comes() {
+    let site = Site::new();
+    let table = &site.check_ins.desired;
+    let state = Released::new(Revision(5), (&Known::default(), &TaskSet::default()), (None, [].into()), MAX_WAIT);
+    let parts = state.parts(WireVersion::CURRENT);
+    let epoch = table.epoch_line().now;
+    let held = Held {
+        epoch: Epoch(*epoch.as_bytes()),
+        revision: Revision(4),
+        known: parts.known.name,
+        task_set: parts.task_set.name,
+    };
+    table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
+    for _ in 0..2 {
+        assert_eq!(site.news(WireVersion::CURRENT, Some(held)).await.desired, None, "it holds all");
+        assert_eq!(*lock(&site.slow.told), [HeldRevision { epoch, revision: 4 }]);
     }
 }

@@ -112,7 +112,7 @@ pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
         let all_ahead = desired.status().all_ahead();
         let is_resumed = present.waits || !all_ahead.is_empty();
         let next = if is_resumed {
-            let unknown: BTreeSet<Uuid> = all_ahead.values().map(|held| held.epoch).collect();
+            let unknown: BTreeSet<Uuid> = all_ahead.values().map(|host| host.held.epoch).collect();
             let epoch = present.id_after(context.now.0, &random, unknown.iter().copied());
             let next = present.resumed(epoch, model.revision.get(), &reason, unknown);
             draft.act(FleetAction::Resumed { epoch_before: present.led_from(), epoch_after: next.now });
@@ -186,7 +186,7 @@ fn shown_backup(made: &BackupRecord) -> Value {
 fn ahead(model: &Model, of: Option<(&DesiredTable, &EpochLine)>) -> Value {
     let Some((desired, line)) = of else { return json!({"nodes": 0, "highest": null, "unknown_epochs": 0}) };
     let all = desired.status().all_ahead();
-    let seen = || all.iter().filter(|(node, _)| model.nodes.get(**node).is_some()).map(|(_, held)| held);
+    let seen = || all.iter().filter(|(node, _)| model.nodes.get(**node).is_some()).map(|(_, host)| host.held);
     let is_unknown = |epoch: &Uuid| *epoch != line.now && !line.ended.contains(epoch);
     let unknown: BTreeSet<Uuid> = seen().map(|held| held.epoch).filter(is_unknown).collect();
     json!({

@@ -100,8 +100,8 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
     let release = api.desired.as_ref().and_then(|desired| desired.status().refused_release(node.meta.uuid));
     let release = release.map(|reason| resolve::release_refused(node, &reason));
     let ahead = api.desired.as_ref().and_then(|desired| {
-        let held = desired.status().ahead(node.meta.uuid)?;
-        Some(resolve::host_ahead(node, held, &desired.epoch_line(), api.registry.store().stats().revision()))
+        let host = desired.status().ahead(node.meta.uuid)?;
+        Some(resolve::host_ahead(node, host, &desired.epoch_line(), api.registry.store().stats().revision()))
     });
     let left_out = resolve::report_left_out(node, model.left_out(node.meta.uuid));
     let of_report = refused.chain(left_out);
@@ -113,7 +113,7 @@ pub(super) fn untold(api: &Api, node: Uuid) -> Option<String> {
     let desired = api.desired.as_ref()?;
     let line = desired.epoch_line();
     match desired.status().ahead(node) {
-        Some(held) => Some(line.why_untold(held, api.registry.store().stats().revision())),
+        Some(host) => Some(line.why_untold(host, api.registry.store().stats().revision())),
         None => line.why_all_wait(),
     }
 }

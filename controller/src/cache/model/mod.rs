@@ -31,7 +31,7 @@ pub use kinds::{Reference, Resource, certificate_key, content_fixed, protected, 
 use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult,
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult, ToldRecord,
 };
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
@@ -91,6 +91,8 @@ pub struct Model {
     pub reports: ByNode<ReportRecord>,
     /// When their silence began or ended.
     pub seen: ByNode<SeenRecord>,
+    /// What they were told last.
+    pub told: ByNode<ToldRecord>,
     /// The epochs of the store; `None`: it is in its first one.
     pub epoch_line: Option<Arc<Entry<EpochLine>>>,
     /// The last backup, if any was made.
@@ -371,7 +373,7 @@ impl Model {
 type TakeRecord = fn(&mut Model, Uuid, &StoredValue<'_>) -> Result<Reach, codec::BadRecord>;
 
 /// The records of nodes: how their keys begin, and what is done with one.
-const OF_NODES: [(&str, TakeRecord); 6] = [
+const OF_NODES: [(&str, TakeRecord); 7] = [
     (key::OBSERVATIONS, |model, node, now| {
         set(&mut model.observations, node, now)?;
         let change = match model.observations.get(&node) {
@@ -393,6 +395,7 @@ const OF_NODES: [(&str, TakeRecord); 6] = [
     }),
     (key::REPORTS, |model, node, now| set(&mut model.reports, node, now).map(|()| Reach::default())),
     (key::SEEN, |model, node, now| set(&mut model.seen, node, now).map(|()| Reach::default())),
+    (key::TOLD, |model, node, now| set(&mut model.told, node, now).map(|()| Reach::default())),
 ];
 
 /// How the keys of all that the model holds begin.

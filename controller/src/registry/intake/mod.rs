@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{self, Kind, RefusedTraits, ReportLeftOut, SaidOnHost, Timestamp};
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
@@ -23,7 +24,7 @@ use super::rate::{BytePace, ByteRate};
 use crate::blobs::Blobs;
 use crate::desired::DesiredTable;
 use crate::intake::{Intake, IntakeError, Part, Said, Seen, Stored, Taken};
-use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord};
+use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord, ToldRecord};
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
 
@@ -133,6 +134,7 @@ impl Intake for HostIntake {
             acknowledged: model.results.get(&node).map_or(0, |results| results.acknowledged),
             observation: model.observations.get(&node).map(|observation| observation.digest),
             silent: model.seen.get(&node).is_some_and(|seen| seen.lost),
+            told: model.told.get(&node).map(|told| (**told).into()),
         }
     }
 
@@ -198,6 +200,13 @@ impl Intake for HostIntake {
                 .await
                 .map(drop)
         })
+    }
+
+    fn told(&self, node: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>> {
+        let transaction = Transaction::new()
+            .require(Precondition::present(key::object(Kind::Node, node)))
+            .put(key::of_node(key::TOLD, node), codec::encode(&ToldRecord::from(told)));
+        Box::pin(async move { self.records.commit(transaction).await.map(drop).map_err(|error| refused(&error)) })
     }
 
     fn head(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::primary::primary_parked;
-use crate::epoch::{EpochLine, HeldRevision};
+use crate::epoch::{EpochLine, HeldAndTold};
 use crate::finding::{FEW, Finding, Gravest, Rule, first_few, has_error, rule};
 use crate::fleet::Fleet;
 use crate::idle;
@@ -41,9 +41,9 @@ pub fn doubled(node: &Node, [one, other]: [impl Display; 2]) -> Finding {
     of_node(rule::IDENTITY_DOUBLED, node, message)
 }
 
-/// A node's host holds what the store has not come to, or what another store gave it: whatever is signed here it would refuse.
-pub fn host_ahead(node: &Node, held: HeldRevision, line: &EpochLine, head: u64) -> Finding {
-    of_node(rule::HOST_AHEAD, node, line.why_untold(held, head))
+/// A node's host holds what this store never told it, or what another store told it: nothing is sent to it.
+pub fn host_ahead(node: &Node, host: HeldAndTold, line: &EpochLine, head: u64) -> Finding {
+    of_node(rule::HOST_AHEAD, node, line.why_untold(host, head))
 }
 
 /// A part of what a node's host reported last was refused: what was kept of that part before stands.
