@@ -10,7 +10,9 @@ pub(crate) mod hosts;
 pub(crate) mod size;
 pub(crate) mod slot;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -48,14 +50,6 @@ pub struct Encoded<N> {
     pub bytes: Bytes,
 }
 
-impl Encoded<PartDigest> {
-    /// Encodes one part of a desired state in a version, to which its digest belongs.
-    pub fn part<M: Message>(version: WireVersion, part: &M) -> Self {
-        let bytes = Bytes::from(encode_part(version, part));
-        Self { name: digest_part(version, &bytes), bytes }
-    }
-}
-
 impl Encoded<Hash> {
     /// Encodes a profile in a version.
     pub fn profile(version: WireVersion, profile: &Profile) -> Self {
@@ -90,13 +84,48 @@ impl EncodedProfile {
     }
 }
 
+/// A part of a desired state in one wire version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedPart {
+    /// The digest by which both ends know it.
+    pub name: PartDigest,
+    /// How many bytes it has as it is sent.
+    pub bytes: usize,
+}
+
+impl NamedPart {
+    fn new<M: Message>(version: WireVersion, part: &M) -> Self {
+        let bytes = encode_part(version, part);
+        Self { name: digest_part(version, &bytes), bytes: bytes.len() }
+    }
+}
+
 /// The two parts of a desired state in one wire version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredParts {
     /// `desired::Known`.
-    pub known: Encoded<PartDigest>,
+    pub known: NamedPart,
     /// `desired::TaskSet`. The profile that it names is the one of the same version.
-    pub task_set: Encoded<PartDigest>,
+    pub task_set: NamedPart,
+}
+
+/// What the parts of a desired state are made from, the same each time. They are encoded to be named, and again for each host that lacks
+/// them, and are not kept: what all nodes of a group inherit would be kept once for each of them.
+pub trait DesiredContent: fmt::Debug + Send + Sync {
+    /// The part that is sent at once.
+    fn known(&self) -> Known;
+    /// The part that is released.
+    fn task_set(&self) -> Cow<'_, TaskSet>;
+}
+
+impl DesiredContent for (Known, TaskSet) {
+    fn known(&self) -> Known {
+        self.0.clone()
+    }
+
+    fn task_set(&self) -> Cow<'_, TaskSet> {
+        Cow::Borrowed(&self.1)
+    }
 }
 
 /// What was decided for one node.
@@ -106,6 +135,8 @@ pub struct Released {
     pub revision: Revision,
     /// Both parts, in each wire version.
     parts: Arc<[DesiredParts]>,
+    /// What they are made from.
+    content: Arc<dyn DesiredContent>,
     /// `desired::Profile` that the task set names; shared by all nodes alike.
     pub profile: Option<Arc<EncodedProfile>>,
     /// The blobs that the profile's tasks name, sorted; shared likewise.
@@ -115,9 +146,21 @@ pub struct Released {
 }
 
 impl Released {
-    /// Encodes what was decided in all versions. The task set names the profile by its name of the version in which it is encoded;
-    /// without a profile it keeps the name that it has.
+    /// Names what was decided in all versions; both parts are kept.
     pub fn new(
+        revision: Revision,
+        (known, task_set): (&Known, &TaskSet),
+        shared: (Option<Arc<EncodedProfile>>, Arc<[Hash]>),
+        silent_after: Duration,
+    ) -> Self {
+        let content = Arc::new((known.clone(), task_set.clone()));
+        Self::made_from(content, revision, (known, task_set), shared, silent_after)
+    }
+
+    /// Names what was decided in all versions: the two parts, which the content gives again when they are sent. The task set names the profile
+    /// by its name of the version in which it is encoded; without a profile it keeps the name that it has.
+    pub(crate) fn made_from(
+        content: Arc<dyn DesiredContent>,
         revision: Revision,
         (known, task_set): (&Known, &TaskSet),
         (profile, blobs): (Option<Arc<EncodedProfile>>, Arc<[Hash]>),
@@ -126,9 +169,20 @@ impl Released {
         let parts = WireVersion::all().map(|version| {
             let name = profile.as_ref().map(|profile| profile.form(version).name);
             let task_set = task_set.naming(name);
-            DesiredParts { known: Encoded::part(version, known), task_set: Encoded::part(version, &*task_set) }
+            DesiredParts { known: NamedPart::new(version, known), task_set: NamedPart::new(version, &*task_set) }
         });
-        Self { revision, parts: parts.collect(), profile, blobs, silent_after }
+        Self { revision, parts: parts.collect(), content, profile, blobs, silent_after }
+    }
+
+    /// The bytes of the part that is sent at once, in a version.
+    fn known(&self, version: WireVersion) -> Vec<u8> {
+        encode_part(version, &self.content.known())
+    }
+
+    /// The bytes of the part that is released, in a version.
+    fn task_set(&self, version: WireVersion) -> Vec<u8> {
+        let name = self.profile.as_ref().map(|profile| profile.form(version).name);
+        encode_part(version, &*self.content.task_set().naming(name))
     }
 
     /// Both parts in a version.
@@ -189,20 +243,26 @@ impl Signed {
     ) -> SignedDesired {
         let DesiredParts { known, task_set } = self.released.parts(version);
         let held = held.filter(|held| held.epoch == self.epoch);
-        let unless_held = |part: &Encoded<PartDigest>, digest: Option<PartDigest>| {
-            (digest != Some(part.name)).then(|| part.bytes.to_vec())
-        };
+        let lacks = |part: &NamedPart, digest: Option<PartDigest>| digest != Some(part.name);
+        let lacks_known = lacks(known, held.map(|held| held.known));
+        let lacks_task_set = lacks(task_set, held.map(|held| held.task_set));
         let place = self.first + version.index();
         SignedDesired {
             epoch: self.epoch,
             revision: self.released.revision,
             known_digest: known.name,
             task_set_digest: task_set.name,
-            known: unless_held(known, held.map(|held| held.known)),
-            task_set: unless_held(task_set, held.map(|held| held.task_set)),
+            known: lacks_known.then(|| self.released.known(version)),
+            task_set: lacks_task_set.then(|| self.released.task_set(version)),
             proof: self.batch.proof(place).expect("the place is that of a leaf of this batch"),
             epoch_change: change,
         }
+    }
+
+    /// The same, with what says the same and was decided later: so that nothing of earlier objects is kept.
+    pub(crate) fn with_content_of(&self, later: &Released) -> Self {
+        let released = Released { content: Arc::clone(&later.content), ..self.released.clone() };
+        Self { released, epoch: self.epoch, batch: Arc::clone(&self.batch), first: self.first }
     }
 
     /// What an agent holds that was told it.

@@ -302,7 +302,10 @@ impl Slot {
     pub(crate) fn differs(&self, released: &Released) -> bool {
         let mut state = lock(&self.state);
         state.silent_after = released.silent_after;
-        state.desired.as_ref().is_none_or(|signed| !signed.released.is_told_as(released))
+        let same = state.desired.as_ref().filter(|signed| signed.released.is_told_as(released));
+        let Some(same) = same.map(|signed| Arc::new(signed.with_content_of(released))) else { return true };
+        state.desired = Some(same);
+        false
     }
 
     /// Puts a state in the place of the present one, with the grants that the node keeps beside it. They go out with

@@ -1,5 +1,6 @@
 //! What was released to each node: decided against what is stored, and stored before anybody is told.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use stemma_core::object::{Kind, Timestamp};
 use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::{Candidate, Content, KeptProfile, Standing, keep};
-use stemma_wire::message::desired::{Barrier, TaskSet};
+use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::{self, Hash, PartDigest};
 use uuid::Uuid;
 
 use crate::cache::Model;
 use crate::desired::encode::{self, Profiles, SentProfile};
 use crate::desired::size::{self, TooLarge};
-use crate::desired::{EncodedProfile, PUBLISHED, Released};
+use crate::desired::{DesiredContent, EncodedProfile, PUBLISHED, Released};
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{Precondition, Query, Revision, Store, StoreError, Transaction};
@@ -98,11 +99,43 @@ fn content(model: &Model, task_set: &TaskSet, version: DigestVersion, known: &mu
     }
 }
 
+/// What a node's desired state is made from: its answer, and the task set that it has.
+#[derive(Debug)]
+struct NodeContent {
+    answer: Arc<Answer>,
+    task_set: TaskSetOf,
+}
+
+/// Where a node's task set comes from.
+#[derive(Debug)]
+enum TaskSetOf {
+    /// Nothing was ever released to it.
+    Nothing,
+    /// It is that of the answer, with a profile by this name.
+    Answer(Option<Hash>),
+    /// It is the one that was released before.
+    Record(Arc<ReleasedRecord>),
+}
+
+impl DesiredContent for NodeContent {
+    fn known(&self) -> Known {
+        encode::known(&self.answer)
+    }
+
+    fn task_set(&self) -> Cow<'_, TaskSet> {
+        match &self.task_set {
+            TaskSetOf::Nothing => Cow::Owned(TaskSet::default()),
+            TaskSetOf::Answer(profile) => Cow::Owned(encode::task_set(&self.answer, *profile, DigestVersion::NEWEST)),
+            TaskSetOf::Record(record) => Cow::Borrowed(&record.task_set),
+        }
+    }
+}
+
 /// What a node is resolved to, and when.
 #[derive(Clone, Copy)]
 pub(super) struct Resolved<'a> {
     pub(super) model: &'a Model,
-    pub(super) answer: &'a Answer,
+    pub(super) answer: &'a Arc<Answer>,
     pub(super) now: Timestamp,
 }
 
@@ -116,7 +149,7 @@ impl Resolved<'_> {
         let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let name = profile.as_ref().map(SentProfile::name);
         let task_set = encode::task_set(answer, name, DigestVersion::NEWEST);
-        let released = self.told(&task_set, profile.as_ref())?;
+        let released = self.told(&task_set, TaskSetOf::Answer(name), profile.as_ref())?;
         let release = answer.release().map(|release| release.name.to_string());
         let record = ReleasedRecord { revision: model.revision.get(), at: now, task_set, release };
         let fixes = answer.release().map(|release| fixes(model, release)).unwrap_or_default();
@@ -133,7 +166,7 @@ impl Resolved<'_> {
         let Some(record) = model.released.get(&answer.id().0) else {
             // Nothing was ever released: the node knows its labels and runs nothing.
             return Ok(Decision {
-                released: self.told(&TaskSet::default(), None)?,
+                released: self.told(&TaskSet::default(), TaskSetOf::Nothing, None)?,
                 dropped: Arc::default(),
                 record: None,
             });
@@ -155,21 +188,23 @@ impl Resolved<'_> {
         let release = if kept.is_of_levels { answer.release() } else { recorded() };
         let fixes = release.map(|release| fixes(model, release)).unwrap_or_default();
         let renamed = kept.is_renamed.then(|| ReleasedRecord { release: named, ..ReleasedRecord::clone(record) });
-        let released = self.told(&record.task_set, profile.as_ref())?;
+        let task_set = TaskSetOf::Record(Arc::clone(record));
+        let released = self.told(&record.task_set, task_set, profile.as_ref())?;
         let is_new = renamed.is_some() || !fixes.is_empty();
         let record = is_new.then_some(NewRecord { record: renamed, profile: None, fixes });
         Ok(Decision { released, dropped, record })
     }
 
-    fn told(self, task_set: &TaskSet, profile: Option<&SentProfile>) -> Result<Released, TooLarge> {
+    fn told(self, task_set: &TaskSet, of: TaskSetOf, profile: Option<&SentProfile>) -> Result<Released, TooLarge> {
         let known = encode::known(self.answer);
         let blobs = profile.map_or_else(|| Arc::from([]), |profile| Arc::clone(&profile.blobs));
         let profile = profile.map(|profile| Arc::clone(&profile.encoded));
         let revision = message::Revision(self.model.revision.get());
         let silent_after = Duration::from_secs(self.answer.silent_after_seconds().into());
-        let released = Released::new(revision, (&known, task_set), (profile, blobs), silent_after);
+        let content = Arc::new(NodeContent { answer: Arc::clone(self.answer), task_set: of });
+        let released = Released::made_from(content, revision, (&known, task_set), (profile, blobs), silent_after);
         let parts = released.parts(PUBLISHED);
-        let sizes = (parts.known.bytes.len(), parts.task_set.bytes.len());
+        let sizes = (parts.known.bytes, parts.task_set.bytes);
         size::check(&known, task_set, sizes).map(|_| released)
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use stemma_tests::plain::Plain;
+use stemma_tests::program::PATIENCE;
 
 use super::{JSON, JSON_PATCH, MERGE_PATCH, MIB, Told, ask, is_served_within, say, token, token_within};
 use crate::description::post;
@@ -20,6 +21,22 @@ fn on_disk(dir: &Path) -> Result<u64> {
         bytes += if about.is_dir() { on_disk(&entry.path())? } else { about.blocks() * 512 };
     }
     Ok(bytes)
+}
+
+/// Waits until all nodes are resolved as of what was written last.
+fn until_resolved(site: &str, token: &str) -> Result<()> {
+    let began = Instant::now();
+    let mut revisions = (None, None);
+    while began.elapsed() < PATIENCE {
+        let metrics = ask(site, token, "GET /metrics", (JSON, b""))?.body;
+        let of = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        revisions = (of("stemma_store_revision "), of("stemma_desired_revision "));
+        if revisions.0.is_some() && revisions.0 == revisions.1 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!("the store's revision, and that as of which all nodes are resolved: {revisions:?}")
 }
 
 /// A write as large as a text of a node may be, by a JSON patch.
@@ -106,6 +123,41 @@ fn x03_f07_many_tags_and_groups_of_a_cluster_take_no_more_after_a_restart() -> R
     let body = serde_json::to_vec(&json!({"description": "after the restart"}))?;
     let told = ask(&at, &author, "PATCH /v1/clusters/c", (MERGE_PATCH, &body))?;
     ensure!([200, 202].contains(&told.status), "the next write: {} {}", told.status, told.body);
+    is_served_within(&site, before, MOST)?;
+    site.stop()
+}
+
+/// What a group says reaches each of its nodes; it is held once, and not for each of them.
+#[test]
+fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_change_and_a_restart() -> Result<()> {
+    const MOST: u64 = 160 * MIB;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    post(&at, "/v1/clusters", &json!({"name": "c"}))?;
+    post(&at, "/v1/apply", &json!({"objects": [{"kind": "NodeGroup", "cluster": "c", "name": "g"}]}))?;
+    let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
+    let before = site.most_memory()?;
+    let annotate = |at: &str, first: &str| -> Result<()> {
+        let text = |n: usize| if n == 0 { first.to_owned() } else { format!("{n:0>4000}") };
+        let annotations: Map<String, Value> = (0..56).map(|n| (format!("a{n}"), text(n).into())).collect();
+        let body = serde_json::to_vec(&json!({"annotations": annotations}))?;
+        let told = ask(at, &operator, "PATCH /v1/clusters/c/nodegroups/g", (MERGE_PATCH, &body))?;
+        ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
+        until_resolved(at, &boss)
+    };
+    annotate(&at, "x")?;
+    for batch in 0..4 {
+        let node = |n: usize| json!({"kind": "Node", "name": format!("n{batch}-{n}"), "nodegroup": "c/g"});
+        let body = serde_json::to_vec(&json!({"objects": (0..500).map(node).collect::<Vec<_>>()}))?;
+        let told = ask(&at, &operator, "POST /v1/apply", (JSON, &body))?;
+        ensure!(told.status == 200, "{} {}", told.status, told.body);
+    }
+    annotate(&at, "y")?;
+    is_served_within(&site, before, MOST)?;
+    let site = site.restarted()?;
+    let at = site.bound.admin.clone();
+    until_resolved(&at, &boss)?;
+    annotate(&at, "z")?;
     is_served_within(&site, before, MOST)?;
     site.stop()
 }
