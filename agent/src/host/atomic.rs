@@ -5,7 +5,7 @@
 
 use std::io::ErrorKind;
 
-use super::{Dir, Extras, Host, HostError, HostPath, Kind, NewFile, Stat};
+use super::{Dir, Extras, Fixed, Host, HostError, HostPath, Kind, NewFile, Stat};
 
 /// Names of files in the making begin so; what such a name still stands for after a crash is swept away.
 pub const TEMPORARY: &str = ".stemma-";
@@ -177,25 +177,59 @@ pub fn replace(
     }
 }
 
-/// Takes away what an agent that was killed left unfinished in a directory. What this process has in the making
+/// Takes away what an agent that was killed left unfinished in a directory of its own. What this process has in the making
 /// carries its session in its name and stays; two processes never sweep one directory at once, since tasks are applied
 /// under a lock. What a command without that lock has in the making is written again ([`replace`]).
 ///
 /// # Errors
-/// What the machine said.
+/// What the machine said, of the first that could not be taken away.
 pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
+    sweep_those(host, dir, &|_| true)
+}
+
+/// The same, in a directory where somebody else may have a file under such a name: those alone that may be the agent's.
+///
+/// # Errors
+/// As [`sweep`].
+pub fn sweep_those(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) -> bool) -> Result<(), HostError> {
     let own = format!("{:08x}", host.session());
+    let (mut has_swept, mut failed) = (false, Ok(()));
     for name in dir.names()? {
-        let unfinished = name.strip_prefix(TEMPORARY).is_some_and(|rest| {
-            rest.len() == 16 && !rest.starts_with(&own) && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        let is_unfinished = name.strip_prefix(TEMPORARY).is_some_and(|rest| {
+            rest.len() == 16
+                && !rest.starts_with(&own)
+                && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         });
-        if unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File) {
+        if is_unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File && may_be_own(&stat)) {
             match dir.remove(&name) {
+                Ok(()) => has_swept = true,
                 // It is in its place by now.
                 Err(error) if error.is(ErrorKind::NotFound) => {}
-                removed => removed?,
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
+    }
+    if has_swept {
+        dir.sync()?;
+    }
+    failed
+}
+
+/// Whether a file may be put where nothing stands, as far as can be seen before: also where directories above it are missing.
+///
+/// # Errors
+/// As [`Dir::check_replaceable`], of the first name that is missing.
+pub fn check_makeable(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
+    let mut dir = host.root()?;
+    for name in path.names() {
+        let Some(below) = dir.dir(name)? else {
+            return match dir.check_replaceable(name) {
+                // Such a directory takes new ones.
+                Err(HostError::Fixed { by: Fixed::AppendOnlyDirectory, .. }) => Ok(()),
+                checked => checked,
+            };
+        };
+        dir = below;
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
 use super::ledger::{Desired, PROGRESS, Performed, Progress, REASONS, Reason};
+use super::leftovers::{StagingDirs, directory, sweep};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
@@ -115,8 +116,26 @@ impl Run {
         if purpose == Purpose::Converge {
             // Before any of them writes: the diff and the undo copy of what comes after it are withheld by that (trust.md, rule 8).
             run.kept_files(HostTask::is_sensitive).try_for_each(|path| run.site.ledger.note_secret_path(&path))?;
+            run.sweep_leftovers()?;
         }
         Ok(run)
+    }
+
+    /// Takes away what an agent that was killed left beside the files that this run may write. Where a run only looks, it changes nothing.
+    fn sweep_leftovers(&self) -> Result<(), HostError> {
+        if self.mode != Mode::Apply {
+            return Ok(());
+        }
+        let mut dirs = StagingDirs::new();
+        for planned in &self.tasks {
+            let Readiness::Runnable { applier, task, .. } = &planned.kind else { continue };
+            if Permitted::of(self.mode, task.task.mode, false) != Permitted::Check
+                && let Some(path) = applier.keeps(&self.site, task)
+            {
+                dirs.entry(directory(&path)).or_default().extend(applier.gives_to(&self.site, task));
+            }
+        }
+        sweep(&self.site, dirs)
     }
 
     /// Starts all that may start now. Nothing starts in mode `observe`.

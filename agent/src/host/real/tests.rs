@@ -65,7 +65,11 @@ fn s65_only_a_plain_file_of_one_name_is_read() {
     assert_eq!(dir.read("plain", 10).unwrap().as_deref(), Some(&b"text"[..]));
     assert_eq!(dir.read("missing", 10).unwrap(), None);
     for (name, said) in [
-        ("hard", "/hard has 2 hard links; another name's file is neither read nor replaced"),
+        (
+            "hard",
+            "/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
+             (`find / -samefile /hard` lists them), or name another path",
+        ),
         ("link", "/link: /link is a symbolic link, and none is followed; name the real path"),
         ("fifo", "/fifo is a device, socket or FIFO, where a regular file was expected"),
     ] {
@@ -318,6 +322,62 @@ fn x05_what_stops_a_replacement_is_seen_before() {
         assert!(matches!(file, Err(HostError::Fixed { by: found, .. }) if found == by), "{by:?}: {file:?}");
         assert_eq!(missing.is_err(), at.is_empty(), "{by:?}: {missing:?}");
     }
+}
+
+#[test]
+fn x05_what_stops_a_directory_from_being_made_is_named_where_it_is_met() {
+    let (root, host) = host();
+    fs::create_dir(root.path().join("top")).unwrap();
+    let opened = fs::File::open(root.path().join("top")).unwrap();
+    let flags = rustix::fs::ioctl_getflags(&opened);
+    if !has("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | IFlags::IMMUTABLE))) {
+        return;
+    }
+    let made = ensure_dir(&host, &path("/top/a/b"), 0o755).err().map(|error| error.sentence());
+    rustix::fs::ioctl_setflags(&opened, flags.unwrap()).unwrap();
+    let said = "/top/a cannot be made: the directory /top is immutable; nothing is there, until `chattr -i /top` or a task that names another path";
+    assert_eq!(made.as_deref(), Some(said));
+    ensure_dir(&host, &path("/top/a/b"), 0o755).unwrap();
+}
+
+/// A mount of this test, taken away with it.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn x05_a_read_only_mount_is_named_with_its_mount_point() {
+    let (root, host) = host();
+    let at = root.path().join("mnt");
+    fs::create_dir(&at).unwrap();
+    let mount = |words: &[&str]| std::process::Command::new("mount").args(words).arg(&at).output();
+    if !mount(&["-t", "tmpfs", "tmpfs"]).is_ok_and(|tried| tried.status.success()) {
+        eprintln!("skipped: who runs the test may not mount");
+        return;
+    }
+    let mounted = Mounted(at.clone());
+    fs::create_dir(at.join("below")).unwrap();
+    fs::write(at.join("below/f"), "").unwrap();
+    let dir = host.dir(&path("/mnt/below")).unwrap().unwrap();
+    assert!(dir.check_replaceable("f").is_ok());
+    assert!(mount(&["-o", "remount,ro"]).unwrap().status.success());
+    let what = "what is mounted at /mnt is read-only";
+    let cure = "until `mount -o remount,rw /mnt` or a task that names another path";
+    assert_eq!(
+        dir.check_replaceable("f").unwrap_err().sentence(),
+        format!("/mnt/below/f cannot be replaced: {what}; it is left as it was, {cure}")
+    );
+    let missing = format!("/mnt/below/new cannot be made: {what}; nothing is there, {cure}");
+    assert_eq!(dir.check_replaceable("new").unwrap_err().sentence(), missing);
+    assert_eq!(ensure_dir(&host, &path("/mnt/below/new/x"), 0o755).err().unwrap().sentence(), missing);
+    assert_eq!(dir.create("new").err().unwrap().sentence(), missing);
+    assert!(matches!(dir.remove("f"), Err(HostError::Fixed { by: Fixed::ReadOnly, .. })));
+    drop((dir, mounted));
 }
 
 fn run(host: &RealHost, command: &Command) -> Finished {

@@ -17,8 +17,8 @@ use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
-use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, sweep};
-use crate::host::{Command, Dir, Extras, HostError, HostPath, Look, Pending, Stat};
+use crate::host::atomic::{Attributes, Staged, Staging, check_makeable, ensure_dir};
+use crate::host::{Command, Dir, Extras, Host, HostError, HostPath, Look, Pending, Stat};
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -73,13 +73,18 @@ impl Applier for File {
         path(&Texts::new(site, task), &parameters).ok()
     }
 
+    fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
+        let parameters: FileParameters = parameters(task).ok()?;
+        user(site, parameters.owner.as_ref()?).ok()
+    }
+
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
         Box::pin(async move {
             let state = state(site, task)?;
             if state.is_so() {
                 return Ok(Check::AsItShould);
             }
-            let (diff, blocked) = (state.diff(), state.check_replaceable());
+            let (diff, blocked) = (state.diff(), state.check_replaceable(&*site.host));
             Ok(match blocked {
                 Ok(()) => Check::Differs { diff, message: state.loses() },
                 Err(error) => Check::Blocked { diff, message: error.message },
@@ -90,7 +95,7 @@ impl Applier for File {
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
         Box::pin(async move {
             let state = state(site, task)?;
-            state.check_replaceable()?;
+            state.check_replaceable(&*site.host)?;
             let diff = state.diff();
             let output = match &state.wanted {
                 Some(wanted) => replace(site, task, &state, wanted).await?,
@@ -113,15 +118,19 @@ impl FileState {
     }
 
     /// Whether the file can be replaced with all that is to be kept of it. Before anything is written: each try would leave an unfinished file in an append-only directory.
-    fn check_replaceable(&self) -> Result<(), TaskError> {
+    fn check_replaceable(&self, host: &dyn Host) -> Result<(), TaskError> {
         let refused = |error: String| TaskError::new(error).before_the_change();
         if let Some(Present { extras: Err(unknown), .. }) = &self.present
             && self.wanted.as_ref().is_some_and(|wanted| wanted.attributes.extras.is_none())
         {
             return Err(refused(unknown.sentence()));
         }
-        let there = self.parent.as_deref().map(|dir| dir.check_replaceable(self.path.name()));
-        there.unwrap_or(Ok(())).map_err(|error| refused(error.sentence()))
+        let checked = match (&self.parent, self.path.parent()) {
+            (Some(dir), _) => dir.check_replaceable(self.path.name()),
+            (None, Some(parent)) => check_makeable(host, &parent),
+            (None, None) => Ok(()),
+        };
+        checked.map_err(|error| refused(error.sentence()))
     }
 
     /// What the file has beside its bytes and rights and the new one has not: known beforehand, and a sentence, since a sensitive task
@@ -339,7 +348,6 @@ async fn accepted(
     wanted: &Wanted,
     dir: &dyn Dir,
 ) -> Result<(Staged, String), TaskError> {
-    sweep(&*site.host, dir)?;
     let staged = stage(site, dir, wanted)?;
     let judged = match validate(site, state, staged.name()).await {
         Ok(output) => keep(site, task, state).map(|()| output),

@@ -127,7 +127,7 @@ fn x05_what_can_not_be_kept_is_an_error_and_the_file_is_left_as_it_was() {
 #[test]
 fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_group_no_rights_of_the_mask() {
     for (known, mode, lost) in [
-        (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, its flags"),
+        (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, flag d (no dump)"),
         // What a list would say of anybody is not known.
         (None, 0o600, ""),
     ] {
@@ -154,6 +154,14 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
             Fixed::AppendOnlyDirectory,
             "the directory /etc is append-only; it is left as it was, until `chattr -a /etc` or",
         ),
+        (
+            Fixed::ReadOnly,
+            "what is mounted at /etc is read-only; it is left as it was, until `mount -o remount,rw /etc` or",
+        ),
+        (
+            Fixed::OtherFileSystem,
+            "it lies on another file system than its directory; it is left as it was, until `umount /etc/f` or",
+        ),
     ] {
         for what in [json!({"content": "new"}), json!({"absent": true})] {
             let host = MemoryHost::new();
@@ -175,6 +183,48 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
         let as_it_is = check(&host, &json!({"path": "/etc/f", "content": "old"}));
         assert_eq!(as_it_is, Ok(Check::AsItShould), "nothing is to be replaced");
     }
+}
+
+#[test]
+fn x05_a_directory_above_missing_ones_that_takes_no_new_one_is_named_with_what_to_do() {
+    for (by, what, cure) in [
+        (Fixed::ImmutableDirectory, "the directory /etc/t is immutable", "chattr -i /etc/t"),
+        (Fixed::ReadOnly, "what is mounted at /etc/t is read-only", "mount -o remount,rw /etc/t"),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/etc/t/other", "");
+        host.fix("/etc/t", Some(by));
+        for (path, missing) in [("/etc/t/deep/a/f", "/etc/t/deep"), ("/etc/t/f", "/etc/t/f")] {
+            let parameters = json!({"path": path, "content": "new"});
+            let Ok(Check::Blocked { message, .. }) = check(&host, &parameters) else { panic!("{by:?}") };
+            let said = format!(
+                "{missing} cannot be made: {what}; nothing is there, until `{cure}` or a task that names another path"
+            );
+            assert_eq!(message, said);
+            assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
+            assert_eq!(host.list("/etc/t"), ["other"]);
+        }
+    }
+    let host = MemoryHost::new();
+    host.put("/etc/t/other", "");
+    host.fix("/etc/t", Some(Fixed::AppendOnlyDirectory));
+    apply(&host, &json!({"path": "/etc/t/deep/f", "content": "new"})).unwrap();
+    assert_eq!(host.text("/etc/t/deep/f").as_deref(), Some("new"), "such a directory takes new ones");
+}
+
+#[test]
+fn x05_a_full_disk_says_what_to_do() {
+    let host = MemoryHost::new();
+    host.put("/etc/f", "old");
+    let site = site(&host);
+    host.fill(true);
+    let refused = ready(File.apply(&site, &task(&json!({"path": "/etc/f", "content": "new"})))).unwrap_err();
+    assert!(
+        refused.message.ends_with(": make room on its file system (`df` and `df -i` say how full it is)"),
+        "{}",
+        refused.message
+    );
+    assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
 }
 
 #[test]
@@ -313,7 +363,11 @@ fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
     host.put_link("/t/link");
     host.put("/t/dir/f", "");
     for (name, said) in [
-        ("hard", "/t/hard has 2 hard links; another name's file is neither read nor replaced"),
+        (
+            "hard",
+            "/t/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
+             (`find / -samefile /t/hard` lists them), or name another path",
+        ),
         ("fifo", "/t/fifo is a device, socket or FIFO, where a regular file was expected"),
         ("link", "/t/link: /t/link is a symbolic link, and none is followed; name the real path"),
         ("dir", "/t/dir is a directory, where a regular file was expected"),
