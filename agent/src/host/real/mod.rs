@@ -226,6 +226,21 @@ impl RealDir {
         }
     }
 
+    /// Gives a directory that was just made its mode. Whoever may write this one may have put another one under the name meanwhile, to have
+    /// it opened: one that is not the agent's, or not empty, keeps its mode.
+    fn give_mode(&self, name: &str, made: &OwnedFd, mode: Mode) -> Result<(), HostError> {
+        let found = self.tried("look at", name, rustix::fs::fstat(made))?;
+        if Mode::from_raw_mode(found.st_mode) == mode {
+            return Ok(());
+        }
+        let mut entries = self.tried("list", name, rustix::fs::Dir::read_from(made))?;
+        let is_own = found.st_uid == rustix::process::geteuid().as_raw();
+        let is_empty =
+            entries.all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")));
+        let given = if is_own && is_empty { rustix::fs::fchmod(made, mode) } else { Err(Errno::EXIST) };
+        self.tried("set the mode of", name, given)
+    }
+
     fn no_file(&self, name: &str, found: Kind) -> HostError {
         HostError::Kind { path: self.at(name), wanted: Kind::File.word(), found: found.word() }
     }
@@ -354,7 +369,7 @@ impl Dir for RealDir {
         // takes from it and never adds, and the second call gives that back.
         self.changed("make", name, rustix::fs::mkdirat(&self.fd, plain(name), mode))?;
         let fd = self.tried("open", name, open_dir(self.fd.as_fd(), name))?;
-        self.tried("set the mode of", name, rustix::fs::fchmod(&fd, mode))
+        self.give_mode(name, &fd, mode)
     }
 
     fn set_mode(&self, mode: u32) -> Result<(), HostError> {

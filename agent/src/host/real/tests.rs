@@ -541,3 +541,20 @@ fn a_directory_has_the_mode_that_was_asked_for_whatever_the_umask_takes() {
         assert_eq!(found(), 0o750);
     }
 }
+
+#[test]
+fn x05_a_directory_that_somebody_put_in_the_place_of_a_new_one_is_not_opened_to_them() {
+    let (root, _host) = host();
+    let closed = root.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("theirs"), "").unwrap();
+    let mode = || fs::metadata(&closed).unwrap().permissions().mode() & 0o7777;
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let open = |at: &Path| rustix::fs::open(at, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let dir = RealDir { fd: open(root.path()), path: String::new() };
+    let refused = dir.give_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap_err();
+    assert!(refused.is(io::ErrorKind::AlreadyExists) && mode() == 0o700, "{refused:?}");
+    fs::remove_file(closed.join("theirs")).unwrap();
+    dir.give_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap();
+    assert_eq!(mode(), 0o755);
+}

@@ -129,13 +129,13 @@ fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_grou
     for (known, mode, lost) in [
         (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, flag d (no dump)"),
         // What a list would say of anybody is not known.
-        (None, 0o600, ""),
+        (None, 0o600, ", without its extended attributes and flags, which cannot be read"),
     ] {
         let host = MemoryHost::new();
         host.put("/spool/f", "x");
         host.chown("/spool", 65_534);
         host.chown("/spool/f", 65_534);
-        host.chmod("/spool/f", if lost.is_empty() { 0o664 } else { 0o660 });
+        host.chmod("/spool/f", if known.is_none() { 0o664 } else { 0o660 });
         host.set_extras("/spool/f", known);
         let applied = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
         assert!(applied.diff.contains(&format!("(mode {mode:04o}, owner 0:0{lost})\n")), "{}", applied.diff);
@@ -477,6 +477,48 @@ fn x05_nobody_reads_more_of_a_file_of_which_owner_and_group_are_others_now() {
         apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
         assert_eq!(look(&host, "/spool", "f"), (0, want, Extras::default()), "{mode:o} of group {group}");
     }
+}
+
+#[test]
+fn x05_who_is_neither_owner_nor_group_any_more_has_no_more_than_before() {
+    for (mode, parameters, want) in [
+        (0o604, json!({"group": "4"}), (0, 4, 0o600)),
+        (0o644, json!({"group": "4"}), (0, 4, 0o644)),
+        (0o650, json!({"group": "4"}), (0, 4, 0o650)),
+        (0o604, json!({"group": "7"}), (0, 7, 0o604)),
+        (0o066, json!({"owner": "www-data"}), (33, 7, 0)),
+        (0o466, json!({"owner": "www-data"}), (33, 7, 0o444)),
+        (0o640, json!({"owner": "www-data"}), (33, 7, 0o640)),
+        (0o604, json!({"group": "4", "mode": "0604"}), (0, 4, 0o604)),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/etc/f", "old");
+        host.chgrp("/etc/f", 7);
+        host.chmod("/etc/f", mode);
+        let mut parameters = parameters;
+        (parameters["path"], parameters["content"]) = (json!("/etc/f"), json!("new"));
+        let applied = apply(&host, &parameters).unwrap();
+        let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
+        assert_eq!((stat.user, stat.group, stat.mode), want, "{parameters} {mode:o}");
+        let said = if want.2 == mode { String::new() } else { format!("mode {mode:04o} becomes {:04o}", want.2) };
+        assert_eq!(applied.message, said, "what was not asked for is named");
+        assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{parameters}");
+    }
+}
+
+#[test]
+fn x05_rights_that_a_sensitive_task_takes_away_without_being_told_to_are_named_in_its_result() {
+    let host = MemoryHost::new();
+    host.put("/run/credentials/stemma-agent.service/db", "x");
+    host.put("/spool/f", "x");
+    host.chown("/spool", 65_534);
+    host.chown("/spool/f", 65_534);
+    host.chmod("/spool/f", 0o4755);
+    let task = secret_task(&json!({"path": "/spool/f", "template": "{{ secret('db') }}"}));
+    let said = "mode 4755 becomes 0600, owner 65534 becomes 0";
+    let Ok(Check::Differs { message, .. }) = ready(File.check(&site(&host), &task)) else { panic!("it differs") };
+    assert_eq!(message, said);
+    assert_eq!(ready(File.apply(&site(&host), &task)).unwrap().message, said);
 }
 
 fn secret_task(parameters: &Value) -> HostTask {
