@@ -3,7 +3,9 @@
 //! The sequence (create under a name that nobody can foresee, write, owner, attributes, mode, fsync, rename, fsync of the
 //! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Dir, Extras, Fixed, Host, HostError, HostPath, Kind, NewFile, Stat};
 
@@ -25,14 +27,38 @@ pub struct Attributes {
 
 /// A file that is being written, under a name that nobody waits for.
 pub struct Staging {
-    name: String,
+    name: Temporary,
     file: Box<dyn NewFile>,
     attributes: Attributes,
 }
 
 /// A file that is whole and durable, under a name that nobody waits for.
 pub struct Staged {
-    name: String,
+    name: Temporary,
+}
+
+/// The name of a file in the making, which nobody in this process sweeps as long as this lives.
+struct Temporary(String);
+
+/// The names of this process's files in the making.
+static UNDER_WAY: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+fn under_way() -> MutexGuard<'static, BTreeSet<String>> {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Temporary {
+    fn new(host: &dyn Host) -> Self {
+        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
+        under_way().insert(name.clone());
+        Self(name)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        under_way().remove(&self.0);
+    }
 }
 
 impl Attributes {
@@ -64,8 +90,8 @@ impl Staging {
     /// # Errors
     /// What the machine said; the unfinished file is taken away.
     pub fn begin(host: &dyn Host, dir: &dyn Dir, attributes: &Attributes) -> Result<Self, HostError> {
-        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
-        let mut staging = Self { file: dir.create(&name)?, name, attributes: attributes.clone() };
+        let name = Temporary::new(host);
+        let mut staging = Self { file: dir.create(&name.0)?, name, attributes: attributes.clone() };
         match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.begin_extras(extras)) {
             Ok(()) => Ok(staging),
             Err(error) => {
@@ -106,9 +132,9 @@ impl Staging {
         Ok(Staged { name: self.name })
     }
 
-    /// Takes it away; what cannot be taken away now is swept at the next start.
+    /// Takes it away; what cannot be taken away now is swept later.
     pub fn discard(self, dir: &dyn Dir) {
-        let _ = dir.remove(&self.name);
+        let _ = dir.remove(&self.name.0);
     }
 }
 
@@ -129,7 +155,7 @@ impl Staged {
     /// Its present name, beside the one that it will have.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.name.0
     }
 
     /// Puts it in its place, for good.
@@ -137,8 +163,8 @@ impl Staged {
     /// # Errors
     /// What the machine said.
     pub fn commit(self, dir: &dyn Dir, name: &str) -> Result<(), HostError> {
-        if let Err(error) = dir.rename(&self.name, name) {
-            let _ = dir.remove(&self.name);
+        if let Err(error) = dir.rename(&self.name.0, name) {
+            let _ = dir.remove(&self.name.0);
             return Err(error);
         }
         dir.sync()
@@ -149,7 +175,7 @@ impl Staged {
     /// # Errors
     /// What the machine said.
     pub fn discard(self, dir: &dyn Dir) -> Result<(), HostError> {
-        dir.remove(&self.name)
+        dir.remove(&self.name.0)
     }
 }
 
@@ -177,8 +203,8 @@ pub fn replace(
     }
 }
 
-/// Takes away what an agent that was killed left unfinished in a directory of its own. What this process has in the making
-/// carries its session in its name and stays; two processes never sweep one directory at once, since tasks are applied
+/// Takes away what is left unfinished in a directory of the agent's own: by one that was killed, or by this one, where it could not be taken
+/// away at once. What this process has in the making stays; two processes never sweep one directory at once, since tasks are applied
 /// under a lock. What a command without that lock has in the making is written again ([`replace`]).
 ///
 /// # Errors
@@ -197,7 +223,7 @@ pub fn sweep_those(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
     for name in dir.names()? {
         let is_unfinished = name.strip_prefix(TEMPORARY).is_some_and(|rest| {
             rest.len() == 16
-                && !rest.starts_with(&own)
+                && !(rest.starts_with(&own) && under_way().contains(&name))
                 && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         });
         if is_unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File && may_be_own(&stat)) {

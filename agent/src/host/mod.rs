@@ -365,7 +365,8 @@ pub enum HostError {
     },
     /// More extended attributes than are kept.
     #[error(
-        "{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was"
+        "{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was: take away those that \
+         may go (`setfattr -x`)"
     )]
     ManyExtras {
         /// Where.
@@ -434,7 +435,9 @@ impl HostError {
     pub fn sentence(&self) -> String {
         match self {
             Self::Io { source, operation, .. } => format!("{self}: {source}{}", remedy(operation, source.kind())),
-            Self::Extra { source, .. } => format!("{self}: {source}"),
+            Self::Extra { source, .. } => format!(
+                "{self}: {source}: take it off the old file where it may go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)"
+            ),
             _ => self.to_string(),
         }
     }

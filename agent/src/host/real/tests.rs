@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use super::*;
 use crate::host::End;
-use crate::host::atomic::{Attributes, Staged, ensure_dir, replace, sweep};
+use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, replace, sweep};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -135,6 +135,23 @@ fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
     let mode = fs::metadata(root.path().join("new")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "before its rights are set");
     assert!(dir.create("new").is_err(), "what stands there is not opened");
+}
+
+#[test]
+fn x05_a_process_sweeps_what_it_left_itself_and_not_what_it_has_in_the_making() {
+    let (_root, host) = host();
+    let dir = host.root().unwrap();
+    let mut making = Staging::begin(&host, &*dir, &Attributes::mode(0o600)).unwrap();
+    making.write(b"secret").unwrap();
+    sweep(&host, &*dir).unwrap();
+    assert_eq!(dir.names().unwrap().len(), 1, "it is in the making");
+    let whole = making.finish(&*dir).unwrap();
+    sweep(&host, &*dir).unwrap();
+    assert_eq!(dir.names().unwrap(), [whole.name()], "it waits to be put in its place");
+    // As where it could be neither put in its place nor taken away.
+    drop(whole);
+    sweep(&host, &*dir).unwrap();
+    assert_eq!(dir.names().unwrap(), [""; 0]);
 }
 
 /// A directory that another process sweeps each time before a file is put in its place, so many times.

@@ -116,7 +116,9 @@ fn x05_what_can_not_be_kept_is_an_error_and_the_file_is_left_as_it_was() {
     host.set_extras("/etc/f", Some(extras()));
     host.keep_no_extras();
     let refused = apply(&host, &parameters).unwrap_err().message;
-    assert_eq!(refused, "cannot give the new file user.note of the old one, which is left as it was: unsupported");
+    let said = "cannot give the new file user.note of the old one, which is left as it was: unsupported: take it off the old file where it may \
+                go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)";
+    assert_eq!(refused, said);
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
     // Of a file that is to go, nothing is kept.
     host.set_extras("/etc/f", None);
