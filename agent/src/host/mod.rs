@@ -323,7 +323,7 @@ pub enum HostError {
         at: String,
     },
     /// Something else than was expected stands there.
-    #[error("{path} is {found}, where {wanted} was expected")]
+    #[error("{path} is {found}, where {wanted} was expected: move it away, or name another path")]
     Kind {
         /// Where.
         path: String,

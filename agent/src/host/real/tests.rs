@@ -50,7 +50,7 @@ fn s63_a_link_in_the_way_is_an_error_that_names_it() {
     assert!(host.dir(&path("/missing/x")).unwrap().is_none());
     fs::write(root.path().join("file"), "").unwrap();
     let error = host.dir(&path("/file/x")).err().expect("it is refused").sentence();
-    assert_eq!(error, "/file is a regular file, where a directory was expected");
+    assert_eq!(error, "/file is a regular file, where a directory was expected: move it away, or name another path");
 }
 
 #[test]
@@ -71,7 +71,10 @@ fn s65_only_a_plain_file_of_one_name_is_read() {
              (`find / -samefile /hard` lists them), or name another path",
         ),
         ("link", "/link: /link is a symbolic link, and none is followed; name the real path"),
-        ("fifo", "/fifo is a device, socket or FIFO, where a regular file was expected"),
+        (
+            "fifo",
+            "/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
+        ),
     ] {
         assert_eq!(dir.read(name, 10).unwrap_err().sentence(), said);
     }

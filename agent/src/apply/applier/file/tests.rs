@@ -370,9 +370,12 @@ fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
             "/t/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
              (`find / -samefile /t/hard` lists them), or name another path",
         ),
-        ("fifo", "/t/fifo is a device, socket or FIFO, where a regular file was expected"),
+        (
+            "fifo",
+            "/t/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
+        ),
         ("link", "/t/link: /t/link is a symbolic link, and none is followed; name the real path"),
-        ("dir", "/t/dir is a directory, where a regular file was expected"),
+        ("dir", "/t/dir is a directory, where a regular file was expected: move it away, or name another path"),
         ("link/f", "/t/link: /t/link is a symbolic link, and none is followed; name the real path"),
     ] {
         for what in [json!({"content": "x"}), json!({"absent": true})] {
