@@ -334,8 +334,9 @@ pub enum HostError {
     },
     /// A regular file with several names: it may be someone else's.
     #[error(
-        "{path} has {links} hard links; another name's file is neither read nor replaced: remove the other names (`find / -samefile {path}` \
-         lists them), or name another path"
+        "{path} has {links} hard links; another name's file is neither read nor replaced: remove the other names (`find / -samefile {}` \
+         lists them), or name another path",
+        word(path)
     )]
     Links {
         /// Where.
@@ -445,19 +446,28 @@ impl HostError {
 
 /// What stops a file from being replaced, or made, and what to do.
 fn fixed(path: &str, at: &str, by: Fixed, is_there: bool) -> String {
+    let word = word(at);
     let (what, cure) = match by {
-        Fixed::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {at}`")),
-        Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {at}`")),
-        Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {at}`")),
-        Fixed::ImmutableDirectory => (format!("the directory {at} is immutable"), format!("`chattr -i {at}`")),
-        Fixed::AppendOnlyDirectory => (format!("the directory {at} is append-only"), format!("`chattr -a {at}`")),
-        Fixed::ReadOnly => (format!("what is mounted at {at} is read-only"), format!("`mount -o remount,rw {at}`")),
+        Fixed::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {word}`")),
+        Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {word}`")),
+        Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {word}`")),
+        Fixed::ImmutableDirectory => (format!("the directory {at} is immutable"), format!("`chattr -i {word}`")),
+        Fixed::AppendOnlyDirectory => (format!("the directory {at} is append-only"), format!("`chattr -a {word}`")),
+        Fixed::ReadOnly => (format!("what is mounted at {at} is read-only"), format!("`mount -o remount,rw {word}`")),
         Fixed::OtherFileSystem => {
-            ("it lies on another file system than its directory".to_owned(), format!("`umount {at}`"))
+            ("it lies on another file system than its directory".to_owned(), format!("`umount {word}`"))
         }
     };
     let (change, left) = if is_there { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
     format!("{path} cannot be {change}: {what}; {left}, until {cure} or a task that names another path")
+}
+
+/// A path as one word of a command that a person copies.
+fn word(path: &str) -> String {
+    let is_plain = |byte: u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b'@' | b':' | b',')
+    };
+    if path.bytes().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
 /// What to do about an answer of the system, where there is something to be said of it whatever the file; begins with a colon.

@@ -215,6 +215,18 @@ fn x05_a_directory_above_missing_ones_that_takes_no_new_one_is_named_with_what_t
 }
 
 #[test]
+fn x05_a_command_that_makes_way_has_a_path_as_one_word() {
+    let host = MemoryHost::new();
+    host.put("/etc/it's mine", "old");
+    let parameters = json!({"path": "/etc/it's mine", "content": "new"});
+    host.fix("/etc/it's mine", Some(Fixed::Immutable));
+    assert!(apply(&host, &parameters).unwrap_err().message.contains(r"until `chattr -i '/etc/it'\''s mine'` or"));
+    host.fix("/etc/it's mine", None);
+    host.put_hard_link("/etc/it's mine");
+    assert!(refusal(&host, &parameters).contains(r"(`find / -samefile '/etc/it'\''s mine'` lists them)"));
+}
+
+#[test]
 fn x05_a_full_disk_says_what_to_do() {
     let host = MemoryHost::new();
     host.put("/etc/f", "old");
