@@ -4,6 +4,7 @@ pub mod applier;
 pub mod executor;
 pub mod hooks;
 pub mod ledger;
+pub mod leftovers;
 pub mod outputs;
 pub mod rendering;
 pub mod seal;

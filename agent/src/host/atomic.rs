@@ -3,9 +3,11 @@
 //! The sequence (create under a name that nobody can foresee, write, owner, attributes, mode, fsync, rename, fsync of the
 //! directory) stands here once, over [`Dir`]; the tests cut the power between any two of its steps.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Dir, Extras, Host, HostError, HostPath, Kind, NewFile, Stat};
+use super::{Dir, Extras, Fixed, Host, HostError, HostPath, Kind, NewFile, Stat};
 
 /// Names of files in the making begin so; what such a name still stands for after a crash is swept away.
 pub const TEMPORARY: &str = ".stemma-";
@@ -25,14 +27,38 @@ pub struct Attributes {
 
 /// A file that is being written, under a name that nobody waits for.
 pub struct Staging {
-    name: String,
+    name: Temporary,
     file: Box<dyn NewFile>,
     attributes: Attributes,
 }
 
 /// A file that is whole and durable, under a name that nobody waits for.
 pub struct Staged {
-    name: String,
+    name: Temporary,
+}
+
+/// The name of a file in the making, which nobody in this process sweeps as long as this lives.
+struct Temporary(String);
+
+/// The names of this process's files in the making.
+static UNDER_WAY: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+fn under_way() -> MutexGuard<'static, BTreeSet<String>> {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Temporary {
+    fn new(host: &dyn Host) -> Self {
+        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
+        under_way().insert(name.clone());
+        Self(name)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        under_way().remove(&self.0);
+    }
 }
 
 impl Attributes {
@@ -64,8 +90,8 @@ impl Staging {
     /// # Errors
     /// What the machine said; the unfinished file is taken away.
     pub fn begin(host: &dyn Host, dir: &dyn Dir, attributes: &Attributes) -> Result<Self, HostError> {
-        let name = format!("{TEMPORARY}{:08x}{:08x}", host.session(), host.random() & 0xFFFF_FFFF);
-        let mut staging = Self { file: dir.create(&name)?, name, attributes: attributes.clone() };
+        let name = Temporary::new(host);
+        let mut staging = Self { file: dir.create(&name.0)?, name, attributes: attributes.clone() };
         match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.begin_extras(extras)) {
             Ok(()) => Ok(staging),
             Err(error) => {
@@ -106,9 +132,9 @@ impl Staging {
         Ok(Staged { name: self.name })
     }
 
-    /// Takes it away; what cannot be taken away now is swept at the next start.
+    /// Takes it away; what cannot be taken away now is swept later.
     pub fn discard(self, dir: &dyn Dir) {
-        let _ = dir.remove(&self.name);
+        let _ = dir.remove(&self.name.0);
     }
 }
 
@@ -129,7 +155,7 @@ impl Staged {
     /// Its present name, beside the one that it will have.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.name.0
     }
 
     /// Puts it in its place, for good.
@@ -137,8 +163,8 @@ impl Staged {
     /// # Errors
     /// What the machine said.
     pub fn commit(self, dir: &dyn Dir, name: &str) -> Result<(), HostError> {
-        if let Err(error) = dir.rename(&self.name, name) {
-            let _ = dir.remove(&self.name);
+        if let Err(error) = dir.rename(&self.name.0, name) {
+            let _ = dir.remove(&self.name.0);
             return Err(error);
         }
         dir.sync()
@@ -149,7 +175,7 @@ impl Staged {
     /// # Errors
     /// What the machine said.
     pub fn discard(self, dir: &dyn Dir) -> Result<(), HostError> {
-        dir.remove(&self.name)
+        dir.remove(&self.name.0)
     }
 }
 
@@ -177,25 +203,59 @@ pub fn replace(
     }
 }
 
-/// Takes away what an agent that was killed left unfinished in a directory. What this process has in the making
-/// carries its session in its name and stays; two processes never sweep one directory at once, since tasks are applied
+/// Takes away what is left unfinished in a directory of the agent's own: by one that was killed, or by this one, where it could not be taken
+/// away at once. What this process has in the making stays; two processes never sweep one directory at once, since tasks are applied
 /// under a lock. What a command without that lock has in the making is written again ([`replace`]).
 ///
 /// # Errors
-/// What the machine said.
+/// What the machine said, of the first that could not be taken away.
 pub fn sweep(host: &dyn Host, dir: &dyn Dir) -> Result<(), HostError> {
+    sweep_those(host, dir, &|_| true)
+}
+
+/// The same, in a directory where somebody else may have a file under such a name: those alone that may be the agent's.
+///
+/// # Errors
+/// As [`sweep`].
+pub fn sweep_those(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) -> bool) -> Result<(), HostError> {
     let own = format!("{:08x}", host.session());
+    let (mut has_swept, mut failed) = (false, Ok(()));
     for name in dir.names()? {
-        let unfinished = name.strip_prefix(TEMPORARY).is_some_and(|rest| {
-            rest.len() == 16 && !rest.starts_with(&own) && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        let is_unfinished = name.strip_prefix(TEMPORARY).is_some_and(|rest| {
+            rest.len() == 16
+                && !(rest.starts_with(&own) && under_way().contains(&name))
+                && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         });
-        if unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File) {
+        if is_unfinished && dir.stat(&name)?.is_some_and(|stat| stat.kind == Kind::File && may_be_own(&stat)) {
             match dir.remove(&name) {
+                Ok(()) => has_swept = true,
                 // It is in its place by now.
                 Err(error) if error.is(ErrorKind::NotFound) => {}
-                removed => removed?,
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
+    }
+    if has_swept {
+        dir.sync()?;
+    }
+    failed
+}
+
+/// Whether a file may be put where nothing stands, as far as can be seen before: also where directories above it are missing.
+///
+/// # Errors
+/// As [`Dir::check_replaceable`], of the first name that is missing.
+pub fn check_makeable(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
+    let mut dir = host.root()?;
+    for name in path.names() {
+        let Some(below) = dir.dir(name)? else {
+            return match dir.check_replaceable(name) {
+                // Such a directory takes new ones.
+                Err(HostError::Fixed { by: Fixed::AppendOnlyDirectory, .. }) => Ok(()),
+                checked => checked,
+            };
+        };
+        dir = below;
     }
     Ok(())
 }

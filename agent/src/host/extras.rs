@@ -38,6 +38,42 @@ const FS_NOCOMP_FL: u32 = 0x0400;
 /// `linux/fs.h`: read and written without the page cache.
 const FS_DAX_FL: u32 = 0x0200_0000;
 
+/// `linux/fs.h`: its bytes are measured, and can no longer be changed.
+const FS_VERITY_FL: u32 = 0x0010_0000;
+
+/// Flags that tell how a file system has laid out a file, or what it does with each file of a directory: the new file has its own. The kernel
+/// sets them, and no `chattr`. By `linux/fs.h` these are `DIRTY`, `COMPRBLK`, `ENCRYPT` (`ECOMPR`), `INDEX`, `HUGE_FILE`, `EXTENT`,
+/// `EA_INODE`, `EOFBLOCKS`, `INLINE_DATA` and `RESERVED`.
+const OF_THE_LAYOUT: IFlags = IFlags::from_bits_retain(
+    0x0100 | 0x0200 | 0x0800 | 0x1000 | 0x4_0000 | 0x8_0000 | 0x20_0000 | 0x40_0000 | 0x1000_0000 | 0x8000_0000,
+);
+
+/// Flags that stop a file from being replaced. Where a task is to replace one, that is said, and none is lost.
+const OF_THE_FIXED: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
+
+/// What a file tells of itself by its flags: all that may get lost with it.
+pub(crate) const TOLD_FLAGS: IFlags = IFlags::from_bits_retain(!OF_THE_LAYOUT.union(OF_THE_FIXED).bits());
+
+/// Flags as `chattr` and `lsattr` have them.
+const NAMES: [(IFlags, &str); 16] = [
+    (IFlags::SECURE_REMOVAL, "s (secure deletion)"),
+    (IFlags::UNRM, "u (undeletable)"),
+    (IFlags::COMPRESSED, "c (compressed)"),
+    (IFlags::SYNC, "S (synchronous)"),
+    (IFlags::NODUMP, "d (no dump)"),
+    (IFlags::NOATIME, "A (no access times)"),
+    (IFlags::from_bits_retain(FS_NOCOMP_FL), "m (not compressed)"),
+    (IFlags::JOURNALING, "j (data in the journal)"),
+    (IFlags::NOTAIL, "t (no tail)"),
+    (IFlags::DIRSYNC, "D (synchronous directory)"),
+    (IFlags::TOPDIR, "T (top of a hierarchy)"),
+    (IFlags::from_bits_retain(FS_VERITY_FL), "V (verity)"),
+    (IFlags::NOCOW, "C (no copy on write)"),
+    (IFlags::from_bits_retain(FS_DAX_FL), "x (direct access)"),
+    (IFlags::PROJECT_INHERIT, "P (project hierarchy)"),
+    (IFlags::from_bits_retain(0x4000_0000), "F (case folding)"),
+];
+
 /// How many attributes that get lost are named.
 const MOST_NAMED: usize = 10;
 
@@ -46,7 +82,8 @@ const MOST_NAMED: usize = 10;
 pub struct Extras {
     /// Extended attributes, by name.
     pub attributes: BTreeMap<CString, Vec<u8>>,
-    /// Flags of the inode, of those that are kept; `None`: as the file system gives them to a new file.
+    /// Flags of the inode, but for those of its layout; those alone that are kept are given to another file. `None`: as the file system gives
+    /// them to a new file.
     pub flags: Option<IFlags>,
 }
 
@@ -68,6 +105,7 @@ impl Extras {
     #[must_use]
     pub fn of_other_bytes(mut self) -> Self {
         self.attributes.retain(|name, _| !OF_THE_BYTES.contains(&name.as_c_str()));
+        self.flags = self.flags.map(|flags| flags & KEPT_FLAGS);
         self
     }
 
@@ -83,13 +121,18 @@ impl Extras {
         self
     }
 
-    /// The names of the attributes that another file has not, and the flags where it has not all, for a sentence; `None` where it has all.
+    /// The names of the attributes and the flags that another file has not, for a sentence; `None` where it has all.
     pub fn lost(&self, kept: &Self) -> Option<String> {
         let names = self.attributes.keys().filter(|name| !kept.attributes.contains_key(*name));
         let mut lost: Vec<_> = names.map(|name| name.to_string_lossy().escape_debug().to_string()).collect();
-        if !kept.flags.unwrap_or(IFlags::empty()).contains(self.flags.unwrap_or(IFlags::empty())) {
-            lost.push("its flags".to_owned());
-        }
+        let flags = |extras: &Self| extras.flags.unwrap_or(IFlags::empty());
+        let gone = flags(self).difference(flags(kept)) & TOLD_FLAGS;
+        lost.extend(
+            (0..u32::BITS)
+                .map(|bit| IFlags::from_bits_retain(1 << bit))
+                .filter(|flag| gone.contains(*flag))
+                .map(flag_name),
+        );
         let more = lost.len().saturating_sub(MOST_NAMED);
         lost.truncate(MOST_NAMED);
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -111,6 +154,12 @@ impl Extras {
         let of_list = named.fold(7, |all, (_, rights)| all & u32::from(rights));
         mode >> 6 & mode >> 3 & mode & of_list & 7
     }
+}
+
+/// One flag, for a sentence.
+fn flag_name(flag: IFlags) -> String {
+    let known = NAMES.iter().find(|(known, _)| *known == flag);
+    known.map_or_else(|| format!("flag {:#010x}", flag.bits()), |(_, name)| format!("flag {name}"))
 }
 
 /// The entries of an access control list: whom, and what.
@@ -217,9 +266,33 @@ mod tests {
         assert_eq!(all.lost(&Extras::default()).as_deref(), Some("security.capability, security.selinux, user.a\\nb"));
         assert_eq!(kept.lost(&all), None);
         let flagged = Extras { flags: Some(IFlags::NODUMP), ..kept };
-        assert_eq!(flagged.lost(&all).as_deref(), Some("its flags"));
+        assert_eq!(flagged.lost(&all).as_deref(), Some("flag d (no dump)"));
         assert_eq!(flagged.lost(&Extras { flags: Some(KEPT_FLAGS), ..all }), None);
         let many = extras((0..12).map(|n| (CString::new(format!("user.{n:02}")).unwrap(), vec![])));
         assert!(many.lost(&Extras::default()).unwrap().ends_with("user.09 and 2 more"));
+    }
+
+    /// The bits are those of `linux/fs.h`.
+    #[test]
+    fn x05_each_flag_that_gets_lost_is_named_and_none_that_the_kernel_sets() {
+        for (bits, lost) in [
+            (0x0000_0040, None),
+            (0x0000_00c8, None),
+            (0x0010_0000, Some("flag V (verity)")),
+            (0x0000_0001 | 0x0010_0000 | 0x0008_0000, Some("flag V (verity)")),
+            (0x2000_0000, Some("flag P (project hierarchy)")),
+            (0x0100_0000, Some("flag 0x01000000")),
+            (0x0110_0000, Some("flag V (verity), flag 0x01000000")),
+            // Extents, inline data, encrypted, indexed, huge, large attributes; immutable and append-only are refused.
+            (0x0008_0000 | 0x1000_0000 | 0x0800 | 0x1000 | 0x4_0000 | 0x20_0000 | 0x10 | 0x20, None),
+        ] {
+            let all = Extras { flags: Some(IFlags::from_bits_retain(bits)), ..Extras::default() };
+            let kept = all.clone().of_other_bytes();
+            assert_eq!(all.lost(&kept).as_deref(), lost, "{bits:#x}");
+            assert_eq!(
+                kept.flags.unwrap().bits(),
+                bits & (0x0080_0000 | 0x04 | 0x0400 | 0x08 | 0x40 | 0x80 | 0x4000 | 0x8000 | 0x01 | 0x02 | 0x0200_0000)
+            );
+        }
     }
 }

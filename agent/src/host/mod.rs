@@ -305,6 +305,10 @@ pub enum Fixed {
     ImmutableDirectory,
     /// The flag of its directory.
     AppendOnlyDirectory,
+    /// What it lies on is mounted to be read alone.
+    ReadOnly,
+    /// It lies on another file system than its directory.
+    OtherFileSystem,
 }
 
 /// What the machine would not do, or what the agent would not do to it.
@@ -319,7 +323,7 @@ pub enum HostError {
         at: String,
     },
     /// Something else than was expected stands there.
-    #[error("{path} is {found}, where {wanted} was expected")]
+    #[error("{path} is {found}, where {wanted} was expected: move it away, or name another path")]
     Kind {
         /// Where.
         path: String,
@@ -329,7 +333,11 @@ pub enum HostError {
         found: &'static str,
     },
     /// A regular file with several names: it may be someone else's.
-    #[error("{path} has {links} hard links; another name's file is neither read nor replaced")]
+    #[error(
+        "{path} has {links} hard links; another name's file is neither read nor replaced: remove the other names (`find / -samefile {}` \
+         lists them), or name another path",
+        word(path)
+    )]
     Links {
         /// Where.
         path: String,
@@ -345,16 +353,21 @@ pub enum HostError {
         limit: u64,
     },
     /// Something stops a file from being replaced, for root too.
-    #[error("{}", fixed(path, *.by))]
+    #[error("{}", fixed(path, at, *.by, *.is_there))]
     Fixed {
         /// Where.
         path: String,
+        /// Which file, directory or mount point it is that stops it.
+        at: String,
         /// What stops it.
         by: Fixed,
+        /// Whether something stands there.
+        is_there: bool,
     },
     /// More extended attributes than are kept.
     #[error(
-        "{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was"
+        "{path} has more than {limit} bytes of extended attributes, and no more are kept of a file; it is left as it was: take away those that \
+         may go (`setfattr -x`)"
     )]
     ManyExtras {
         /// Where.
@@ -422,28 +435,53 @@ impl HostError {
     /// The error and its causes in one line, for a result's message.
     pub fn sentence(&self) -> String {
         match self {
-            Self::Io { source, .. } | Self::Extra { source, .. } => format!("{self}: {source}"),
+            Self::Io { source, operation, .. } => format!("{self}: {source}{}", remedy(operation, source.kind())),
+            Self::Extra { source, .. } => format!(
+                "{self}: {source}: take it off the old file where it may go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)"
+            ),
             _ => self.to_string(),
         }
     }
 }
 
-/// What stops a file from being replaced, and what to do.
-fn fixed(path: &str, by: Fixed) -> String {
-    let parent = match path.rsplit_once('/') {
-        None | Some(("", _)) => "/",
-        Some((parent, _)) => parent,
-    };
+/// What stops a file from being replaced, or made, and what to do.
+fn fixed(path: &str, at: &str, by: Fixed, is_there: bool) -> String {
+    let word = word(at);
     let (what, cure) = match by {
-        Fixed::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {path}`")),
-        Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {path}`")),
-        Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {path}`")),
-        Fixed::ImmutableDirectory => (format!("the directory {parent} is immutable"), format!("`chattr -i {parent}`")),
-        Fixed::AppendOnlyDirectory => {
-            (format!("the directory {parent} is append-only"), format!("`chattr -a {parent}`"))
+        Fixed::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {word}`")),
+        Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {word}`")),
+        Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {word}`")),
+        Fixed::ImmutableDirectory => (format!("the directory {at} is immutable"), format!("`chattr -i {word}`")),
+        Fixed::AppendOnlyDirectory => (format!("the directory {at} is append-only"), format!("`chattr -a {word}`")),
+        Fixed::ReadOnly => (format!("what is mounted at {at} is read-only"), format!("`mount -o remount,rw {word}`")),
+        Fixed::OtherFileSystem => {
+            ("it lies on another file system than its directory".to_owned(), format!("`umount {word}`"))
         }
     };
-    format!("{path} cannot be replaced: {what}; it is left as it was, until {cure} or a task that names another path")
+    let (change, left) = if is_there { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
+    format!("{path} cannot be {change}: {what}; {left}, until {cure} or a task that names another path")
+}
+
+/// A path as one word of a command that a person copies.
+fn word(path: &str) -> String {
+    let is_plain = |byte: u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+' | b'@' | b':' | b',')
+    };
+    if path.bytes().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+/// What to do about an answer of the system, where there is something to be said of it whatever the file; begins with a colon.
+fn remedy(operation: &str, kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::StorageFull => ": make room on its file system (`df` and `df -i` say how full it is)",
+        io::ErrorKind::QuotaExceeded => ": make room for its owner there, or raise their quota",
+        io::ErrorKind::ReadOnlyFilesystem => ": mount its file system writable, or name another path",
+        io::ErrorKind::InvalidFilename => ": its file system takes no name or path of this length; name another path",
+        io::ErrorKind::PermissionDenied if operation == "give away" => {
+            ": root alone, with `CAP_CHOWN`, gives a file to another user or group; name the one that the agent runs as"
+        }
+        _ => "",
+    }
 }
 
 impl Stat {

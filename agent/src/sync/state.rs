@@ -10,7 +10,7 @@ use stemma_wire::client::Target;
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::tls::{Class, ClientIdentity, Fleet, NotAnIdentity, Pin, Refusal, client_config, given_identity};
 
-use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
 use crate::host::{Host, HostError, HostPath, Kind};
 use crate::identity::Identity;
 
@@ -170,6 +170,14 @@ impl Credentials {
         let pin = Pin::Roots(vec![CertificateDer::from(identity.root.clone())]);
         Ok(Arc::new(client_config(&pin, Some(fleet), Some(own), clock)?))
     }
+}
+
+/// Takes away what a process that was killed left unfinished there, a key maybe.
+///
+/// # Errors
+/// [`HostError`].
+pub(super) fn sweep_own(host: &dyn Host) -> Result<(), HostError> {
+    host.dir(&HostPath::own(DIR))?.map_or(Ok(()), |dir| sweep(host, &*dir))
 }
 
 /// Why the last renewal gave no certificate that could be kept, for `status`; `None` where it did.

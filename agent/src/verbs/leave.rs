@@ -11,6 +11,7 @@ use stemma_core::task::Mode;
 use super::access::check_access;
 use super::{Exit, Local, print, service};
 use crate::apply::ledger::HOST_MAP;
+use crate::apply::leftovers::{self, StagingDirs};
 use crate::apply::outputs::host_map;
 use crate::args::Leave;
 use crate::config::Config;
@@ -38,6 +39,8 @@ pub fn leave(root: &Path, wanted: Leave) -> Result<Exit> {
     };
     check_access(&*local.host)?;
     withdraw(&local)?;
+    // No pass comes after this one.
+    leftovers::sweep(&local.site, &StagingDirs::new())?;
     remove(&local, paths::RUN)?;
     if wanted.keep_state {
         return Ok(Exit::Done);
@@ -74,6 +77,8 @@ fn remove(local: &Local, path: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::apply::testing::{Set, joined};
 
@@ -92,8 +97,14 @@ mod tests {
             host_map::write(&*local.host, &local.site.ledger, &config, &labels, None, Mode::Apply).unwrap();
             assert_eq!(fs::read_to_string(&map).unwrap(), "zone=a\nn/x=1\n");
 
+            let left = root.path().join("srv/.stemma-0123456789abcdef");
+            fs::create_dir_all(left.parent().unwrap()).unwrap();
+            fs::write(&left, "secret").unwrap();
+            leftovers::note(&local.site, &StagingDirs::from([("/srv".to_owned(), BTreeSet::new())])).unwrap();
+
             drop(local);
             assert_eq!(leave(root.path(), Leave { keep_state }).unwrap(), Exit::Done);
+            assert!(!left.exists(), "x05: what an agent that was killed left unfinished goes too");
             assert_eq!(fs::read_to_string(&map).unwrap(), "zone=a\n");
             assert!(!root.path().join("run/stemma").exists());
             assert_eq!(state.exists(), keep_state);

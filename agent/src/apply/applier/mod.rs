@@ -26,6 +26,12 @@ pub trait Applier {
         None
     }
 
+    /// To whom it gives that file, where it names somebody else than who has it.
+    fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
+        let _ = (site, task);
+        None
+    }
+
     /// Whether only the journal says that it has run. Then a change of a task that it subscribes to runs it again.
     fn is_journalled(&self, task: &HostTask) -> bool {
         let _ = task;

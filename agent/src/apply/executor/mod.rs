@@ -10,6 +10,7 @@ mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use log::warn;
@@ -19,6 +20,7 @@ use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
 use super::ledger::{Desired, PROGRESS, Performed, Progress, REASONS, Reason};
+use super::leftovers::{StagingDirs, directory, sweep};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::{HostError, HostPath, Pending};
@@ -57,6 +59,8 @@ pub struct Run {
     tasks: Vec<Planned>,
     running: Vec<Running>,
     wishes: Wishes,
+    /// Where its tasks may leave something unfinished when this process is killed.
+    staging: Rc<StagingDirs>,
     before: Progress,
     ended: BTreeMap<String, Performed>,
     reasons: BTreeMap<String, Reason>,
@@ -96,7 +100,7 @@ impl Run {
             profile.tasks.iter().map(|task| Planned::read(&site, ceiling, desired, task, mode)).unzip();
         let mut graph = Graph::new(vertices, WIDTH);
         subscribe(&mut tasks, &mut graph);
-        let run = Self {
+        let mut run = Self {
             site,
             task_set: desired.digest,
             purpose,
@@ -105,6 +109,7 @@ impl Run {
             tasks,
             running: Vec::new(),
             wishes: Wishes::default(),
+            staging: Rc::default(),
             before,
             ended: BTreeMap::new(),
             reasons,
@@ -115,8 +120,27 @@ impl Run {
         if purpose == Purpose::Converge {
             // Before any of them writes: the diff and the undo copy of what comes after it are withheld by that (trust.md, rule 8).
             run.kept_files(HostTask::is_sensitive).try_for_each(|path| run.site.ledger.note_secret_path(&path))?;
+            run.staging = Rc::new(run.staging_dirs());
+            // Where a run only looks, it changes nothing.
+            if mode == Mode::Apply {
+                sweep(&run.site, &run.staging)?;
+            }
         }
         Ok(run)
+    }
+
+    /// The directories in which this run may put files together.
+    fn staging_dirs(&self) -> StagingDirs {
+        let mut dirs = StagingDirs::new();
+        for planned in &self.tasks {
+            let Readiness::Runnable { applier, task, .. } = &planned.kind else { continue };
+            if Permitted::of(self.mode, task.task.mode, false) != Permitted::Check
+                && let Some(path) = applier.keeps(&self.site, task)
+            {
+                dirs.entry(directory(&path)).or_default().extend(applier.gives_to(&self.site, task));
+            }
+        }
+        dirs
     }
 
     /// Starts all that may start now. Nothing starts in mode `observe`.
@@ -155,7 +179,8 @@ impl Run {
                     permitted => permitted,
                 };
                 let (site, applier, task) = (self.site.clone(), *applier, task.clone());
-                let call = Call { permitted, refresh, refreshes: self.tasks[at].refreshes.clone() };
+                let (refreshes, staging) = (self.tasks[at].refreshes.clone(), self.staging.clone());
+                let call = Call { permitted, refresh, refreshes, staging };
                 let future = async move { perform(&site, applier, &task, &call).await };
                 self.running.push(Running { at, permitted, future: Box::pin(future) });
             }

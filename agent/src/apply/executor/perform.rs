@@ -1,5 +1,6 @@
 //! One task, from its check to its end.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use log::warn;
@@ -7,6 +8,7 @@ use stemma_core::task::{Mode, OnDrift};
 use stemma_wire::message::observed::Outcome;
 
 use crate::apply::applier::Applier;
+use crate::apply::leftovers::{StagingDirs, note};
 use crate::apply::task::{Check, Execution, HostTask, Left, Site, TaskError};
 
 /// The message of a task that is no longer mended.
@@ -49,6 +51,8 @@ pub struct Call {
     pub refresh: bool,
     /// The tasks that run again when this one changes something.
     pub refreshes: Vec<String>,
+    /// Where the tasks of the run may leave something unfinished.
+    pub staging: Rc<StagingDirs>,
 }
 
 /// What became of the change before which a task asked others to run again.
@@ -90,7 +94,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
             (Permitted::Contended, _) => Execution { diff, ..Execution::because(Outcome::Drifted, CONTENDED) },
             (Permitted::Mend, OnDrift::Report) => Execution { diff, ..Execution::because(Outcome::Drifted, message) },
             (Permitted::Mend, OnDrift::Mend) | (Permitted::Apply, _) => {
-                let (ended, by_it) = apply(site, applier, task, &call.refreshes).await;
+                let (ended, by_it) = apply(site, applier, task, call).await;
                 asked = by_it;
                 ended
             }
@@ -112,9 +116,15 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     (ended, asked)
 }
 
-async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, refreshes: &[String]) -> (Execution, Asked) {
+async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call) -> (Execution, Asked) {
+    // Before the change: after a crash in it, what it left is looked for.
+    if applier.keeps(site, task).is_some()
+        && let Err(error) = note(site, &call.staging)
+    {
+        return (failed(error.into()), Asked::Nobody);
+    }
     // Before the change: a crash after it must not lose the wish.
-    let asked = match site.ledger.ask_to_refresh(refreshes) {
+    let asked = match site.ledger.ask_to_refresh(&call.refreshes) {
         Ok(asked) => asked,
         Err(error) => return (failed(error.into()), Asked::Nobody),
     };

@@ -78,6 +78,8 @@ pub const LOOK_ASKED: Record<u64> = Record::new(Kind::LookAsked, "look-asked");
 pub const LOOK_DONE: Record<(u64, u64)> = Record::new(Kind::LookDone, "look-done");
 /// The tasks that are to run again, since one that they subscribe to has changed something.
 pub const REFRESHES: Record<BTreeSet<String>> = Record::new(Kind::Refreshes, "refreshes");
+/// The directories in which a pass may put files together, and whom tasks give files in them to.
+pub const STAGING_DIRS: Record<BTreeMap<String, BTreeSet<u32>>> = Record::new(Kind::StagingDirs, "staging-dirs");
 /// The next free number of a result.
 const SEQUENCE: Record<u64> = Record::new(Kind::Sequence, "sequence");
 
@@ -119,7 +121,9 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn sweep(&self) -> Result<(), HostError> {
-        [&self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.secret_paths]
+        // The identity lies above them.
+        let above = ensure_dir(&*self.host, &HostPath::own(paths::STATE), 0o755)?;
+        [&above, &self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.secret_paths]
             .into_iter()
             .try_for_each(|dir| sweep(&*self.host, &**dir))
     }

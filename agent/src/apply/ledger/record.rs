@@ -44,6 +44,7 @@ pub(super) enum Kind {
     LookAsked = 15,
     LookDone = 16,
     SecretPath = 17,
+    StagingDirs = 18,
 }
 
 impl Kind {
@@ -66,7 +67,8 @@ impl Kind {
             | Self::Reasons
             | Self::LookAsked
             | Self::LookDone
-            | Self::SecretPath => 1,
+            | Self::SecretPath
+            | Self::StagingDirs => 1,
         }
     }
 }
@@ -327,5 +329,7 @@ mod tests {
         stands(Kind::LookAsked, [15, 1], &300_u64, "ac02");
         stands(Kind::LookDone, [16, 1], &(300_u64, 2_u64), "ac02 02");
         stands(Kind::SecretPath, [17, 1], &"/s".to_owned(), "02 2f73");
+        let dirs = BTreeMap::from([("/d".to_owned(), BTreeSet::from([0_u32, 300]))]);
+        stands(Kind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
     }
 }

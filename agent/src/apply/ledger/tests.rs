@@ -128,3 +128,17 @@ fn s68_a_body_that_changed_at_rest_is_not_used() {
     assert_eq!(ledger(&host).body(hash).unwrap(), None);
     assert!(!ledger(&host).has_body(hash).unwrap(), "it is wanted again");
 }
+
+#[test]
+fn x05_what_was_left_unfinished_beside_the_identity_is_swept_too() {
+    let host = MemoryHost::new();
+    let left =
+        ["/var/lib/stemma-agent/.stemma-0123456789abcdef", "/var/lib/stemma-agent/apply/undo/.stemma-0123456789abcdef"];
+    for path in left {
+        host.put(path, "half");
+    }
+    host.put("/var/lib/stemma-agent/identity.json", "{}");
+    ledger(&host).sweep().unwrap();
+    assert_eq!(left.map(|path| host.text(path)), [None, None]);
+    assert_eq!(host.text("/var/lib/stemma-agent/identity.json").as_deref(), Some("{}"));
+}

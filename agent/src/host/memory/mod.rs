@@ -52,6 +52,8 @@ struct Machine {
     keeps_nothing: Cell<bool>,
     /// What a new file has, as by a default list of its directory.
     given: RefCell<Extras>,
+    /// The directories whose names were read, one for each time.
+    listed: RefCell<Vec<String>>,
     /// A file that cannot be read, and how many times more.
     spoilt: RefCell<(String, usize)>,
     random: Cell<u64>,
@@ -77,6 +79,7 @@ impl MemoryHost {
             full: Cell::new(false),
             keeps_nothing: Cell::new(false),
             given: RefCell::default(),
+            listed: RefCell::default(),
             spoilt: RefCell::default(),
             random: Cell::new(1),
             ran: RefCell::default(),
@@ -98,6 +101,11 @@ impl MemoryHost {
     /// The last command that was run.
     pub fn last_run(&self) -> Option<Command> {
         self.0.ran.borrow().last().cloned()
+    }
+
+    /// How often the names in a directory were read.
+    pub fn times_listed(&self, path: &str) -> usize {
+        self.0.listed.borrow().iter().filter(|listed| *listed == path).count()
     }
 
     /// How many changing calls were made since the last [`Self::revive`].

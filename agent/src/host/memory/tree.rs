@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{Content, MemoryHost, Names, Node, directory, failed, kind_of};
-use crate::host::{Dir, Extras, HostError, Kind, Look, NewFile, Stat};
+use crate::host::{Dir, Extras, Fixed, HostError, Kind, Look, NewFile, Stat};
 
 pub(super) struct MemoryDir {
     pub(super) host: MemoryHost,
@@ -89,12 +89,19 @@ impl Dir for MemoryDir {
 
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
         self.host.alive(&self.path)?;
-        let fixed = self.host.child(self.node, name).and_then(|node| self.host.0.nodes.borrow()[node].fixed);
-        fixed.map_or(Ok(()), |by| Err(HostError::Fixed { path: self.at(name), by }))
+        let child = self.host.child(self.node, name);
+        let nodes = self.host.0.nodes.borrow();
+        let Some(by) = child.and_then(|node| nodes[node].fixed).or(nodes[self.node].fixed) else { return Ok(()) };
+        let at = match by {
+            Fixed::Immutable | Fixed::AppendOnly | Fixed::Mounted | Fixed::OtherFileSystem => self.at(name),
+            Fixed::ImmutableDirectory | Fixed::AppendOnlyDirectory | Fixed::ReadOnly => self.path.clone(),
+        };
+        Err(HostError::Fixed { path: self.at(name), at, by, is_there: child.is_some() })
     }
 
     fn names(&self) -> Result<Vec<String>, HostError> {
         self.host.alive(&self.path)?;
+        self.host.0.listed.borrow_mut().push(self.path.clone());
         Ok(match &self.host.0.nodes.borrow()[self.node].content {
             Content::Dir { now, .. } => now.keys().cloned().collect(),
             _ => Vec::new(),

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use ring::rand::{SecureRandom, SystemRandom};
-use rustix::fs::{AtFlags, Gid, IFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, Gid, IFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 
-use super::extras::{ACL, ACL_AGAIN, FLAGS_OF_EMPTY, KEPT_FLAGS};
+use super::extras::{ACL, ACL_AGAIN, FLAGS_OF_EMPTY, KEPT_FLAGS, TOLD_FLAGS};
 use super::{Command, Dir, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, Look, NewFile, Pending, Stat};
 
 mod accounts;
@@ -166,12 +168,44 @@ impl RealDir {
         result.map_err(|errno| HostError::io(operation, self.at(name))(errno.into()))
     }
 
-    /// The same, of a name that may be a mount point: of older kernels, nothing tells that before.
-    fn unless_mounted(&self, operation: &'static str, name: &str, result: Result<(), Errno>) -> Result<(), HostError> {
-        if result == Err(Errno::BUSY) {
-            return Err(HostError::Fixed { path: self.at(name), by: Fixed::Mounted });
+    /// The same, of a change: what stops it for root too is named, with what to do. Not all of it can be seen before: of older kernels a
+    /// mount point cannot, and what is made on the way to a file is not looked at.
+    fn changed<T>(&self, operation: &'static str, name: &str, result: Result<T, Errno>) -> Result<T, HostError> {
+        match result.as_ref().err().copied() {
+            Some(Errno::BUSY) => return Err(self.fixed(name, self.at(name), Fixed::Mounted, true)),
+            Some(Errno::XDEV) => return Err(self.fixed(name, self.at(name), Fixed::OtherFileSystem, true)),
+            Some(Errno::PERM | Errno::ACCESS | Errno::ROFS) => self.check_replaceable(name)?,
+            Some(_) | None => {}
         }
         self.tried(operation, name, result)
+    }
+
+    fn fixed(&self, name: &str, at: String, by: Fixed, is_there: bool) -> HostError {
+        HostError::Fixed { path: self.at(name), at, by, is_there }
+    }
+
+    /// This directory, for a sentence.
+    fn shown(&self) -> String {
+        if self.path.is_empty() { "/".to_owned() } else { self.path.clone() }
+    }
+
+    /// Where that is mounted on which this directory lies; the directory itself, where the kernel does not say.
+    fn mount_point(&self) -> String {
+        let (mut at, mut up) = (self.path.as_str(), ".".to_owned());
+        loop {
+            let found = rustix::fs::statx(&self.fd, up.as_str(), AtFlags::empty(), StatxFlags::empty());
+            let Ok(found) = found else { return self.shown() };
+            if !found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
+                return self.shown();
+            }
+            if found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && !at.is_empty() {
+                return at.to_owned();
+            }
+            // The root, also where that is no mount point itself.
+            let Some((above, _)) = at.rsplit_once('/') else { return "/".to_owned() };
+            at = above;
+            up.push_str("/..");
+        }
     }
 
     /// A regular file with one name, opened without following a link and without waiting for a FIFO's other end.
@@ -190,6 +224,21 @@ impl RealDir {
             Kind::File => Ok(Some(fd)),
             found => Err(self.no_file(name, found)),
         }
+    }
+
+    /// Gives a directory that was just made its mode. Whoever may write this one may have put another one under the name meanwhile, to have
+    /// it opened: one that is not the agent's, or not empty, keeps its mode.
+    fn give_mode(&self, name: &str, made: &OwnedFd, mode: Mode) -> Result<(), HostError> {
+        let found = self.tried("look at", name, rustix::fs::fstat(made))?;
+        if Mode::from_raw_mode(found.st_mode) == mode {
+            return Ok(());
+        }
+        let mut entries = self.tried("list", name, rustix::fs::Dir::read_from(made))?;
+        let is_own = found.st_uid == rustix::process::geteuid().as_raw();
+        let is_empty =
+            entries.all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")));
+        let given = if is_own && is_empty { rustix::fs::fchmod(made, mode) } else { Err(Errno::EXIST) };
+        self.tried("set the mode of", name, given)
     }
 
     fn no_file(&self, name: &str, found: Kind) -> HostError {
@@ -237,7 +286,7 @@ impl Dir for RealDir {
             let attributes = self.tried("read the attributes of", name, attributes(&fd))?;
             let attributes =
                 attributes.ok_or_else(|| HostError::ManyExtras { path: self.at(name), limit: MOST_OF_ATTRIBUTES })?;
-            let flags = self.tried("read the flags of", name, flags(&fd))?.map(|flags| flags & KEPT_FLAGS);
+            let flags = self.tried("read the flags of", name, flags(&fd))?.map(|flags| flags & TOLD_FLAGS);
             Ok(Extras { attributes, flags })
         };
         Ok(Some(Look { stat, extras: extras() }))
@@ -245,22 +294,31 @@ impl Dir for RealDir {
 
     fn check_replaceable(&self, name: &str) -> Result<(), HostError> {
         let has = |at: &CStr, of: AtFlags| match rustix::fs::statx(&self.fd, at, of, StatxFlags::empty()) {
-            Ok(found) => Ok(found.stx_attributes),
+            Ok(found) => Ok(Some(found.stx_attributes)),
             // It is made then; or it cannot be seen before.
-            Err(Errno::NOENT | Errno::NOSYS) => Ok(StatxAttributes::empty()),
+            Err(Errno::NOENT | Errno::NOSYS) => Ok(None),
             Err(errno) => self.tried("look at", name, Err(errno)),
         };
         let file = has(&plain(name), AtFlags::SYMLINK_NOFOLLOW)?;
-        let dir = has(c"", AtFlags::EMPTY_PATH)?;
+        let dir = has(c"", AtFlags::EMPTY_PATH)?.unwrap_or(StatxAttributes::empty());
+        let (of_file, is_there) = (file.unwrap_or(StatxAttributes::empty()), file.is_some());
         let by = [
-            (file, StatxAttributes::MOUNT_ROOT, Fixed::Mounted),
-            (file, StatxAttributes::IMMUTABLE, Fixed::Immutable),
-            (file, StatxAttributes::APPEND, Fixed::AppendOnly),
+            (of_file, StatxAttributes::MOUNT_ROOT, Fixed::Mounted),
+            (of_file, StatxAttributes::IMMUTABLE, Fixed::Immutable),
+            (of_file, StatxAttributes::APPEND, Fixed::AppendOnly),
             (dir, StatxAttributes::IMMUTABLE, Fixed::ImmutableDirectory),
             (dir, StatxAttributes::APPEND, Fixed::AppendOnlyDirectory),
         ];
+        let mount = self.tried("look at", name, rustix::fs::fstatvfs(&self.fd))?;
+        // First: no flag is changed there either.
+        if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Err(self.fixed(name, self.mount_point(), Fixed::ReadOnly, is_there));
+        }
         match by.into_iter().find(|(of, flag, _)| of.contains(*flag)) {
-            Some((_, _, by)) => Err(HostError::Fixed { path: self.at(name), by }),
+            Some((_, _, by @ (Fixed::ImmutableDirectory | Fixed::AppendOnlyDirectory))) => {
+                Err(self.fixed(name, self.shown(), by, is_there))
+            }
+            Some((_, _, by)) => Err(self.fixed(name, self.at(name), by, is_there)),
             None => Ok(()),
         }
     }
@@ -301,7 +359,7 @@ impl Dir for RealDir {
     fn create(&self, name: &str) -> Result<Box<dyn NewFile>, HostError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let fd = self.tried("make", name, rustix::fs::openat2(&self.fd, plain(name), flags, mode, CONFINED))?;
+        let fd = self.changed("make", name, rustix::fs::openat2(&self.fd, plain(name), flags, mode, CONFINED))?;
         Ok(Box::new(RealFile { fd, path: self.at(name) }))
     }
 
@@ -309,9 +367,9 @@ impl Dir for RealDir {
         let mode = Mode::from_raw_mode(mode);
         // With its mode from the first moment: one that is left closed when the agent is killed here would stay so. The umask
         // takes from it and never adds, and the second call gives that back.
-        self.tried("make", name, rustix::fs::mkdirat(&self.fd, plain(name), mode))?;
+        self.changed("make", name, rustix::fs::mkdirat(&self.fd, plain(name), mode))?;
         let fd = self.tried("open", name, open_dir(self.fd.as_fd(), name))?;
-        self.tried("set the mode of", name, rustix::fs::fchmod(&fd, mode))
+        self.give_mode(name, &fd, mode)
     }
 
     fn set_mode(&self, mode: u32) -> Result<(), HostError> {
@@ -319,11 +377,11 @@ impl Dir for RealDir {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), HostError> {
-        self.unless_mounted("replace", to, rustix::fs::renameat(&self.fd, plain(from), &self.fd, plain(to)))
+        self.changed("replace", to, rustix::fs::renameat(&self.fd, plain(from), &self.fd, plain(to)))
     }
 
     fn remove(&self, name: &str) -> Result<(), HostError> {
-        self.unless_mounted("remove", name, rustix::fs::unlinkat(&self.fd, plain(name), AtFlags::empty()))
+        self.changed("remove", name, rustix::fs::unlinkat(&self.fd, plain(name), AtFlags::empty()))
     }
 
     fn sync(&self) -> Result<(), HostError> {

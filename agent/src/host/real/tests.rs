@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use super::*;
 use crate::host::End;
-use crate::host::atomic::{Attributes, Staged, ensure_dir, replace, sweep};
+use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, replace, sweep};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -50,7 +50,7 @@ fn s63_a_link_in_the_way_is_an_error_that_names_it() {
     assert!(host.dir(&path("/missing/x")).unwrap().is_none());
     fs::write(root.path().join("file"), "").unwrap();
     let error = host.dir(&path("/file/x")).err().expect("it is refused").sentence();
-    assert_eq!(error, "/file is a regular file, where a directory was expected");
+    assert_eq!(error, "/file is a regular file, where a directory was expected: move it away, or name another path");
 }
 
 #[test]
@@ -65,9 +65,16 @@ fn s65_only_a_plain_file_of_one_name_is_read() {
     assert_eq!(dir.read("plain", 10).unwrap().as_deref(), Some(&b"text"[..]));
     assert_eq!(dir.read("missing", 10).unwrap(), None);
     for (name, said) in [
-        ("hard", "/hard has 2 hard links; another name's file is neither read nor replaced"),
+        (
+            "hard",
+            "/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
+             (`find / -samefile /hard` lists them), or name another path",
+        ),
         ("link", "/link: /link is a symbolic link, and none is followed; name the real path"),
-        ("fifo", "/fifo is a device, socket or FIFO, where a regular file was expected"),
+        (
+            "fifo",
+            "/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
+        ),
     ] {
         assert_eq!(dir.read(name, 10).unwrap_err().sentence(), said);
     }
@@ -131,6 +138,23 @@ fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
     let mode = fs::metadata(root.path().join("new")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "before its rights are set");
     assert!(dir.create("new").is_err(), "what stands there is not opened");
+}
+
+#[test]
+fn x05_a_process_sweeps_what_it_left_itself_and_not_what_it_has_in_the_making() {
+    let (_root, host) = host();
+    let dir = host.root().unwrap();
+    let mut making = Staging::begin(&host, &*dir, &Attributes::mode(0o600)).unwrap();
+    making.write(b"secret").unwrap();
+    sweep(&host, &*dir).unwrap();
+    assert_eq!(dir.names().unwrap().len(), 1, "it is in the making");
+    let whole = making.finish(&*dir).unwrap();
+    sweep(&host, &*dir).unwrap();
+    assert_eq!(dir.names().unwrap(), [whole.name()], "it waits to be put in its place");
+    // As where it could be neither put in its place nor taken away.
+    drop(whole);
+    sweep(&host, &*dir).unwrap();
+    assert_eq!(dir.names().unwrap(), [""; 0]);
 }
 
 /// A directory that another process sweeps each time before a file is put in its place, so many times.
@@ -320,6 +344,62 @@ fn x05_what_stops_a_replacement_is_seen_before() {
     }
 }
 
+#[test]
+fn x05_what_stops_a_directory_from_being_made_is_named_where_it_is_met() {
+    let (root, host) = host();
+    fs::create_dir(root.path().join("top")).unwrap();
+    let opened = fs::File::open(root.path().join("top")).unwrap();
+    let flags = rustix::fs::ioctl_getflags(&opened);
+    if !has("flags", flags.and_then(|flags| rustix::fs::ioctl_setflags(&opened, flags | IFlags::IMMUTABLE))) {
+        return;
+    }
+    let made = ensure_dir(&host, &path("/top/a/b"), 0o755).err().map(|error| error.sentence());
+    rustix::fs::ioctl_setflags(&opened, flags.unwrap()).unwrap();
+    let said = "/top/a cannot be made: the directory /top is immutable; nothing is there, until `chattr -i /top` or a task that names another path";
+    assert_eq!(made.as_deref(), Some(said));
+    ensure_dir(&host, &path("/top/a/b"), 0o755).unwrap();
+}
+
+/// A mount of this test, taken away with it.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn x05_a_read_only_mount_is_named_with_its_mount_point() {
+    let (root, host) = host();
+    let at = root.path().join("mnt");
+    fs::create_dir(&at).unwrap();
+    let mount = |words: &[&str]| std::process::Command::new("mount").args(words).arg(&at).output();
+    if !mount(&["-t", "tmpfs", "tmpfs"]).is_ok_and(|tried| tried.status.success()) {
+        eprintln!("skipped: who runs the test may not mount");
+        return;
+    }
+    let mounted = Mounted(at.clone());
+    fs::create_dir(at.join("below")).unwrap();
+    fs::write(at.join("below/f"), "").unwrap();
+    let dir = host.dir(&path("/mnt/below")).unwrap().unwrap();
+    assert!(dir.check_replaceable("f").is_ok());
+    assert!(mount(&["-o", "remount,ro"]).unwrap().status.success());
+    let what = "what is mounted at /mnt is read-only";
+    let cure = "until `mount -o remount,rw /mnt` or a task that names another path";
+    assert_eq!(
+        dir.check_replaceable("f").unwrap_err().sentence(),
+        format!("/mnt/below/f cannot be replaced: {what}; it is left as it was, {cure}")
+    );
+    let missing = format!("/mnt/below/new cannot be made: {what}; nothing is there, {cure}");
+    assert_eq!(dir.check_replaceable("new").unwrap_err().sentence(), missing);
+    assert_eq!(ensure_dir(&host, &path("/mnt/below/new/x"), 0o755).err().unwrap().sentence(), missing);
+    assert_eq!(dir.create("new").err().unwrap().sentence(), missing);
+    assert!(matches!(dir.remove("f"), Err(HostError::Fixed { by: Fixed::ReadOnly, .. })));
+    drop((dir, mounted));
+}
+
 fn run(host: &RealHost, command: &Command) -> Finished {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(host.run(command)).unwrap()
 }
@@ -480,4 +560,21 @@ fn a_directory_has_the_mode_that_was_asked_for_whatever_the_umask_takes() {
         made.set_mode(0o750).unwrap();
         assert_eq!(found(), 0o750);
     }
+}
+
+#[test]
+fn x05_a_directory_that_somebody_put_in_the_place_of_a_new_one_is_not_opened_to_them() {
+    let (root, _host) = host();
+    let closed = root.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("theirs"), "").unwrap();
+    let mode = || fs::metadata(&closed).unwrap().permissions().mode() & 0o7777;
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let open = |at: &Path| rustix::fs::open(at, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let dir = RealDir { fd: open(root.path()), path: String::new() };
+    let refused = dir.give_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap_err();
+    assert!(refused.is(io::ErrorKind::AlreadyExists) && mode() == 0o700, "{refused:?}");
+    fs::remove_file(closed.join("theirs")).unwrap();
+    dir.give_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap();
+    assert_eq!(mode(), 0o755);
 }

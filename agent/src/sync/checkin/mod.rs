@@ -33,7 +33,7 @@ use super::join::JoinError;
 use super::labels;
 use super::outbox::Outbox;
 use super::renew::{AGAIN, InVain, PendingKey, due_in, renewed};
-use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renewal};
+use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renewal, sweep_own};
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::{Host, HostPath, Pending, or_never};
 use crate::identity::Identity;
@@ -124,6 +124,10 @@ pub async fn run(
 impl Sync {
     fn new(host: Rc<dyn Host>, identity: Identity, end: SyncEnd, clock: Arc<dyn Clock>) -> Result<Self, SyncError> {
         let credentials = Credentials::load(&*host)?;
+        // A key may lie there that was asked with and never kept.
+        if let Err(error) = sweep_own(&*host) {
+            warn!(error = error.sentence().as_str(); "an unfinished file of an agent that was killed cannot be taken away");
+        }
         let tls = credentials.tls(&identity, clock.clone())?;
         let renew_at = renew_at(&credentials, &*clock);
         let connections = Connections::load(&*host).map_err(StateError::from)?;

@@ -368,3 +368,17 @@ async fn the_profile_of_an_offer_is_read_in_the_version_that_was_asked_in() {
         assert_eq!(sync.profile, profile, "{version}");
     }
 }
+
+#[tokio::test(flavor = "current_thread")]
+async fn x05_a_key_that_was_left_unfinished_goes_when_the_network_half_begins() {
+    let controller = Controller::new();
+    let (root, sync, present, _apply) = beginning(&controller);
+    drop(sync);
+    let dir = root.path().join("var/lib/stemma-agent/sync");
+    std::fs::write(dir.join(".stemma-0123456789abcdef"), "key").unwrap();
+    let host: Rc<dyn Host> = Rc::new(RealHost::new(root.path()).unwrap());
+    let (end, _other) = pair();
+    Sync::new(host.clone(), controller.identity(), end, Arc::new(FixedClock(NOW))).unwrap();
+    assert!(!dir.join(".stemma-0123456789abcdef").exists());
+    assert!(Credentials::load(&*host).unwrap() == present);
+}

@@ -17,8 +17,8 @@ use super::{Applier, parameters};
 use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
-use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, sweep};
-use crate::host::{Command, Dir, Extras, HostError, HostPath, Look, Pending, Stat};
+use crate::host::atomic::{Attributes, Staged, Staging, check_makeable, ensure_dir};
+use crate::host::{Command, Dir, Extras, Host, HostError, HostPath, Look, Pending, Stat};
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -54,6 +54,8 @@ struct Present {
 struct Wanted {
     content: Content,
     attributes: Attributes,
+    /// What changes of the rights without having been asked for.
+    unasked: Vec<String>,
 }
 
 /// What a file holds.
@@ -73,13 +75,18 @@ impl Applier for File {
         path(&Texts::new(site, task), &parameters).ok()
     }
 
+    fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
+        let parameters: FileParameters = parameters(task).ok()?;
+        user(site, parameters.owner.as_ref()?).ok()
+    }
+
     fn check<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Check, TaskError>> {
         Box::pin(async move {
             let state = state(site, task)?;
             if state.is_so() {
                 return Ok(Check::AsItShould);
             }
-            let (diff, blocked) = (state.diff(), state.check_replaceable());
+            let (diff, blocked) = (state.diff(), state.check_replaceable(&*site.host));
             Ok(match blocked {
                 Ok(()) => Check::Differs { diff, message: state.loses() },
                 Err(error) => Check::Blocked { diff, message: error.message },
@@ -90,7 +97,7 @@ impl Applier for File {
     fn apply<'a>(&'a self, site: &'a Site, task: &'a HostTask) -> Pending<'a, Result<Applied, TaskError>> {
         Box::pin(async move {
             let state = state(site, task)?;
-            state.check_replaceable()?;
+            state.check_replaceable(&*site.host)?;
             let diff = state.diff();
             let output = match &state.wanted {
                 Some(wanted) => replace(site, task, &state, wanted).await?,
@@ -113,28 +120,37 @@ impl FileState {
     }
 
     /// Whether the file can be replaced with all that is to be kept of it. Before anything is written: each try would leave an unfinished file in an append-only directory.
-    fn check_replaceable(&self) -> Result<(), TaskError> {
+    fn check_replaceable(&self, host: &dyn Host) -> Result<(), TaskError> {
         let refused = |error: String| TaskError::new(error).before_the_change();
         if let Some(Present { extras: Err(unknown), .. }) = &self.present
             && self.wanted.as_ref().is_some_and(|wanted| wanted.attributes.extras.is_none())
         {
             return Err(refused(unknown.sentence()));
         }
-        let there = self.parent.as_deref().map(|dir| dir.check_replaceable(self.path.name()));
-        there.unwrap_or(Ok(())).map_err(|error| refused(error.sentence()))
+        let checked = match (&self.parent, self.path.parent()) {
+            (Some(dir), _) => dir.check_replaceable(self.path.name()),
+            (None, Some(parent)) => check_makeable(host, &parent),
+            (None, None) => Ok(()),
+        };
+        checked.map_err(|error| refused(error.sentence()))
     }
 
-    /// What the file has beside its bytes and rights and the new one has not: known beforehand, and a sentence, since a sensitive task
+    /// What the file has and the new one has not, though the task does not say so: known beforehand, and a sentence, since a sensitive task
     /// reports no diff.
     fn loses(&self) -> String {
         let lost = self.lost().map(|lost| format!("the new file is without {lost}"));
-        lost.unwrap_or_default()
+        let unasked =
+            self.wanted.as_ref().map(|wanted| wanted.unasked.join(", ")).filter(|changes| !changes.is_empty());
+        lost.into_iter().chain(unasked).collect::<Vec<_>>().join("; ")
     }
 
     fn lost(&self) -> Option<String> {
         let (present, wanted) = self.present.as_ref().zip(self.wanted.as_ref())?;
         let kept = wanted.attributes.extras.as_ref()?;
-        present.extras.as_ref().ok()?.lost(kept)
+        match &present.extras {
+            Ok(extras) => extras.lost(kept),
+            Err(_) => Some("its extended attributes and flags, which cannot be read".to_owned()),
+        }
     }
 
     fn diff(&self) -> String {
@@ -184,7 +200,8 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     // Of a file that is to go, nothing is kept.
     let kept = present.as_ref().filter(|_| !parameters.absent);
     let attributes = attributes(site, task, (&path, &parameters), kept)?;
-    let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes });
+    let unasked = kept.map_or_else(Vec::new, |present| unasked(&present.stat, &attributes, &parameters));
+    let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes, unasked });
     let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
     let validate = texts.words("parameters.validate", &parameters.validate)?;
     let is_secret = task.is_sensitive() || site.ledger.is_secret_path(&path)?;
@@ -281,14 +298,51 @@ fn attributes(
     if let Some(text) = &parameters.mode {
         attributes.mode = mode("mode", text)?;
     }
-    if let Some(present) = present {
-        attributes.extras = attributes.extras.map(|extras| extras.with_mode(present.stat.mode, attributes.mode));
-    }
     attributes.user = owner.or(attributes.user);
     if let Some(group) = &parameters.group {
         attributes.group = Some(site.host.group(group)?);
     }
+    if let Some(present) = present {
+        if parameters.mode.is_none() {
+            attributes.mode &= left_to_others(present, &attributes);
+        }
+        attributes.extras = attributes.extras.map(|extras| extras.with_mode(present.stat.mode, attributes.mode));
+    }
     Ok(attributes)
+}
+
+/// The bits of a mode that may be left where the owner or the group is another one from now on. Who it was is among all others then, or among
+/// the group and them, and has no more than before.
+fn left_to_others(present: &Present, attributes: &Attributes) -> u32 {
+    let Present { stat, extras, .. } = present;
+    let is_another = |wanted: Option<u32>, was: u32| wanted.is_some_and(|wanted| wanted != was);
+    let (of_owner, of_group) =
+        (stat.mode >> 6 & 7, extras.as_ref().map_or(0, |extras| extras.without_acl(stat.mode)) >> 3 & 7);
+    let mut left = 0o7777;
+    if is_another(attributes.user, stat.user) {
+        left &= !0o077 | of_owner << 3 | of_owner;
+    }
+    if is_another(attributes.group, stat.group) {
+        left &= !0o007 | of_group;
+    }
+    left
+}
+
+/// What changes of the rights of a file that is there, and was not asked for: for a sentence, since a sensitive task reports no diff.
+fn unasked(stat: &Stat, attributes: &Attributes, parameters: &FileParameters) -> Vec<String> {
+    let mut changes = Vec::new();
+    if parameters.mode.is_none() && attributes.mode != stat.mode {
+        changes.push(format!("mode {:04o} becomes {:04o}", stat.mode, attributes.mode));
+    }
+    for (name, asked, wanted, was) in [
+        ("owner", &parameters.owner, attributes.user, stat.user),
+        ("group", &parameters.group, attributes.group, stat.group),
+    ] {
+        if let Some(wanted) = wanted.filter(|wanted| asked.is_none() && *wanted != was) {
+            changes.push(format!("{name} {was} becomes {wanted}"));
+        }
+    }
+    changes
 }
 
 /// Whether the directory that a file lies in, and each above it, is written by root and the agent's user alone.
@@ -339,7 +393,6 @@ async fn accepted(
     wanted: &Wanted,
     dir: &dyn Dir,
 ) -> Result<(Staged, String), TaskError> {
-    sweep(&*site.host, dir)?;
     let staged = stage(site, dir, wanted)?;
     let judged = match validate(site, state, staged.name()).await {
         Ok(output) => keep(site, task, state).map(|()| output),

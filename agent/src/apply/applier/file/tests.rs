@@ -116,7 +116,9 @@ fn x05_what_can_not_be_kept_is_an_error_and_the_file_is_left_as_it_was() {
     host.set_extras("/etc/f", Some(extras()));
     host.keep_no_extras();
     let refused = apply(&host, &parameters).unwrap_err().message;
-    assert_eq!(refused, "cannot give the new file user.note of the old one, which is left as it was: unsupported");
+    let said = "cannot give the new file user.note of the old one, which is left as it was: unsupported: take it off the old file where it may \
+                go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)";
+    assert_eq!(refused, said);
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]));
     // Of a file that is to go, nothing is kept.
     host.set_extras("/etc/f", None);
@@ -127,15 +129,15 @@ fn x05_what_can_not_be_kept_is_an_error_and_the_file_is_left_as_it_was() {
 #[test]
 fn x05_a_file_that_another_user_made_beforehand_gives_no_attributes_and_its_group_no_rights_of_the_mask() {
     for (known, mode, lost) in [
-        (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, its flags"),
+        (Some(extras()), 0o600, ", without system.posix_acl_access, user.note, flag d (no dump)"),
         // What a list would say of anybody is not known.
-        (None, 0o600, ""),
+        (None, 0o600, ", without its extended attributes and flags, which cannot be read"),
     ] {
         let host = MemoryHost::new();
         host.put("/spool/f", "x");
         host.chown("/spool", 65_534);
         host.chown("/spool/f", 65_534);
-        host.chmod("/spool/f", if lost.is_empty() { 0o664 } else { 0o660 });
+        host.chmod("/spool/f", if known.is_none() { 0o664 } else { 0o660 });
         host.set_extras("/spool/f", known);
         let applied = apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
         assert!(applied.diff.contains(&format!("(mode {mode:04o}, owner 0:0{lost})\n")), "{}", applied.diff);
@@ -153,6 +155,14 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
         (
             Fixed::AppendOnlyDirectory,
             "the directory /etc is append-only; it is left as it was, until `chattr -a /etc` or",
+        ),
+        (
+            Fixed::ReadOnly,
+            "what is mounted at /etc is read-only; it is left as it was, until `mount -o remount,rw /etc` or",
+        ),
+        (
+            Fixed::OtherFileSystem,
+            "it lies on another file system than its directory; it is left as it was, until `umount /etc/f` or",
         ),
     ] {
         for what in [json!({"content": "new"}), json!({"absent": true})] {
@@ -175,6 +185,60 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
         let as_it_is = check(&host, &json!({"path": "/etc/f", "content": "old"}));
         assert_eq!(as_it_is, Ok(Check::AsItShould), "nothing is to be replaced");
     }
+}
+
+#[test]
+fn x05_a_directory_above_missing_ones_that_takes_no_new_one_is_named_with_what_to_do() {
+    for (by, what, cure) in [
+        (Fixed::ImmutableDirectory, "the directory /etc/t is immutable", "chattr -i /etc/t"),
+        (Fixed::ReadOnly, "what is mounted at /etc/t is read-only", "mount -o remount,rw /etc/t"),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/etc/t/other", "");
+        host.fix("/etc/t", Some(by));
+        for (path, missing) in [("/etc/t/deep/a/f", "/etc/t/deep"), ("/etc/t/f", "/etc/t/f")] {
+            let parameters = json!({"path": path, "content": "new"});
+            let Ok(Check::Blocked { message, .. }) = check(&host, &parameters) else { panic!("{by:?}") };
+            let said = format!(
+                "{missing} cannot be made: {what}; nothing is there, until `{cure}` or a task that names another path"
+            );
+            assert_eq!(message, said);
+            assert_eq!(apply(&host, &parameters).unwrap_err().message, message);
+            assert_eq!(host.list("/etc/t"), ["other"]);
+        }
+    }
+    let host = MemoryHost::new();
+    host.put("/etc/t/other", "");
+    host.fix("/etc/t", Some(Fixed::AppendOnlyDirectory));
+    apply(&host, &json!({"path": "/etc/t/deep/f", "content": "new"})).unwrap();
+    assert_eq!(host.text("/etc/t/deep/f").as_deref(), Some("new"), "such a directory takes new ones");
+}
+
+#[test]
+fn x05_a_command_that_makes_way_has_a_path_as_one_word() {
+    let host = MemoryHost::new();
+    host.put("/etc/it's mine", "old");
+    let parameters = json!({"path": "/etc/it's mine", "content": "new"});
+    host.fix("/etc/it's mine", Some(Fixed::Immutable));
+    assert!(apply(&host, &parameters).unwrap_err().message.contains(r"until `chattr -i '/etc/it'\''s mine'` or"));
+    host.fix("/etc/it's mine", None);
+    host.put_hard_link("/etc/it's mine");
+    assert!(refusal(&host, &parameters).contains(r"(`find / -samefile '/etc/it'\''s mine'` lists them)"));
+}
+
+#[test]
+fn x05_a_full_disk_says_what_to_do() {
+    let host = MemoryHost::new();
+    host.put("/etc/f", "old");
+    let site = site(&host);
+    host.fill(true);
+    let refused = ready(File.apply(&site, &task(&json!({"path": "/etc/f", "content": "new"})))).unwrap_err();
+    assert!(
+        refused.message.ends_with(": make room on its file system (`df` and `df -i` say how full it is)"),
+        "{}",
+        refused.message
+    );
+    assert_eq!(host.text("/etc/f").as_deref(), Some("old"));
 }
 
 #[test]
@@ -313,10 +377,17 @@ fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
     host.put_link("/t/link");
     host.put("/t/dir/f", "");
     for (name, said) in [
-        ("hard", "/t/hard has 2 hard links; another name's file is neither read nor replaced"),
-        ("fifo", "/t/fifo is a device, socket or FIFO, where a regular file was expected"),
+        (
+            "hard",
+            "/t/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
+             (`find / -samefile /t/hard` lists them), or name another path",
+        ),
+        (
+            "fifo",
+            "/t/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
+        ),
         ("link", "/t/link: /t/link is a symbolic link, and none is followed; name the real path"),
-        ("dir", "/t/dir is a directory, where a regular file was expected"),
+        ("dir", "/t/dir is a directory, where a regular file was expected: move it away, or name another path"),
         ("link/f", "/t/link: /t/link is a symbolic link, and none is followed; name the real path"),
     ] {
         for what in [json!({"content": "x"}), json!({"absent": true})] {
@@ -423,6 +494,48 @@ fn x05_nobody_reads_more_of_a_file_of_which_owner_and_group_are_others_now() {
         apply(&host, &json!({"path": "/spool/f", "content": "new"})).unwrap();
         assert_eq!(look(&host, "/spool", "f"), (0, want, Extras::default()), "{mode:o} of group {group}");
     }
+}
+
+#[test]
+fn x05_who_is_neither_owner_nor_group_any_more_has_no_more_than_before() {
+    for (mode, parameters, want) in [
+        (0o604, json!({"group": "4"}), (0, 4, 0o600)),
+        (0o644, json!({"group": "4"}), (0, 4, 0o644)),
+        (0o650, json!({"group": "4"}), (0, 4, 0o650)),
+        (0o604, json!({"group": "7"}), (0, 7, 0o604)),
+        (0o066, json!({"owner": "www-data"}), (33, 7, 0)),
+        (0o466, json!({"owner": "www-data"}), (33, 7, 0o444)),
+        (0o640, json!({"owner": "www-data"}), (33, 7, 0o640)),
+        (0o604, json!({"group": "4", "mode": "0604"}), (0, 4, 0o604)),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/etc/f", "old");
+        host.chgrp("/etc/f", 7);
+        host.chmod("/etc/f", mode);
+        let mut parameters = parameters;
+        (parameters["path"], parameters["content"]) = (json!("/etc/f"), json!("new"));
+        let applied = apply(&host, &parameters).unwrap();
+        let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("f").unwrap().unwrap();
+        assert_eq!((stat.user, stat.group, stat.mode), want, "{parameters} {mode:o}");
+        let said = if want.2 == mode { String::new() } else { format!("mode {mode:04o} becomes {:04o}", want.2) };
+        assert_eq!(applied.message, said, "what was not asked for is named");
+        assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{parameters}");
+    }
+}
+
+#[test]
+fn x05_rights_that_a_sensitive_task_takes_away_without_being_told_to_are_named_in_its_result() {
+    let host = MemoryHost::new();
+    host.put("/run/credentials/stemma-agent.service/db", "x");
+    host.put("/spool/f", "x");
+    host.chown("/spool", 65_534);
+    host.chown("/spool/f", 65_534);
+    host.chmod("/spool/f", 0o4755);
+    let task = secret_task(&json!({"path": "/spool/f", "template": "{{ secret('db') }}"}));
+    let said = "mode 4755 becomes 0600, owner 65534 becomes 0";
+    let Ok(Check::Differs { message, .. }) = ready(File.check(&site(&host), &task)) else { panic!("it differs") };
+    assert_eq!(message, said);
+    assert_eq!(ready(File.apply(&site(&host), &task)).unwrap().message, said);
 }
 
 fn secret_task(parameters: &Value) -> HostTask {

@@ -419,4 +419,5 @@ fn holding(dir: &dyn Dir, at: &str, text: &str) -> Vec<String> {
     found
 }
 
+mod leftovers;
 mod subscribes;

@@ -14,7 +14,7 @@ use stemma_wire::message::observed::ReportedLabel;
 
 use crate::apply::ledger::{HOST_MAP, HostMapRecord, Ledger};
 use crate::config::{Format, HostLabelMap};
-use crate::host::atomic::{Attributes, ensure_dir, replace};
+use crate::host::atomic::{Attributes, ensure_dir, replace, sweep_those};
 use crate::host::{Host, HostError, HostPath, Look};
 
 use file::MapFile;
@@ -155,11 +155,19 @@ pub fn write(
             findings.extend(plan.findings.into_iter().chain(would));
         }
         Mode::Apply => {
+            findings.extend(sweep_beside(host, &path).err().map(|error| format!("{path}: {}", error.sentence())));
             apply(host, ledger, &path, &plan, record)?;
             findings.extend(plan.findings);
         }
     }
     Ok(findings)
+}
+
+/// Takes away what an agent that was killed left unfinished beside the map.
+fn sweep_beside(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
+    let Some(dir) = host.parent_of(path)? else { return Ok(()) };
+    let own = host.identity().0;
+    sweep_those(host, &*dir, &|stat| stat.user == own || stat.user == 0)
 }
 
 /// The bytes of a map; `None` where there is none.

@@ -203,3 +203,15 @@ fn another_path_takes_the_agents_keys_along_and_leaves_the_rest() {
         }
     }
 }
+
+#[test]
+fn x05_what_was_left_unfinished_beside_the_map_goes_where_it_may_be_written() {
+    for (mode, is_left) in [(Mode::Noop, true), (Mode::Apply, false)] {
+        let host = MemoryHost::new();
+        let left = "/etc/stemma/.stemma-0123456789abcdef";
+        host.put(left, "half");
+        let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+        write(&host, &ledger, &HostLabelMap::default(), &map(&[("n/x", "1")]), None, mode).unwrap();
+        assert_eq!(host.text(left).is_some(), is_left, "{mode:?}");
+    }
+}

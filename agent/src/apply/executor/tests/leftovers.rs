@@ -1,0 +1,131 @@
+//! What an agent that was killed left beside the files of its tasks.
+
+use serde_json::Value;
+
+use super::*;
+use crate::apply::ledger::STAGING_DIRS;
+
+/// As an agent names a file in the making.
+const LEFT: &str = ".stemma-0123456789abcdef";
+
+fn of(parameters: &Value) -> Set {
+    Set::default().task("t", "file", &[], &json!({"parameters": parameters}))
+}
+
+/// The unfinished files in a directory.
+fn unfinished(host: &MemoryHost, dir: &str) -> Vec<String> {
+    host.list(dir).into_iter().filter(|name| name.starts_with(".stemma-")).collect()
+}
+
+#[test]
+fn x05_each_pass_takes_away_what_was_left_beside_a_file_and_a_look_does_not() {
+    for (name, parameters) in [
+        ("right already", json!({"path": "/etc/f", "content": "x"})),
+        ("to be changed", json!({"path": "/etc/f", "content": "y"})),
+        ("to be absent", json!({"path": "/etc/f", "absent": true})),
+        ("absent already", json!({"path": "/etc/g", "absent": true})),
+        ("below the root", json!({"path": "/f", "content": "x"})),
+    ] {
+        let dir = if name == "below the root" { "" } else { "/etc" };
+        let host = MemoryHost::new();
+        host.put("/etc/f", "x");
+        host.put(&format!("{dir}/{LEFT}"), "secret");
+        // What only looks like one.
+        let (short, upper, link) = (".stemma-0123456789abcde", ".stemma-0123456789ABCDEF", ".stemma-1111111111111111");
+        for name in [short, upper] {
+            host.put(&format!("{dir}/{name}"), "theirs");
+        }
+        host.put_link(&format!("{dir}/{link}"));
+        let is_left = || host.text(&format!("{dir}/{LEFT}")).is_some();
+        run_with(&host, &of(&parameters), &Ceiling::default(), Purpose::Check);
+        for looks in [of(&parameters).mode(Mode::Noop), of(&parameters).mode(Mode::Observe)] {
+            converge(&host, &looks);
+        }
+        assert!(is_left(), "{name}: a look changes nothing");
+        converge(&host, &of(&parameters));
+        assert!(!is_left(), "{name}");
+        for name in [short, upper] {
+            assert_eq!(host.text(&format!("{dir}/{name}")).as_deref(), Some("theirs"));
+        }
+        // The root has no list of its own here.
+        assert!(
+            dir.is_empty() || host.list(dir).iter().any(|listed| listed == link),
+            "{name}: a link is no file of the agent's"
+        );
+    }
+}
+
+#[test]
+fn x05_a_directory_is_read_once_in_a_pass_and_a_pass_that_finds_nothing_left_writes_nothing() {
+    let host = MemoryHost::new();
+    let set = (0..20).fold(Set::default(), |set, n| set.file(&format!("t{n}"), &[], &format!("/etc/f{n}"), "x"));
+    converge(&host, &set);
+    assert_eq!(host.times_listed("/etc"), 0, "it was not there when the pass began");
+    for pass in 1..=2 {
+        host.revive();
+        let profile: Profile = postcard::from_bytes(&set.profile().1).unwrap();
+        Run::plan(site(&host), &Ceiling::default(), &set.desired(), &profile, Purpose::Converge).unwrap();
+        assert_eq!((host.times_listed("/etc"), host.calls()), (pass, 0));
+    }
+}
+
+#[test]
+fn x05_what_was_left_for_a_task_that_is_gone_goes_wherever_the_agent_was_killed() {
+    let with = || of(&json!({"path": "/srv/f", "content": "secret", "owner": "www-data"}));
+    let without = Set::default().file("other", &[], "/etc/g", "x");
+    let whole = MemoryHost::new();
+    whole.put("/srv/other", "");
+    whole.chmod("/srv", 0o777);
+    converge(&whole, &with());
+    let mut were_left = 0;
+    for call in 0..whole.calls() {
+        let host = MemoryHost::new();
+        host.put("/srv/other", "");
+        host.chmod("/srv", 0o777);
+        host.die_before(call);
+        let profile: Profile = postcard::from_bytes(&with().profile().1).unwrap();
+        let opened = Ledger::open(Rc::new(host.clone())).ok();
+        let site = opened.map(|ledger| Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) });
+        let planned = site
+            .and_then(|site| Run::plan(site, &Ceiling::default(), &with().desired(), &profile, Purpose::Converge).ok());
+        if let Some(mut run) = planned {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            let open = BTreeSet::new();
+            let _ = runtime.block_on(async {
+                while run.work(&open).await? {}
+                anyhow::Ok(())
+            });
+        }
+        host.revive();
+        were_left += unfinished(&host, "/srv").len();
+        converge(&host, &without);
+        assert_eq!(unfinished(&host, "/srv"), Vec::<String>::new(), "died before call {call}");
+        let kept = Ledger::open(Rc::new(host.clone())).unwrap().get(&STAGING_DIRS).unwrap().unwrap();
+        assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["/etc"], "it is on record no longer than it is needed");
+    }
+    assert!(were_left > 0, "something was left somewhere");
+}
+
+#[test]
+fn x05_where_somebody_else_may_write_a_file_of_theirs_under_such_a_name_stays() {
+    let (daemon, nobody) = (1, 65_534);
+    for (dir_mode, owner, of_file, goes) in [
+        (0o755, None, daemon, true),
+        (0o1777, None, daemon, false),
+        (0o1777, None, 0, true),
+        (0o1777, Some("www-data"), 33, true),
+        (0o1777, Some("www-data"), nobody, false),
+    ] {
+        let host = MemoryHost::new();
+        host.put(&format!("/srv/{LEFT}"), "x");
+        host.chmod("/srv", dir_mode);
+        host.chown(&format!("/srv/{LEFT}"), of_file);
+        let mut parameters = json!({"path": "/srv/f", "content": "x"});
+        if let Some(owner) = owner {
+            parameters["owner"] = json!(owner);
+        }
+        converge(&host, &of(&parameters));
+        assert_eq!(unfinished(&host, "/srv").is_empty(), goes, "{dir_mode:o} {owner:?}, of {of_file}");
+    }
+}
