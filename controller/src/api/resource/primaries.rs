@@ -38,7 +38,7 @@ fn shown(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     let holder = fleet.holder(id, tag.as_str());
     let node = holder.and_then(|holder| fleet.node(holder));
     let named = fleet.named_primary(id, tag.as_str());
-    let is_named = named.and_then(|name| fleet.node_named(name)).is_some_and(|named| Some(named.id()) == holder);
+    let is_named = named.and_then(|named| fleet.node_meant(named)).is_some_and(|named| Some(named.id()) == holder);
     let stored = fleet.primaries(id).find(|stored| stored.meta.name == *tag);
     let stored = stored.filter(|stored| Some(stored.spec.node) == holder);
     let chosen_by = match (node, &stored) {

@@ -1,5 +1,7 @@
 //! What is odd about who holds the tags of a cluster as primary, and what mends it.
 
+use uuid::Uuid;
+
 use crate::finding::{FEW, Finding, first_few, rule};
 use crate::fleet::Fleet;
 use crate::name::TagName;
@@ -62,10 +64,11 @@ pub(super) fn primary_parked(node: &Node, cluster: Option<&Cluster>, tags: &[Tag
     Some(Finding::of(rule::PRIMARY_PARKED, format!("node/{name}"), message))
 }
 
-/// Whether a cluster names this node for a tag.
+/// Whether a cluster names this node for a tag, by its name or by its uuid.
 fn names(cluster: &Cluster, tag: &TagName, node: &Node) -> bool {
-    let named = cluster.spec.primaries.get(tag);
-    node.meta.name.as_ref().is_some_and(|own| named.is_some_and(|named| named == own.as_str()))
+    let Some(named) = cluster.spec.primaries.get(tag) else { return false };
+    let is_name = node.meta.name.as_ref().is_some_and(|own| own.as_str() == named);
+    is_name || Uuid::parse_str(named).is_ok_and(|uuid| uuid == node.meta.uuid)
 }
 
 /// How a parked node is taken back in.
