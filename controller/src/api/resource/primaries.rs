@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stemma_core::name::TagName;
+use stemma_core::name::{TagName, is_blank};
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, NodeId};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -96,7 +96,7 @@ fn read_node(request: &Request) -> Result<String, ApiError> {
         return Err(ApiError::new(ErrorType::FieldUnknown, message).field(other.clone()));
     }
     match node {
-        Some(Value::String(name)) if !name.trim().is_empty() => Ok(name),
+        Some(Value::String(name)) if !is_blank(&name) => Ok(name),
         None | Some(Value::Null) => {
             let message = "this call takes {\"node\": NODE}, the name or uuid of the node that is to hold the tag";
             Err(ApiError::new(ErrorType::FieldMissing, message).field("node"))
