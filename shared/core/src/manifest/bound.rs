@@ -227,8 +227,7 @@ fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
 
 /// Refuses a text that a person would take for none. An empty one is none, and takes away what stood there.
 fn check_shown(value: &RawValue) -> Result<(), BodyError> {
-    let is_nothing = text(value.get()).is_ok_and(|text| text.is_empty());
-    if is_empty(value) && !is_nothing {
+    if is_empty(value) && text(value.get()).is_ok_and(|text| !text.is_empty()) {
         return Err(BodyError::new("", "has nothing but blanks in it: write something, or leave it out"));
     }
     Ok(())
