@@ -131,8 +131,8 @@ fn path_of(row: Endpoint) -> String {
         part => part.to_owned(),
     };
     let path = route.path.split('/').map(part).collect::<Vec<_>>().join("/");
-    let found = find(route.listener, route.method.as_str(), &path);
-    assert!(matches!(found, Found::Route(found, _) if found == row), "{path}: {found:?}");
+    let is_found = matches!(find(route.listener, route.method.as_str(), &path), Found::Route(found, _) if found == row);
+    assert!(is_found, "{path}");
     path
 }
 
