@@ -463,7 +463,7 @@ mod tests {
             assert_eq!(primaries, Err(says));
         }
         // The values of Ironic's maps are kept as they came.
-        let of_ironic = json!({"extra": {"a": {"": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
+        let of_ironic = json!({"extra": {"a": {"b": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
         assert_eq!(update(&mut NodeSpec::default(), &of_ironic), Ok(()));
         let says = "has an entry whose key is empty: give it a name, or take it out";
         for map in ["extra", "driver_info", "properties", "instance_info"] {

@@ -2,7 +2,7 @@
 //!
 //! Patterns are Fuel's: a text that begins and ends with a slash, matched as Python's `re.match`, anchored at its
 //! start alone, so that `/controller/` matches `controller-ng`. One that reads nothing would match all: no body may have it
-//! ([`means_everything`]), and a release that was stored with it is read as it was meant.
+//! (`means_everything`), and a release that was stored with it is read as it was meant.
 //! They are read with regex-lite, whose time is linear in the text: a release can't make resolve slow.
 
 use std::fmt;
