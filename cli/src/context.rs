@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
+use stemma_core::name::is_blank;
 use stemma_wire::client::Target;
 use stemma_wire::config::{self, ConfigError, Holds};
 
 use crate::args::Global;
+use crate::exit::Exit;
 
 /// What the URL of root's socket begins with.
 const SOCKET: &str = "unix:";
@@ -126,6 +128,10 @@ fn is_on_controller(socket: &Path) -> bool {
 
 /// A path is a path; a bare name stands below `~/.config/stemma`.
 fn file(said: &str) -> Result<PathBuf> {
+    if is_blank(said) {
+        let sentence = "the context is empty: name a file, or one below ~/.config/stemma, with --context or STEMMA_CONTEXT, or unset that";
+        return Err(Exit::Usage.because(sentence));
+    }
     if said.contains('/') || Path::new(said).is_file() {
         return Ok(PathBuf::from(said));
     }
@@ -138,6 +144,18 @@ fn file(said: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A variable that is not set made the path `~/.config/stemma/.toml`.
+    #[test]
+    fn x06_no_path_is_made_of_an_empty_context() {
+        for said in ["", " ", "\t", "\u{200b}"] {
+            let refused = file(said).unwrap_err().to_string();
+            assert!(
+                refused.contains("the context is empty") && refused.contains("STEMMA_CONTEXT"),
+                "{said:?}: {refused}"
+            );
+        }
+    }
 
     #[test]
     fn s71_a_context_that_others_may_write_is_refused_with_the_fixing_command() {

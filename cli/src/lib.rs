@@ -28,6 +28,7 @@ use anyhow::Result;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory as _, FromArgMatches as _};
 use clap_complete::CompleteEnv;
+use stemma_core::name;
 use stemma_wire::error::quote;
 
 use api::Api;
@@ -131,15 +132,15 @@ pub fn main() -> ExitCode {
 
 /// Whether a text has nothing but blanks in it.
 fn is_blank(text: &OsStr) -> bool {
-    text.to_str().is_some_and(|text| text.trim().is_empty())
+    text.to_str().is_some_and(name::is_blank)
 }
 
 /// Whether a part of what names something is empty: the key of `KEY=VALUE` and of `KEY-`, an entry between commas, a step between slashes.
 fn has_empty_part(text: &OsStr) -> bool {
     let Some(text) = text.to_str() else { return false };
     match text.split_once('=') {
-        Some((key, _)) => key.trim().is_empty(),
-        None => text.strip_suffix('-').unwrap_or(text).split([',', '/']).any(|part| part.trim().is_empty()),
+        Some((key, _)) => name::is_blank(key),
+        None => text.strip_suffix('-').unwrap_or(text).split([',', '/']).any(name::is_blank),
     }
 }
 
@@ -162,11 +163,14 @@ fn check_not_empty(command: &clap::Command, matches: &ArgMatches) -> Result<()> 
 
 fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
     let id = argument.get_id().as_str();
-    if matches.value_source(id) != Some(ValueSource::CommandLine) {
-        return Ok(());
-    }
     let option = argument.get_long().map(|long| format!("--{long}"));
-    let called = option.unwrap_or_else(|| argument.get_value_names().unwrap_or_default().join(" "));
+    let called = match matches.value_source(id) {
+        Some(ValueSource::CommandLine) => {
+            option.unwrap_or_else(|| argument.get_value_names().unwrap_or_default().join(" "))
+        }
+        Some(ValueSource::EnvVariable) => argument.get_env().unwrap_or_default().to_string_lossy().into_owned(),
+        Some(_) | None => return Ok(()),
+    };
     let refused = |what: String| Err(Exit::Usage.because(format!("{what} is empty: name what is meant")));
     for text in matches.get_raw(id).into_iter().flatten() {
         if is_blank(text) {
@@ -357,6 +361,8 @@ mod tests {
             &["node", "park", ""],
             &["audit", ""],
             &["--context", "", "get", "nodes"],
+            &["delete", "node", "\u{200b}"],
+            &["get", "nodes", "-l", "\u{feff} "],
             &["get", "nodes", "--fields", "name,"],
         ] {
             let error = refused(line).expect_err(&format!("{line:?}"));

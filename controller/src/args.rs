@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Parser, Subcommand};
+use stemma_core::name::is_blank;
 
 /// Keeps what a fleet shall be, and tells its agents.
 #[derive(Debug, Parser)]
@@ -32,7 +34,7 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct Init {
     /// Where everything is kept; made if it is not there, refused if it holds a fleet already.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = path())]
     pub data_dir: PathBuf,
     /// A DNS name or IP address that agents and operators reach this controller by; may be given several times.
     #[arg(long = "name", value_name = "DNS_OR_IP")]
@@ -43,10 +45,10 @@ pub struct Init {
 #[derive(Debug, Default, clap::Args)]
 pub struct Run {
     /// A TOML file; what is given here as well wins over it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path())]
     pub config: Option<PathBuf>,
     /// What `init` made.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = path())]
     pub data_dir: Option<PathBuf>,
     /// Where operators are served: HOST:PORT, or for development http://127.0.0.1:PORT without TLS.
     #[arg(long, value_name = "HOST:PORT")]
@@ -74,11 +76,19 @@ pub struct ResumeFleet {
 #[derive(Debug, Default, clap::Args)]
 pub struct Place {
     /// The TOML file of `run`, which says where the data is.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path())]
     pub config: Option<PathBuf>,
     /// What `init` made, or is to be made.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = path())]
     pub data_dir: Option<PathBuf>,
+}
+
+/// Reads a path. One of blanks comes of a variable that is not set, and a directory of that name would be made.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let is_empty = path.to_str().is_some_and(is_blank);
+        if is_empty { Err("it is empty: name a path; nothing was changed") } else { Ok(path) }
+    })
 }
 
 impl Place {
@@ -94,7 +104,7 @@ impl Place {
 #[derive(Debug, clap::Args)]
 pub struct Backup {
     /// The file to be made; nothing may be there.
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = path())]
     pub file: PathBuf,
     /// Where the data is.
     #[command(flatten)]
@@ -108,12 +118,36 @@ pub struct Backup {
 #[derive(Debug, clap::Args)]
 pub struct Restore {
     /// What `backup` wrote.
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", value_parser = path())]
     pub file: PathBuf,
     /// Where the data is to be.
     #[command(flatten)]
     pub place: Place,
     /// A file with the secret key of one of those to whom it is encrypted, as age-keygen wrote it.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = path())]
     pub identity: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x06_a_path_of_blanks_is_refused_in_each_command() {
+        for line in [
+            &["init", "--data-dir", " "][..],
+            &["init", "--data-dir", ""],
+            &["run", "--data-dir", "\t"],
+            &["run", "--config", " "],
+            &["backup", " "],
+            &["backup", "x", "--data-dir", "\u{200b}"],
+            &["restore", " "],
+            &["restore", "x", "--config", " "],
+            &["restore", "x", "--identity", " "],
+            &["resume-fleet", "--data-dir", " "],
+        ] {
+            assert!(Args::try_parse_from([&["stemma-controller"], line].concat()).is_err(), "{line:?}");
+        }
+        assert!(Args::try_parse_from(["stemma-controller", "init", "--data-dir", "a b"]).is_ok());
+    }
 }

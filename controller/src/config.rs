@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 use stemma_core::field::{Form, Help, Part};
+use stemma_core::name::is_blank;
 use stemma_core::retention::{AuditKeep, HistoryKeep, MAX_DAYS, MAX_MEBIBYTES, MAX_REVISIONS};
 use stemma_wire::config;
 
@@ -25,6 +26,9 @@ pub enum ConfigError {
     /// Nothing says where the data is.
     #[error("no data directory: give --data-dir DIR, or data_dir in the file that --config names")]
     NoDataDir,
+    /// The data directory is a path of blanks.
+    #[error("data_dir {0:?} is empty: name the directory that `init` made; nothing was changed")]
+    BlankDataDir(PathBuf),
     /// A listener's address cannot be used.
     #[error("{field} {value:?}: {why}")]
     Listen {
@@ -287,7 +291,7 @@ impl Config {
         let admin = admin_said.clone().unwrap_or_else(|| ADMIN_DEFAULT.to_owned());
         let agents = agents_said.clone().unwrap_or_else(|| AGENTS_DEFAULT.to_owned());
         let config = Self {
-            data_dir: run.data_dir.clone().or(written.data_dir).ok_or(ConfigError::NoDataDir)?,
+            data_dir: data_dir(run.data_dir.clone().or(written.data_dir))?,
             admin: match bound("admin_listen", ADMIN_UNIT, handed.admin.as_ref(), admin_said)? {
                 Some(bound) => AdminListen::Tls(bound),
                 None => admin_listen(&admin)?,
@@ -314,6 +318,12 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// Where the data is. A path of blanks comes of a variable that is not set.
+fn data_dir(said: Option<PathBuf>) -> Result<PathBuf, ConfigError> {
+    let path = said.ok_or(ConfigError::NoDataDir)?;
+    if path.to_str().is_some_and(is_blank) { Err(ConfigError::BlankDataDir(path)) } else { Ok(path) }
 }
 
 impl AdminListen {
@@ -442,6 +452,14 @@ mod tests {
         let path = directory.path().join("controller.toml");
         std::fs::write(&path, file).unwrap();
         Config::load_with(&args::Run { config: Some(path), ..flags }, &Handed::default())
+    }
+
+    #[test]
+    fn x06_a_data_directory_of_blanks_is_refused() {
+        for said in ["", " ", "\\t"] {
+            let refused = load(&format!("data_dir = \"{said}\"\n"), args::Run::default()).unwrap_err();
+            assert!(matches!(refused, ConfigError::BlankDataDir(_)), "{said:?}: {refused}");
+        }
     }
 
     #[test]

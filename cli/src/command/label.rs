@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
+use stemma_core::name::is_blank;
 use stemma_wire::endpoint::Method;
 
 use crate::api::{Api, Write};
@@ -139,7 +140,7 @@ pub(crate) fn patch(changes: &[String], not_inherited: &[String]) -> Result<Map<
 
 /// A key of nothing would be one that nobody named.
 fn check_key(key: &str, said: &str) -> Result<()> {
-    if key.trim().is_empty() {
+    if is_blank(key) {
         return Err(Exit::Usage.because(format!("the key in {said:?} is empty: name a label")));
     }
     Ok(())
@@ -164,7 +165,7 @@ pub(crate) fn of_new(options: &[String]) -> Result<Map<String, Value>> {
             format!("labels must be a list of KEY=VALUE not {piece}{}", stops.unwrap_or_default())
         })?;
         check_key(key, piece)?;
-        if value.contains(SEPARATORS) && value.split(SEPARATORS).any(|entry| entry.trim().is_empty()) {
+        if value.contains(SEPARATORS) && value.split(SEPARATORS).any(is_blank) {
             let sentence = format!("an entry between the commas of {piece:?} is empty: leave the comma out");
             return Err(Exit::Usage.because(sentence));
         }

@@ -1,6 +1,7 @@
 //! What one object may hold: each field by its form, and the whole by its kind.
 
 use serde_json::{Map, Value, json};
+use stemma_wire::endpoint::{Endpoint, Found, Listener, find};
 
 use crate::served::{Answer, Served};
 
@@ -119,6 +120,53 @@ async fn x06_a_query_of_an_empty_value_is_refused() {
     let chosen = served.send("GET", "/v1/nodes/n?fields=uuid,", &of_ironic, None).await;
     assert_eq!(chosen.status, 200, "{}", chosen.body);
     assert!(chosen.body["uuid"].is_string() && chosen.body.get("name").is_none(), "{}", chosen.body);
+}
+
+/// A path of the row: each part in braces is a name, and `{map}` the name of a map.
+fn path_of(row: Endpoint) -> String {
+    let route = row.route();
+    let part = |part: &str| match part {
+        "{map}" => "labels".to_owned(),
+        part if part.starts_with('{') => "x".to_owned(),
+        part => part.to_owned(),
+    };
+    let path = route.path.split('/').map(part).collect::<Vec<_>>().join("/");
+    let is_found = matches!(find(route.listener, route.method.as_str(), &path), Found::Route(found, _) if found == row);
+    assert!(is_found, "{path}");
+    path
+}
+
+/// Every parameter of every row, of operators and of Ironic's and Magnum's clients. What Ironic's own clients may leave empty is listed.
+#[tokio::test]
+async fn x06_every_parameter_of_every_row_is_refused_where_it_is_empty() {
+    const TO_IRONIC: [&str; 8] =
+        ["fields", "resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
+    let served = Served::start().await;
+    let of_ironic = [("x-openstack-ironic-api-version", "1.96")];
+    let mut tried = 0;
+    for row in Endpoint::ALL.iter().copied().filter(|row| row.route().listener == Listener::Admin) {
+        let (path, method) = (path_of(row), row.route().method.as_str());
+        let dry_run = row.has_dry_run().then_some("dry_run");
+        for name in row.route().query.names().chain(dry_run) {
+            for value in ["", "%20", "+", "%09", "%E2%80%8B"] {
+                let asked = format!("{path}?{name}={value}");
+                let refused = served.send(method, &asked, &[], None).await;
+                assert_eq!(
+                    (refused.status, refused.kind()),
+                    (400, "request.query"),
+                    "{method} {asked}: {}",
+                    refused.body
+                );
+            }
+            if path.starts_with("/v1/nodes") && !TO_IRONIC.contains(&name) {
+                let asked = format!("{path}?{name}=");
+                let refused = served.send(method, &asked, &of_ironic, None).await;
+                assert_eq!(refused.status, 400, "{method} {asked}: {}", refused.body);
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried > 300, "{tried} parameters: the table has more");
 }
 
 #[tokio::test]

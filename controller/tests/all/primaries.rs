@@ -149,6 +149,81 @@ async fn x07_primaries_of_a_cluster_are_obeyed_and_nobody_overrules_them() {
     assert_eq!([&row["node"], &row["chosen_by"], &row["named"]], [&json!("db-3"), &json!("choice"), &Value::Null]);
 }
 
+/// What the write of a cluster says of a primary is obeyed or refused; it was taken, and a warning at most said that nothing came of it.
+#[tokio::test]
+async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
+    let served = Served::start().await;
+    site(&served).await;
+    let uuid = served.get("/v1/nodes/db-3").await["uuid"].as_str().expect("a uuid").to_owned();
+    let stray = write(&served, "POST", "/v1/nodes", &json!({"name": "stray"})).await;
+    assert_eq!(stray.status, 201, "{}", stray.body);
+    let apply = |named: &Value| {
+        let cluster = json!({"kind": "Cluster", "name": "eu", "release": "r", "primaries": named});
+        json!({"objects": [cluster]})
+    };
+    for (tag, node, why) in [
+        ("nginx", "web-1", "tag nginx has no primary there (its has_primary is false)"),
+        ("nosuch", "db-1", "the cluster's release has no tag nosuch"),
+        ("mysql", "web-1", "node 'web-1' does not have the tag"),
+        ("mysql", "stray", "node 'stray' does not stand in the cluster"),
+    ] {
+        let named = json!({tag: node});
+        let in_patch = json!({"primaries": named});
+        let json_patch = json!([{"op": "add", "path": "/primaries", "value": named}]);
+        let new = json!({"name": "new", "release": "r", "primaries": {tag: node}});
+        for query in ["", "?dry_run=true"] {
+            let merged = write(&served, "PATCH", &format!("/v1/clusters/eu{query}"), &in_patch).await;
+            let patched = served.send("PATCH", &format!("/v1/clusters/eu{query}"), &[], Some(&json_patch)).await;
+            let applied = write(&served, "POST", &format!("/v1/apply{query}"), &apply(&named)).await;
+            for refused in [merged, patched, applied] {
+                assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{named}: {}", refused.body);
+                let message = refused.message();
+                assert!(message.contains(why) && message.ends_with("nothing was changed"), "{named}: {message}");
+            }
+        }
+        let made = write(&served, "POST", "/v1/clusters", &new).await;
+        assert_eq!((made.status, made.kind()), (400, "field.invalid"), "{named}: {}", made.body);
+    }
+    assert_eq!(primary(&served).await["named"], Value::Null);
+    // A node can be named before it is made; until then it is an error of the cluster.
+    let early = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-9"}})).await;
+    assert_eq!(early.status, 200, "{}", early.body);
+    let found = served.get("/v1/clusters/eu/validate").await;
+    let found = found["findings"].as_array().expect("a list").iter().find(|one| one["code"] == "primary.unknown");
+    assert_eq!(found.expect("a finding")["severity"], "error");
+    // A uuid means its node, also under another name; and what stands there already is in nobody's way.
+    let by_uuid = json!({"primaries": {"mysql": uuid}});
+    let answer = write(&served, "PATCH", "/v1/clusters/eu", &by_uuid).await;
+    let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-1", "to": "db-3"}]);
+    assert_eq!((answer.status, &answer.body["moved_primaries"]), (200, &moved), "{}", answer.body);
+    let renamed = write(&served, "PATCH", "/v1/nodes/db-3", &json!({"name": "db-7"})).await;
+    assert_eq!(renamed.status, 200, "{}", renamed.body);
+    let row = primary(&served).await;
+    assert_eq!([&row["node"], &row["chosen_by"]], [&json!("db-7"), &json!("cluster")]);
+    for query in ["", "?dry_run=true"] {
+        write(&served, "DELETE", &format!("/v1/nodes/db-7/tags/mysql{query}"), &Value::Null).await;
+        let other = json!({"description": "x", "primaries": {"mysql": uuid}});
+        let other = write(&served, "PATCH", &format!("/v1/clusters/eu{query}"), &other).await;
+        assert_eq!(other.status, 200, "{}", other.body);
+    }
+}
+
+/// One apply has the cluster before its nodes, and their tags.
+#[tokio::test]
+async fn x07_one_apply_names_a_primary_that_it_makes() {
+    let served = Served::start().await;
+    site(&served).await;
+    let objects = json!([
+        {"kind": "Cluster", "name": "asia", "release": "r", "primaries": {"mysql": "as-2", "seat": "as-1"}, "tags": {"seat": {"has_primary": true}}},
+        {"kind": "NodeGroup", "cluster": "asia", "name": "db", "roles": ["db"]},
+        {"kind": "Node", "name": "as-1", "nodegroup": "asia/db", "tags": {"assigned": ["seat"]}},
+        {"kind": "Node", "name": "as-2", "nodegroup": "asia/db"},
+    ]);
+    served.expect("POST", "/v1/apply", &json!({"objects": objects}), 200).await;
+    assert_eq!(served.get("/v1/nodes/as-2").await["primary_tags"], json!(["mysql"]));
+    assert_eq!(served.get("/v1/nodes/as-1").await["primary_tags"], json!(["seat"]));
+}
+
 #[tokio::test]
 async fn x07_what_refuses_to_overrule_primaries_of_a_cluster_says_how_they_are_changed() {
     let served = Served::start().await;
@@ -227,7 +302,10 @@ async fn x07_the_deletion_of_a_node_that_its_cluster_names_says_that_it_names_no
         let moved = json!([{"cluster": "eu", "tag": "mysql", "from": "db-3", "to": "db-1"}]);
         assert_eq!((gone.status, &gone.body["moved_primaries"]), (200, &moved), "{}", gone.body);
         let warning = gone.warning.expect("a warning");
-        assert!(warning.contains("mysql is to be held by db-3, which does not have it"), "{warning}");
+        assert!(
+            warning.contains("mysql is to be held by db-3, which is not obeyed: there is no node db-3"),
+            "{warning}"
+        );
         assert!(warning.contains("or leave mysql out"), "{warning}");
     }
 }

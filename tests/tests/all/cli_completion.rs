@@ -95,3 +95,20 @@ fn w13_a_controller_that_cannot_be_reached_completes_nothing_and_says_nothing() 
     assert_eq!(completed("/none", &["stemma", "get", "node", "w"])?, [""; 0]);
     Ok(())
 }
+
+/// A variable that is not set makes `STEMMA_CONTEXT=` in a script, and `~/.config/stemma/.toml` was asked for.
+#[test]
+fn x06_an_empty_context_of_the_environment_is_refused() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    for context in ["", " ", "\u{200b}"] {
+        let output = Command::new(program::path("stemma"))
+            .args(["get", "nodes"])
+            .env("HOME", home.path())
+            .env("STEMMA_CONTEXT", context)
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(2) && text.contains("STEMMA_CONTEXT is empty"), "{context:?}: {text}");
+        ensure!(!text.contains(".toml"), "{text}");
+    }
+    Ok(())
+}

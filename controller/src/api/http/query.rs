@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use hyper::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use stemma_core::name::is_blank;
 use stemma_wire::endpoint::{PAGE, Query};
 use stemma_wire::error::{ApiError, ErrorType};
 
@@ -118,7 +119,7 @@ impl Parameters {
     /// [`BadQuery::BadValue`].
     pub(crate) fn check_not_empty(&self, query: Query, is_of_ironic: bool) -> Result<(), BadQuery> {
         let mut asked = query.names().filter(|name| !(is_of_ironic && EMPTY_TO_IRONIC.contains(name)));
-        asked.try_for_each(|name| match self.all(name).find(|value| value.trim().is_empty()) {
+        asked.try_for_each(|name| match self.all(name).find(|value| is_blank(value)) {
             Some(value) => Err(BadQuery::value(name, value, "it is not empty")),
             None => Ok(()),
         })
@@ -163,7 +164,7 @@ impl Parameters {
         for value in self.all(name) {
             given = true;
             for member in value.split(',') {
-                if member.trim().is_empty() {
+                if is_blank(member) {
                     return Err(BadQuery::value(name, value, "it is a list of names with commas, none of them empty"));
                 }
                 if !members.contains(&member) {
@@ -180,7 +181,7 @@ impl Parameters {
     /// [`BadQuery`] for several values, and an empty or blank one: a blank selector would mean everything.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
         match self.one(name)? {
-            Some(value) if value.trim().is_empty() => Err(BadQuery::value(name, value, "it is not empty")),
+            Some(value) if is_blank(value) => Err(BadQuery::value(name, value, "it is not empty")),
             value => Ok(value),
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use stemma_core::access::Place;
+use stemma_core::name::is_blank;
 use stemma_core::object::{GroupId, Kind, Timestamp};
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
@@ -114,7 +115,7 @@ impl<'a> Named<'a> {
         let rule = "it is KIND/NAME, as node/web-1 or nodegroup/CLUSTER/GROUP, or a uuid";
         let refused = || BadQuery::value("object", text, rule);
         let (word, name) = text.split_once('/').ok_or_else(refused)?;
-        if name.split('/').any(|part| part.trim().is_empty()) {
+        if name.split('/').any(is_blank) {
             return Err(refused());
         }
         let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;

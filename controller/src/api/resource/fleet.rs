@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use stemma_core::epoch::EpochLine;
 use stemma_core::finding::Finding;
 use stemma_core::manifest::read_value;
+use stemma_core::name::is_blank;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
@@ -136,7 +137,7 @@ pub(super) async fn resume(api: &Api, request: &Request) -> HandlerResult {
 fn reason(said: Option<String>) -> Result<String, ApiError> {
     let refused = |message: String| ApiError::new(ErrorType::FieldInvalid, message).field("reason");
     let Some(reason) = said else { return Ok(RESTORED.to_owned()) };
-    if reason.trim().is_empty() {
+    if is_blank(&reason) {
         return Err(refused("the reason is empty: leave it out, or say why; nothing was changed".to_owned()));
     }
     let length = reason.chars().count();

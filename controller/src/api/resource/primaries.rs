@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stemma_core::name::TagName;
+use stemma_core::name::{TagName, is_blank};
 use stemma_core::object::{Cluster, ClusterId, ClusterSpec, NodeId};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -38,7 +38,7 @@ fn shown(model: &Model, cluster: &Cluster, tag: &TagName) -> Value {
     let holder = fleet.holder(id, tag.as_str());
     let node = holder.and_then(|holder| fleet.node(holder));
     let named = fleet.named_primary(id, tag.as_str());
-    let is_named = named.and_then(|name| fleet.node_named(name)).is_some_and(|named| Some(named.id()) == holder);
+    let is_named = named.and_then(|named| fleet.node_meant(named)).is_some_and(|named| Some(named.id()) == holder);
     let stored = fleet.primaries(id).find(|stored| stored.meta.name == *tag);
     let stored = stored.filter(|stored| Some(stored.spec.node) == holder);
     let chosen_by = match (node, &stored) {
@@ -96,7 +96,7 @@ fn read_node(request: &Request) -> Result<String, ApiError> {
         return Err(ApiError::new(ErrorType::FieldUnknown, message).field(other.clone()));
     }
     match node {
-        Some(Value::String(name)) if !name.trim().is_empty() => Ok(name),
+        Some(Value::String(name)) if !is_blank(&name) => Ok(name),
         None | Some(Value::Null) => {
             let message = "this call takes {\"node\": NODE}, the name or uuid of the node that is to hold the tag";
             Err(ApiError::new(ErrorType::FieldMissing, message).field("node"))

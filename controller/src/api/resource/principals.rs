@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use stemma_core::manifest::read_value;
+use stemma_core::name::is_blank;
 use stemma_core::object::{ClusterId, Kind, Object, Principal, PrincipalRole, PrincipalSpec, Timestamp};
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -201,11 +202,14 @@ fn cluster(model: &Model, id: &str) -> Result<ClusterId, ApiError> {
 }
 
 fn described(text: Option<String>) -> Result<Option<String>, ApiError> {
-    let is_fine = |text: &String| text.chars().count() <= MOST_DESCRIPTION && !text.chars().any(char::is_control);
+    let is_shown = |text: &String| text.is_empty() || !is_blank(text);
+    let is_line = |text: &String| text.chars().count() <= MOST_DESCRIPTION && !text.chars().any(char::is_control);
+    let is_fine = |text: &String| is_shown(text) && is_line(text);
     if text.as_ref().is_none_or(is_fine) {
         return Ok(text.filter(|text| !text.is_empty()));
     }
-    let message = format!("a description is one line of at most {MOST_DESCRIPTION} characters");
+    let message =
+        format!("a description is one line of at most {MOST_DESCRIPTION} characters, and not of blanks alone");
     Err(ApiError::new(ErrorType::FieldInvalid, message).field("description"))
 }
 

@@ -98,7 +98,7 @@ impl<'a> Work<'a> {
     /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out; a privileged task that an admin alone places; a version whose content is fixed; what would be too large for
+    /// The cycle, spelled out; a primary that is named and cannot hold its tag; a privileged task that an admin alone places; a version whose content is fixed; what would be too large for
     /// a host; that nobody waits any more.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.check_awaited()?;
@@ -111,6 +111,7 @@ impl<'a> Work<'a> {
         self.check_instances()?;
         self.forget()?;
         self.settle_tags()?;
+        self.check_primaries()?;
         self.check_privileged()?;
         self.check_catalog()?;
         self.note_resource_types();

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use stemma_core::access::Place;
-use stemma_core::fleet::{self, LostName, MovedPrimary};
+use stemma_core::fleet::{self, LostName, MovedPrimary, NotObeyed};
 use stemma_core::name::TagName;
-use stemma_core::object::{ClusterId, Kind, Node, NodeId};
+use stemma_core::object::{Cluster, ClusterId, Kind, Node, NodeId};
 use stemma_core::resolve::naming_another;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -57,6 +57,23 @@ impl Work<'_> {
         lost.map_or(Ok(()), |lost| Err(self.loses_name(&lost)))
     }
 
+    /// Refuses an entry of a cluster's `primaries` that the write makes or changes and that is not obeyed. The whole write counts: one apply may
+    /// have the cluster, its nodes and their tags. What a later write can make right, and what one has made wrong, is a finding of the cluster.
+    pub(super) fn check_primaries(&self) -> Result<(), ApiError> {
+        let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
+        for (_, uuid) in self.written().filter(|(kind, _)| *kind == Kind::Cluster) {
+            let Some(cluster) = after.cluster(ClusterId(uuid)) else { continue };
+            let old = before.cluster(ClusterId(uuid)).map(|cluster| &cluster.spec.primaries);
+            let is_new = |tag: &TagName, node: &String| old.and_then(|old| old.get(tag)) != Some(node);
+            for (tag, node) in cluster.spec.primaries.iter().filter(|(tag, node)| is_new(tag, node)) {
+                if let Some(why) = after.not_obeyed(cluster, tag, node).filter(|why| why.is_decided()) {
+                    return Err(not_obeyed(cluster, tag, node, why));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn loses_name(&self, LostName { cluster, tag, name }: &LostName) -> ApiError {
         let refused = self.is_named(*cluster, tag, name.as_str());
         let message = format!("node {} cannot be renamed: {}", quote(name.as_str()), refused.message);
@@ -78,7 +95,7 @@ impl Work<'_> {
             return Err(self.cannot_hold(cluster, tag, node));
         }
         if let Some(name) = fleet.named_primary(cluster, tag.as_str())
-            && fleet.node_named(name).map(|named| named.id()) != Some(node.id())
+            && fleet.node_meant(name).map(|named| named.id()) != Some(node.id())
         {
             return Err(self.is_named(cluster, tag, name));
         }
@@ -108,7 +125,7 @@ impl Work<'_> {
     fn next_after(&self, cluster: ClusterId, tag: &TagName, node: NodeId) -> Result<NodeId, ApiError> {
         let fleet = &self.model.fleet;
         if let Some(name) = fleet.named_primary(cluster, tag.as_str())
-            && fleet.node_named(name).is_some_and(|named| named.id() == node)
+            && fleet.node_meant(name).is_some_and(|named| named.id() == node)
         {
             return Err(self.is_named(cluster, tag, name));
         }
@@ -172,4 +189,25 @@ impl Work<'_> {
     fn cluster_name(&self, cluster: ClusterId) -> String {
         self.model.fleet.cluster(cluster).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default()
     }
+}
+
+/// The refusal of an entry of `primaries`.
+fn not_obeyed(cluster: &Cluster, tag: &TagName, node: &str, why: NotObeyed) -> ApiError {
+    let name = &cluster.meta.name;
+    let message = format!(
+        "cluster {name} cannot give tag {tag} to node {} in its field primaries: {}; nothing was changed",
+        quote(node),
+        why.reason(tag, &quote(node))
+    );
+    let advice = match why {
+        NotObeyed::NoTag | NotObeyed::NoPrimary | NotObeyed::NoRelease => format!(
+            "leave {tag} out, or declare the tag with `has_primary: true` in the release or under tags of the cluster; \
+             `stemma primary show {name}` lists the tags that have a primary"
+        ),
+        NotObeyed::NoNode | NotObeyed::Elsewhere | NotObeyed::LacksTag => format!(
+            "`stemma get nodes --cluster {name} --tag {tag}` lists the nodes that have it; name one of them, or put this node into the cluster and \
+             give it the tag, first or in the same apply"
+        ),
+    };
+    ApiError::new(ErrorType::FieldInvalid, message).field(format!("primaries.{tag}")).detail(advice)
 }

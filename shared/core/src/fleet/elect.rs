@@ -2,10 +2,14 @@
 //! Without either it is the first by name of those that are not parked.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use uuid::Uuid;
 
 use super::Fleet;
 use crate::name::{NodeName, TagName};
-use crate::object::{ClusterId, NodeId};
+use crate::object::{Cluster, ClusterId, Node, NodeId};
+use crate::role::RoleTable;
 
 /// A tag of a cluster whose holder holds it no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +33,45 @@ pub struct LostName {
     pub tag: TagName,
     /// By which name.
     pub name: NodeName,
+}
+
+/// Why an entry of a cluster's `primaries` is not obeyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotObeyed {
+    /// The cluster has no such tag.
+    NoTag,
+    /// Nobody holds the tag as primary.
+    NoPrimary,
+    /// No release says yet which tags there are.
+    NoRelease,
+    /// There is no such node.
+    NoNode,
+    /// The node stands in another cluster, or in none.
+    Elsewhere,
+    /// The node stands in the cluster and does not have the tag.
+    LacksTag,
+}
+
+impl NotObeyed {
+    /// Whether it was wrong where it was written. A release and a node may be still to come, since a cluster is made before them.
+    pub fn is_decided(self) -> bool {
+        match self {
+            Self::NoTag | Self::NoPrimary | Self::Elsewhere | Self::LacksTag => true,
+            Self::NoRelease | Self::NoNode => false,
+        }
+    }
+
+    /// The reason, as the end of a sentence about a cluster.
+    pub fn reason(self, tag: &TagName, node: &str) -> String {
+        match self {
+            Self::NoTag => format!("the cluster's release has no tag {tag}"),
+            Self::NoPrimary => format!("tag {tag} has no primary there (its has_primary is false)"),
+            Self::NoRelease => format!("the cluster has no release that has tag {tag}"),
+            Self::NoNode => format!("there is no node {node}"),
+            Self::Elsewhere => format!("node {node} does not stand in the cluster"),
+            Self::LacksTag => format!("node {node} does not have the tag"),
+        }
+    }
 }
 
 /// The first of these nodes that loses the name by which its cluster names it for a tag: the cluster would name nobody. One that is gone, and
@@ -75,11 +118,47 @@ impl Fleet {
     pub fn is_chosen(&self, id: ClusterId, tag: &TagName) -> bool {
         let chosen = || {
             let (entry, holder) = (self.clusters.get(&id)?, self.holder(id, tag.as_str())?);
-            let named = self.named_primary(id, tag.as_str()).and_then(|name| self.node_named(name));
+            let named = self.named_primary(id, tag.as_str()).and_then(|named| self.node_meant(named));
             let stored = entry.chosen.get(tag).map(|chosen| chosen.spec.node);
             Some(named.is_some_and(|node| node.id() == holder) || stored == Some(holder))
         };
         chosen().unwrap_or(false)
+    }
+
+    /// The node that a cluster means in `primaries`: by its name, or by its uuid, which no name looks like.
+    pub fn node_meant(&self, text: &str) -> Option<&Arc<Node>> {
+        self.node_named(text).or_else(|| self.node(NodeId(Uuid::parse_str(text).ok()?)))
+    }
+
+    /// Why a cluster's `primaries` would not be obeyed that give this tag to this node; `None`: they are.
+    pub fn not_obeyed(&self, cluster: &Cluster, tag: &TagName, node: &str) -> Option<NotObeyed> {
+        let (id, node) = (ClusterId(cluster.meta.uuid), self.node_meant(node));
+        if node.is_some_and(|node| self.could_hold(id, tag, node.id())) {
+            return None;
+        }
+        let tables: Vec<&RoleTable> =
+            self.groups_of(id).filter_map(|group| self.fold(group).ok()?.table.as_deref()).collect();
+        // The cluster's own: its groups may have other releases, or it has no group yet.
+        let own = self.cluster_table(cluster);
+        let mut all = tables.iter().copied().chain([&own]);
+        let has_release =
+            !tables.is_empty() || self.cluster_release(cluster).is_some_and(|release| self.release(release).is_some());
+        if !all.clone().any(|table| table.has_primary(tag)) {
+            return Some(match (all.any(|table| table.is_visible(tag.as_str())), has_release) {
+                (true, _) => NotObeyed::NoPrimary,
+                (false, true) => NotObeyed::NoTag,
+                (false, false) => NotObeyed::NoRelease,
+            });
+        }
+        let Some(node) = node else { return Some(NotObeyed::NoNode) };
+        if self.cluster_of_node(node.id()) != Some(id) {
+            return Some(NotObeyed::Elsewhere);
+        }
+        Some(match self.profile(node.id()) {
+            None => NotObeyed::NoRelease,
+            Some(profile) if profile.place.tags.contains(tag) => NotObeyed::NoPrimary,
+            Some(_) => NotObeyed::LacksTag,
+        })
     }
 
     /// Whether a node of the cluster has a tag that has a primary, and so could hold it.
@@ -112,7 +191,7 @@ impl Fleet {
     fn elected(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
         let entry = self.clusters.get(&id)?;
         let candidates = entry.candidates.get(tag)?;
-        let named = self.named_primary(id, tag.as_str()).and_then(|name| self.node_named(name)).map(|node| node.id());
+        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.node_meant(named)).map(|node| node.id());
         let stored = entry.chosen.get(tag).map(|chosen| chosen.spec.node);
         let mut choices = named.into_iter().chain(stored);
         let first = || candidates.ready.get_min().map(|first| first.id);

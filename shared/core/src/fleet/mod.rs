@@ -29,7 +29,7 @@ use imbl::{OrdMap, OrdSet};
 use uuid::Uuid;
 
 pub use change::{Change, Dirty};
-pub use elect::{LostName, MovedPrimary, lost_name, moved_primaries};
+pub use elect::{LostName, MovedPrimary, NotObeyed, lost_name, moved_primaries};
 pub use fold::{GroupFold, Levels, Maps};
 use index::Index;
 pub use index::{Among, KEPT, Term, kept_form};

@@ -21,6 +21,7 @@ use super::parts::{LEVELED, OF_NODE};
 use crate::field::{Bound, Described, Form, Help, Part};
 use crate::json::{compact_len, count, items, members, text};
 use crate::labels::Layer;
+use crate::name::is_blank;
 use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
 use crate::ownership::OwnedSet;
 
@@ -44,12 +45,13 @@ fn check_kept_form(form: KeptForm, value: &RawValue) -> Result<(), BodyError> {
     check_length(form.bound(), value)?;
     match form {
         KeptForm::Name(_) => check_not_empty(value),
-        KeptForm::Object => members(value).unwrap_or_default().iter().try_for_each(|(key, _)| check_key(key)),
+        KeptForm::Object => check_inner_keys(value),
         KeptForm::List => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
             let checked = check_not_empty(one);
             checked.map_err(|error| error.within(&format!("[{at}]")))
         }),
-        KeptForm::Text(_) | KeptForm::Uuid | KeptForm::Number | KeptForm::Flag | KeptForm::Any => Ok(()),
+        KeptForm::Text(_) => check_shown(value),
+        KeptForm::Uuid | KeptForm::Number | KeptForm::Flag | KeptForm::Any => Ok(()),
     }
 }
 
@@ -139,6 +141,9 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
         return Err(BodyError::of(BodyErrorKind::MissingField, "", "is empty, and is needed"));
     }
     check_length(bound, value)?;
+    if part.form.plain() == Form::Text && !bound.takes_empty {
+        check_shown(value)?;
+    }
     let entries = count(value);
     if entries > bound.entries {
         let most = bound.entries;
@@ -165,7 +170,10 @@ fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyE
     match form.plain() {
         Form::TextOrList if value.get().starts_with('"') => check_text(bound, value),
         Form::Names | Form::TextOrList => check_texts(bound, value),
-        Form::Map | Form::MapOrList => check_keys(bound, value),
+        Form::Map | Form::MapOrList => {
+            check_keys(bound, value)?;
+            check_below(value)
+        }
         Form::Object(parts) => check_members(parts, value),
         Form::MapOf(parts) => {
             check_keys(bound, value)?;
@@ -217,8 +225,39 @@ fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
     if is_empty(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
 }
 
+/// Refuses a text that a person would take for none. An empty one is none, and takes away what stood there.
+fn check_shown(value: &RawValue) -> Result<(), BodyError> {
+    if is_empty(value) && text(value.get()).is_ok_and(|text| !text.is_empty()) {
+        return Err(BodyError::new("", "has nothing but blanks in it: write something, or leave it out"));
+    }
+    Ok(())
+}
+
+/// Checks the keys of all maps in free JSON: an empty one comes of a variable that is not set, on whatever level.
+fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
+    if value.get().starts_with('{') {
+        members(value).unwrap_or_default().iter().try_for_each(|(key, _)| check_key(key))?;
+    }
+    check_below(value)
+}
+
+/// The same of what stands in a map or list.
+fn check_below(value: &RawValue) -> Result<(), BodyError> {
+    match value.get().as_bytes().first() {
+        Some(b'{') => {
+            let members = members(value).unwrap_or_default();
+            members.iter().try_for_each(|(key, one)| check_inner_keys(one).map_err(|error| error.within(key)))
+        }
+        Some(b'[') => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
+            let checked = check_inner_keys(one);
+            checked.map_err(|error| error.within(&format!("[{at}]")))
+        }),
+        _ => Ok(()),
+    }
+}
+
 fn check_key(key: &str) -> Result<(), BodyError> {
-    if key.trim().is_empty() {
+    if is_blank(key) {
         return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
     }
     Ok(())
@@ -240,7 +279,7 @@ fn check_keys(bound: Bound, map: &RawValue) -> Result<(), BodyError> {
 /// Whether it is a text of nothing: where one names something, it would stand for nothing, or for everything.
 fn is_empty(value: &RawValue) -> bool {
     let json = value.get();
-    json.starts_with('"') && text(json).is_ok_and(|text| text.trim().is_empty())
+    json.starts_with('"') && text(json).is_ok_and(|text| is_blank(&text))
 }
 
 fn raw(value: &Value) -> Box<RawValue> {
@@ -287,6 +326,31 @@ mod tests {
             Ok(()) => Ok(()),
             Err(WriteError::Body(error)) => Err(error.to_string()),
             Err(WriteError::Conflicts(conflicts)) => panic!("{conflicts:?}"),
+        }
+    }
+
+    /// Keys below the first level, and texts that show nothing, were taken.
+    #[test]
+    fn x06_an_empty_key_on_any_level_and_a_text_of_blanks_are_refused() {
+        let says = |body: &Value| update(&mut NodeSpec::default(), body);
+        for field in ["extra", "properties", "instance_info", "driver_info", "parameters"] {
+            for inner in [json!({"": 1}), json!([{"": 1}]), json!({"b": {" ": 1}}), json!({"\u{200b}": 1})] {
+                let refused = says(&json!({field: {"a": inner}})).unwrap_err();
+                let is_placed = refused.starts_with(&format!("{field}.a"));
+                assert!(is_placed && refused.contains("has an entry whose key is empty"), "{inner}: {refused}");
+            }
+        }
+        for body in [
+            json!({"description": " "}),
+            json!({"description": "\u{200b}"}),
+            json!({"hold": {"reason": "\t"}}),
+            json!({"protected_reason": "  "}),
+        ] {
+            let refused = says(&body).unwrap_err();
+            assert!(refused.contains("has nothing but blanks in it"), "{body}: {refused}");
+        }
+        for body in [json!({"description": ""}), json!({"extra": {"a": {"b": ""}, "c": [1, "", {}]}})] {
+            assert_eq!(says(&body), Ok(()), "{body}");
         }
     }
 
@@ -399,7 +463,7 @@ mod tests {
             assert_eq!(primaries, Err(says));
         }
         // The values of Ironic's maps are kept as they came.
-        let of_ironic = json!({"extra": {"a": {"": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
+        let of_ironic = json!({"extra": {"a": {"b": ""}}, "properties": {"a": ""}, "instance_info": {"b": [""]}});
         assert_eq!(update(&mut NodeSpec::default(), &of_ironic), Ok(()));
         let says = "has an entry whose key is empty: give it a name, or take it out";
         for map in ["extra", "driver_info", "properties", "instance_info"] {

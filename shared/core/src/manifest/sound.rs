@@ -14,7 +14,7 @@ use super::names::Names;
 use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
-use crate::name::{Name, NameKind, TagName, cut, near, suggest};
+use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
 use crate::object::{Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, TagSpec, TraitSet};
 use crate::requirement::Requirements;
 use crate::task::Task;
@@ -50,7 +50,7 @@ pub(super) fn text_of<const MOST: usize>(
 pub(super) fn naming(to: &mut Option<String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw)?;
     match to {
-        Some(text) if text.trim().is_empty() => Err(BodyError::new("", "is empty: name something, or leave it out")),
+        Some(text) if is_blank(text.as_str()) => Err(BodyError::new("", "is empty: name something, or leave it out")),
         Some(_) | None => Ok(()),
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue, _: &dyn N
 /// Which node is to hold a tag. An empty name is no node's, and would be taken for nobody's.
 pub(super) fn primaries(to: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw)?;
-    match to.iter().find(|(_, node)| node.trim().is_empty()) {
+    match to.iter().find(|(_, node)| is_blank(node)) {
         Some((tag, _)) => Err(BodyError::new(tag.as_str(), "is empty: name a node, or leave the tag out")),
         None => Ok(()),
     }

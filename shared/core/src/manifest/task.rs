@@ -10,11 +10,12 @@ use serde_json::{Map, Value};
 
 use super::body::Body;
 use super::error::{BodyError, BodyErrorKind};
-use super::reader::read;
+use super::reader::{read, read_value};
 use crate::field::{Described, Form};
 use crate::json;
-use crate::release::select::ANY;
-use crate::task::Task;
+use crate::name::cut;
+use crate::release::select::means_everything;
+use crate::task::{STAR, Task};
 
 /// The most tasks of one release.
 pub(super) const MAX_TASKS: usize = 4096;
@@ -85,9 +86,11 @@ fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyE
     };
     let value = match (part.name, part.form.plain()) {
         // `tags: null` counts under `matching.roles: tags`, as an empty list.
-        ("tags", _) => tags(if value.is_null() { Value::Array(Vec::new()) } else { value }),
+        ("tags", _) if value.is_null() => Value::Array(Vec::new()),
+        ("tags", _) => tags(value).map_err(|error| error.within("tags"))?,
         _ if value.is_null() => return Ok(None),
-        (_, Form::TextOrList) => listed(value),
+        ("roles", _) => nodes(value).map_err(|error| error.within("roles"))?,
+        (name, Form::TextOrList) => names(listed(value), EVERY_TASK).map_err(|error| error.within(name))?,
         (name, Form::ListOf(_)) => entries(value).map_err(|error| error.within(name))?,
         _ => value,
     };
@@ -95,8 +98,13 @@ fn normalized(name: &str, value: Value) -> Result<Option<(String, Value)>, BodyE
 }
 
 /// A text is a list of one. `*` alone means every tag, and as an item of a list a name that no tag has.
-fn tags(value: Value) -> Value {
-    listed(if value == "*" { ANY.into() } else { value })
+fn tags(value: Value) -> Result<Value, BodyError> {
+    if value == STAR { Ok(value) } else { nodes(value) }
+}
+
+/// Names and patterns by which nodes are meant; a text is a list of one.
+fn nodes(value: Value) -> Result<Value, BodyError> {
+    names(listed(value), EVERY_NODE)
 }
 
 /// A text is a list of one.
@@ -104,23 +112,56 @@ fn listed(value: Value) -> Value {
     if value.is_string() { Value::Array(vec![value]) } else { value }
 }
 
+/// What is written where every node with a name of that kind is meant.
+const EVERY_NODE: &str = "write the text * for every node";
+
+/// What is written where every task is meant.
+const EVERY_TASK: &str = "name the tasks, or write /.+/ for every task";
+
+/// A list of names and patterns, none of which means everything by reading nothing: an empty text must not reach every node.
+fn names(list: Value, everything: &str) -> Result<Value, BodyError> {
+    let names: Vec<String> = read_value(&list)?;
+    for (at, name) in names.iter().enumerate() {
+        check_pattern(name, everything).map_err(|error| error.within(&format!("[{at}]")))?;
+    }
+    Ok(list)
+}
+
+fn check_pattern(name: &str, everything: &str) -> Result<(), BodyError> {
+    if !means_everything(name) {
+        return Ok(());
+    }
+    let reason = format!(
+        "{:?} matches the empty text, and so may mean every name: mend the pattern, or {everything}",
+        cut(name)
+    );
+    Err(BodyError::new("", reason))
+}
+
 /// Entries whose `role` and `tags` are lists; `null` stays, since it means the stages.
 fn entries(value: Value) -> Result<Value, BodyError> {
     let Value::Array(items) = value else {
         return Err(BodyError::new("", "takes a list of {name, role or tags, policy}"));
     };
-    let entry = |item| match item {
-        Value::Object(mut entry) => {
-            for (field, read) in [("role", listed as fn(Value) -> Value), ("tags", tags)] {
-                if let Some(value) = entry.remove(field) {
-                    entry.insert(field.to_owned(), read(value));
-                }
-            }
-            Value::Object(entry)
-        }
-        other => other,
+    let given = items.into_iter().enumerate().filter(|(_, item)| !item.is_null());
+    let read = given.map(|(at, item)| entry(item).map_err(|error| error.within(&format!("[{at}]"))));
+    Ok(Value::Array(read.collect::<Result<_, _>>()?))
+}
+
+fn entry(item: Value) -> Result<Value, BodyError> {
+    let mut entry = match item {
+        Value::Object(entry) => entry,
+        other => return Ok(other),
     };
-    Ok(Value::Array(items.into_iter().filter(|item| !item.is_null()).map(entry).collect()))
+    if let Some(Value::String(name)) = entry.get("name") {
+        check_pattern(name, EVERY_TASK).map_err(|error| error.within("name"))?;
+    }
+    for (field, read) in [("role", nodes as fn(Value) -> Result<Value, BodyError>), ("tags", tags)] {
+        if let Some(value) = entry.get_mut(field).filter(|value| !value.is_null()) {
+            *value = read(value.take()).map_err(|error| error.within(field))?;
+        }
+    }
+    Ok(Value::Object(entry))
 }
 
 #[cfg(test)]
@@ -166,6 +207,55 @@ mod tests {
         assert_eq!(place(""), Where::Absent);
         assert_eq!(place(r#", "role": null"#), Where::Null);
         assert_eq!(place(r#", "role": "self""#), Where::Names(vec!["self".to_owned()]));
+    }
+
+    /// An empty pattern placed a task on every node.
+    #[test]
+    fn x06_a_pattern_that_matches_nothing_at_all_is_refused_wherever_patterns_stand() {
+        let read = |fields: &str| tasks(&format!(r#"[{{"id": "a", "type": "shell", {fields}}}]"#));
+        for pattern in ["/", "//", "/()/", "/|/", "/^/", "/.*/", "/x*/"] {
+            for (fields, place, write) in [
+                (format!(r#""tags": ["{pattern}"]"#), "tags[0]", "write the text *"),
+                (format!(r#""tags": "{pattern}""#), "tags[0]", "write the text *"),
+                (format!(r#""roles": ["web", "{pattern}"]"#), "roles[1]", "write the text *"),
+                (format!(r#""groups": "{pattern}""#), "roles[0]", "write the text *"),
+                (format!(r#""requires": ["{pattern}"]"#), "requires[0]", "write /.+/"),
+                (format!(r#""required_for": ["{pattern}"]"#), "required_for[0]", "write /.+/"),
+                (format!(r#""subscribes": "{pattern}""#), "subscribes[0]", "write /.+/"),
+                (format!(r#""cross-depends": [{{"name": "{pattern}"}}]"#), "cross_depends[0].name", "write /.+/"),
+                (
+                    format!(r#""cross_depends": [{{"name": "b", "role": "{pattern}"}}]"#),
+                    "cross_depends[0].role[0]",
+                    "write the text *",
+                ),
+                (
+                    format!(r#""cross_depended_by": [null, {{"name": "b", "tags": ["{pattern}"]}}]"#),
+                    "cross_depended_by[1].tags[0]",
+                    "write the text *",
+                ),
+            ] {
+                let error = read(&fields).unwrap_err().to_string();
+                let begins = format!("[0].{place}: {pattern:?} matches the empty text");
+                assert!(error.starts_with(&begins) && error.contains(write), "{fields}: {error}");
+            }
+        }
+        for fields in [
+            r#""tags": "*""#,
+            r#""tags": ["/.+/", "/^(primary-)?db$/"]"#,
+            r#""roles": "*", "requires": "/.+/""#,
+            r#""cross_depends": [{"name": "/.+/", "role": "*"}, {"name": "b", "tags": "*"}]"#,
+        ] {
+            read(fields).unwrap();
+        }
+    }
+
+    /// What an answer shows of a task is taken again.
+    #[test]
+    fn x06_every_tag_is_read_as_it_is_shown() {
+        let written = r#"[{"id":"a","type":"shell","tags":"*","cross_depends":[{"name":"b","tags":"*"}]}]"#;
+        let read = tasks(written).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), written);
+        assert_eq!(tasks(&serde_json::to_string(&read).unwrap()).unwrap(), read);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! words that selectors give a meaning to (`self`, `master`, `null`, `*`) and Fuel's `primary-…` are reserved
 //! where something is *declared* ([`Name::declare`]), not where it is written: a selector may well say `master`.
 
+mod blank;
 mod near;
 mod release;
 
@@ -12,6 +13,7 @@ use std::borrow::Cow;
 
 use uuid::Uuid;
 
+pub use blank::is_blank;
 pub use near::{near, suggest};
 pub use release::{ReleaseRef, Version};
 

@@ -31,7 +31,7 @@ pub(super) fn release_hash(spec: &ReleaseSpec, imports: &[Arc<CompiledRelease>])
 
 /// The hash under which a task enters the task digest: `foreign` has no meaning, and so no part in it.
 pub(super) fn task_hash(task: &Task) -> [u8; 32] {
-    let mut value = serde_json::to_value(task).expect("a task has only JSON in it");
+    let mut value = task.told().expect("a task has only JSON in it");
     if let Value::Object(fields) = &mut value {
         fields.remove("foreign");
     }
@@ -41,7 +41,7 @@ pub(super) fn task_hash(task: &Task) -> [u8; 32] {
 /// A task's canonical JSON as it is told to hosts. One with an expression that nobody evaluates is of a type that no agent has, so that it
 /// is never started and stops what depends on it, as an unsupported type does.
 pub fn sent_definition(task: &Task) -> String {
-    let mut value = serde_json::to_value(task).expect("a task has only JSON in it");
+    let mut value = task.told().expect("a task has only JSON in it");
     if task.is_untranslated() {
         value["type"] = json!(UNTRANSLATED);
     }

@@ -12,8 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::finding::{Finding, Rule, rule};
 use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
 use crate::object::{Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
-use crate::release::select::ANY;
-use crate::task::{CrossEntry, Policy, Task, UNTRANSLATED, Where, task_type};
+use crate::task::{ANY, CrossEntry, Policy, Task, UNTRANSLATED, Where, task_type};
 
 /// Fields that have a place of their own in our tasks.
 const KNOWN: &[&str] = &[
@@ -246,12 +245,12 @@ impl<'a> Translation<'a> {
         match value {
             Value::Null => Ok(Vec::new()),
             Value::String(text) if text.is_empty() => Ok(Vec::new()),
-            Value::String(text) => Ok(vec![text.clone()]),
+            Value::String(text) => Ok(vec![spelled(text)]),
             Value::Array(items) => {
                 let mut names = Vec::new();
                 for item in items {
                     match item {
-                        Value::String(name) => names.push(name.clone()),
+                        Value::String(name) => names.push(spelled(name)),
                         Value::Null => {}
                         other if self.is_expression(field, other) => {}
                         _ => return Err(self.wrong(field, "takes a list of names")),
@@ -283,7 +282,7 @@ impl<'a> Translation<'a> {
                 continue;
             }
             let name = entry.get("name").and_then(Value::as_str);
-            let name = name.ok_or_else(|| self.wrong(&field, "has no name"))?.to_owned();
+            let name = spelled(name.ok_or_else(|| self.wrong(&field, "has no name"))?);
             let policy = match entry.get("policy").and_then(Value::as_str) {
                 Some("any") => Policy::Any,
                 _ => Policy::All,
@@ -386,6 +385,14 @@ impl<'a> Translation<'a> {
 
     fn wrong(&self, field: &str, reason: &str) -> FuelError {
         wrong(&format!("task {} {field}", self.id), reason)
+    }
+}
+
+/// Fuel's ways to write the pattern of every name, which match the empty text, are brought into the one that a body may have.
+fn spelled(name: &str) -> String {
+    match name {
+        "/" | "//" | "/.*/" | "/^.*/" | "/.*$/" | "/^.*$/" => "/.+/".to_owned(),
+        other => other.to_owned(),
     }
 }
 

@@ -1,18 +1,18 @@
 //! Selectors: names, `/patterns/`, `*` and `master`, as roles and tags of a task or a dependency write them.
 //!
 //! Patterns are Fuel's: a text that begins and ends with a slash, matched as Python's `re.match`, anchored at its
-//! start alone, so that `/controller/` matches `controller-ng`. `/` alone is the empty pattern and matches all.
+//! start alone, so that `/controller/` matches `controller-ng`. One that reads nothing would match all: no body may have it
+//! (`means_everything`), and a release that was stored with it is read as it was meant.
 //! They are read with regex-lite, whose time is linear in the text: a release can't make resolve slow.
 
 use std::fmt;
 
 use regex_lite::{Regex, RegexBuilder};
 
+use crate::task::ANY;
+
 /// The longest pattern, in bytes, slashes included.
 pub const MAX_PATTERN: usize = 512;
-
-/// The pattern that every name matches. The text `*` in `tags` is stored as it, since an item `*` is a name that no tag has.
-pub(crate) const ANY: &str = "/";
 
 /// The word for the controller's own host.
 pub(crate) const MASTER: &str = "master";
@@ -47,7 +47,7 @@ pub enum InvalidPattern {
 /// Names that one role or tag selector means.
 #[derive(Clone, Debug)]
 pub enum NameSelector {
-    /// Whoever has any name at all (`*` or `/`, alone).
+    /// Whoever has any name at all: `*`, alone.
     Any,
     /// A union.
     Union(Box<[Pattern]>),
@@ -56,6 +56,14 @@ pub enum NameSelector {
 /// Whether a text is a `/pattern/`.
 pub fn is_pattern(text: &str) -> bool {
     text.starts_with('/') && text.ends_with('/')
+}
+
+/// Whether a text is a `/pattern/` that matches without reading a character of a name, so that it may mean every name there is:
+/// `/` and `//`, and `/()/`, `/x*/`, `/.*/` or `/^/` as well.
+pub(crate) fn means_everything(text: &str) -> bool {
+    // A word boundary matches nothing of a name, and not the empty text.
+    let reads_nothing = |regex: &Regex| ["", "a"].iter().any(|name| regex.find(name).is_some_and(|it| it.end() == 0));
+    is_pattern(text) && matches!(Pattern::new(text), Ok(Pattern::Regex(regex)) if reads_nothing(&regex))
 }
 
 impl Pattern {
@@ -101,7 +109,7 @@ impl NameSelector {
         Self::tags(items)
     }
 
-    /// Reads tag selectors, in which `*` is a name like any other; [`ANY`] as the only item means whoever has a tag.
+    /// Reads tag selectors, in which an item `*` is a name like any other. The text `*` is [`ANY`], which means whoever has a tag.
     ///
     /// # Errors
     /// [`InvalidPattern`].
@@ -191,6 +199,18 @@ mod tests {
             ("/mysql/", "MySQL", false),
         ] {
             assert_eq!(Pattern::new(pattern).unwrap().matches(name), matches, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn x06_a_pattern_that_reads_nothing_of_a_name_means_everything() {
+        for pattern in
+            ["/", "//", "/()/", "/|/", "/^/", "/$|web/", "/.*/", "/(primary-)?/", "/web|/", "/\\b/", "/(?:)/"]
+        {
+            assert!(means_everything(pattern), "{pattern}");
+        }
+        for other in ["/.+/", "/web/", "/^(primary-)?db$/", "/a|b/", "/mysql(:.*)?/", "web", "*", "/(/", "/web"] {
+            assert!(!means_everything(other), "{other}");
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::path::{Use, check_written, is_template};
-use crate::name::cut;
+use crate::name::{cut, is_blank};
 
 /// The most bytes that a process can be given in one argument or variable (Linux's `MAX_ARG_STRLEN`, without the NUL at its end).
 const MAX_ARGUMENT: usize = 128 * 1024 - 1;
@@ -59,7 +59,7 @@ impl Form {
     pub(super) fn mistake(self, value: &Value) -> Option<String> {
         let path = |text: &str, how| check_written(text, how).err().map(|refused| refused.to_string());
         match (self, value) {
-            (Self::WordsOrText, Value::String(text)) if text.trim().is_empty() => {
+            (Self::WordsOrText, Value::String(text)) if is_blank(text) => {
                 Some("is an empty text, which a shell takes for a success: write a command, or take it out".to_owned())
             }
             (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(certain(text)).err(),

@@ -5,6 +5,7 @@
 //! templates, stands in one registry ([`types`]), from which the parser, the documents and the agent's dispatch are
 //! derived.
 
+mod any;
 mod check;
 mod form;
 mod parameters;
@@ -14,6 +15,7 @@ mod types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub(crate) use any::{ANY, STAR};
 pub use check::{SECRET_SHOWN, judge, mistakes};
 pub(crate) use check::{not_run_yet, tags_in_content};
 pub use form::{Form as ParameterForm, check_argument, check_variable, check_words, file_mode};
@@ -47,7 +49,7 @@ described! {
         ///
         /// `None` where the author wrote none; empty where the author wrote an empty list or `null`, which counts only
         /// under `matching.roles: tags`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(default, with = "any::field", skip_serializing_if = "Option::is_none")]
         pub tags: Option<Vec<String>> = Form::TextOrList, "by roles", r#"["nginx"]"#;
         /// Without tags it falls to nodes with one of these roles: names, `/patterns/`, `*`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -126,6 +128,16 @@ impl Task {
         Self { id: id.into(), kind: kind.into(), fail_on_error: true, ..Self::default() }
     }
 
+    /// Its JSON as hosts are told it and digests are taken of it.
+    ///
+    /// # Errors
+    /// serde's, for a value that is no JSON; a task holds none.
+    pub(crate) fn told(&self) -> serde_json::Result<Value> {
+        let mut value = serde_json::to_value(self)?;
+        any::list_any(&mut value);
+        Ok(value)
+    }
+
     /// The file body that it is made from; none for a task of a type that takes no such parameter.
     pub fn source(&self) -> Option<&str> {
         source_of(&self.kind, &self.parameters)
@@ -200,14 +212,14 @@ impl Serialize for Where {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Absent | Self::Null => serializer.serialize_unit(),
-            Self::Names(names) => names.serialize(serializer),
+            Self::Names(names) => any::serialize_names(names, serializer),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Where {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Option::<Vec<String>>::deserialize(deserializer)?.map_or(Self::Null, Self::Names))
+        Ok(any::deserialize_names(deserializer)?.map_or(Self::Null, Self::Names))
     }
 }
 
@@ -291,6 +303,22 @@ fn is_yes(value: &bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Digests were taken of the list, and agents of every version read it; a person is shown what he wrote.
+    #[test]
+    fn x06_every_tag_is_shown_as_a_star_and_told_to_hosts_as_before() {
+        let entry = |tags: &str| format!(r#"[{{"name":"b","tags":{tags}}}]"#);
+        let written = |tags: &str| {
+            let cross = entry(tags);
+            format!(r#"{{"id":"a","type":"shell","tags":{tags},"cross_depends":{cross},"cross_depended_by":{cross}}}"#)
+        };
+        let task: Task = serde_json::from_str(&written(r#""*""#)).unwrap();
+        let before: Task = serde_json::from_str(&written(r#"["/"]"#)).unwrap();
+        assert_eq!(task, before, "a release that was stored before is read as it was meant");
+        assert_eq!(serde_json::to_string(&task).unwrap(), written(r#""*""#));
+        assert_eq!(task.told().unwrap(), serde_json::from_str::<Value>(&written(r#"["/"]"#)).unwrap());
+        assert!(serde_json::from_str::<Task>(&written(r#""mysql""#)).is_err());
+    }
 
     #[test]
     fn a_task_of_type_file_alone_is_made_from_a_body() {

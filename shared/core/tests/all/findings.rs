@@ -246,23 +246,44 @@ fn a_write_is_told_what_hosts_lack_by_it_and_not_what_they_lacked_before() {
 }
 
 #[test]
-fn a_primary_that_is_named_and_does_not_hold_the_tag_is_a_finding() {
-    let named = |name: &str| {
+fn x07_a_primary_that_is_named_and_does_not_hold_the_tag_is_an_error_that_says_why() {
+    let mut of_release = release(&[]);
+    of_release["tags"] = json!({"x": {"has_primary": true}, "plain": {}});
+    let named = |tag: &str, name: &str| {
         fleet(&[
-            release(&[]),
-            cluster("c", json!({"release": "r@1", "primaries": {"x": name}})),
+            of_release.clone(),
+            cluster("c", json!({"release": "r@1", "primaries": {tag: name}})),
             cluster("d", json!({"release": "r@1"})),
             group("c", "g", json!({"roles": ["x"]})),
             group("c", "none", json!({})),
             group("d", "g", json!({"roles": ["x"]})),
-            node("holder", json!({})),
+            node("holder", json!({"uuid": "0193b9cc-1111-7222-8333-444444444444", "tags": {"assigned": ["plain"]}})),
             node("other", json!({"nodegroup": "c/none"})),
             node("elsewhere", json!({"nodegroup": "d/g"})),
         ])
     };
-    for (name, count) in [("holder", 0), ("other", 1), ("elsewhere", 1), ("nobody", 1)] {
-        assert_eq!(found(&named(name), rule::PRIMARY_UNKNOWN).len(), count, "{name}");
+    for (tag, name, why) in [
+        ("x", "holder", None),
+        ("x", "0193b9cc-1111-7222-8333-444444444444", None),
+        ("x", "other", Some("node other does not have the tag")),
+        ("x", "elsewhere", Some("node elsewhere does not stand in the cluster")),
+        ("x", "nobody", Some("there is no node nobody")),
+        ("plain", "holder", Some("tag plain has no primary there (its has_primary is false)")),
+        ("nosuch", "holder", Some("the cluster's release has no tag nosuch")),
+    ] {
+        let found = found(&named(tag, name), rule::PRIMARY_UNKNOWN);
+        let Some(why) = why else {
+            assert!(found.is_empty(), "{tag} {name}: {found:?}");
+            continue;
+        };
+        let begins = format!("primaries: {tag} is to be held by {name}, which is not obeyed: {why}; ");
+        assert_eq!((found.len(), found[0].severity), (1, Severity::Error), "{tag} {name}");
+        assert!(found[0].message.starts_with(&begins), "{}", found[0].message);
     }
+    // A cluster can stand before its release does.
+    let early = fleet(&[cluster("c", json!({"primaries": {"x": "nobody"}}))]);
+    let found = found(&early, rule::PRIMARY_UNKNOWN);
+    assert!(found[0].message.contains("the cluster has no release that has tag x"), "{}", found[0].message);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+use stemma_core::manifest::read_tasks;
 use stemma_core::release::fuel;
 
 use crate::given::read as shared;
@@ -80,5 +82,22 @@ fn a_hundred_nodes_have_as_many_instances_as_fuel_counted() {
     let placed = found.placement();
     for (node, count) in expected["counts"]["per_node"].as_object().expect("counts") {
         assert_eq!(placed.get(node).map_or(0, BTreeSet::len) as u64, count.as_u64().expect("a number"), "{node}");
+    }
+}
+
+/// Fuel writes the pattern of every name so that it matches the empty text, which no body may have.
+#[test]
+fn x06_what_is_imported_can_be_sent_as_a_release() {
+    let entry =
+        json!([{"name": "/.*/", "role": "/.*/"}, {"name": "b", "role": ["master", "//"]}, {"name": "b", "tags": "*"}]);
+    let tasks = [
+        json!({"id": "a", "type": "shell", "tags": ["/"], "requires": ["/.*/"], "cross-depends": entry}),
+        json!({"id": "b", "type": "shell", "role": "/.*/"}),
+        json!({"id": "c", "type": "shell", "tags": "*"}),
+    ];
+    let made = fuel::import(&tasks, &Map::new(), &Map::new()).expect("Fuel's tasks are read");
+    for import in [Some(made), library()].into_iter().flatten() {
+        let sent = to_raw_value(&import.spec.tasks).expect("tasks are JSON");
+        assert_eq!(read_tasks(&sent).expect("a body may have them"), import.spec.tasks);
     }
 }

@@ -91,13 +91,12 @@ impl Check<'_> {
     /// Primaries that a manifest names and that hold nothing, and those whose holder is parked.
     fn primaries(&mut self) {
         let id = ClusterId(self.cluster.meta.uuid);
-        for (tag, name) in &self.cluster.spec.primaries {
-            let node = self.fleet.node_named(name).filter(|node| self.fleet.cluster_of_node(node.id()) == Some(id));
-            let profile = node.and_then(|node| self.fleet.profile(node.id()));
-            if !profile.is_some_and(|profile| profile.place.tags.contains(tag)) {
+        for (tag, node) in &self.cluster.spec.primaries {
+            if let Some(why) = self.fleet.not_obeyed(self.cluster, tag, node) {
                 let message = format!(
-                    "primaries: {tag} is to be held by {name}, which does not have it: who held it keeps it, or the first by name holds it; \
-                     name a node that has it there, or leave {tag} out"
+                    "primaries: {tag} is to be held by {node}, which is not obeyed: {}; who held it keeps it, or the first by name holds it; \
+                     name a node that has it there, or leave {tag} out",
+                    why.reason(tag, node)
                 );
                 self.warn(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
             }

@@ -1,5 +1,7 @@
 //! What is odd about who holds the tags of a cluster as primary, and what mends it.
 
+use uuid::Uuid;
+
 use crate::finding::{FEW, Finding, first_few, rule};
 use crate::fleet::Fleet;
 use crate::name::TagName;
@@ -33,7 +35,7 @@ pub(super) fn primary_parked(node: &Node, cluster: Option<&Cluster>, tags: &[Tag
         return None;
     }
     let (few, name) = (first_few(tags.iter().map(TagName::as_str), FEW), node.display_name());
-    let release = format!("stemma node park {name} --release-primary");
+    let release = releasing(node, tags);
     let named: Vec<&str> = tags
         .iter()
         .filter(|tag| cluster.is_some_and(|cluster| names(cluster, tag, node)))
@@ -41,7 +43,8 @@ pub(super) fn primary_parked(node: &Node, cluster: Option<&Cluster>, tags: &[Tag
         .collect();
     let message = match cluster.filter(|_| !named.is_empty()) {
         None => format!(
-            "it is parked and keeps what it holds as primary ({few}); to give that to the next node by name: {release}"
+            "it is parked and keeps what it holds as primary ({few}); to give that to the next node by name that is not parked: {release}, or {}",
+            unparking(node)
         ),
         Some(cluster) => {
             let given = first_few(named.iter().copied(), FEW);
@@ -62,10 +65,20 @@ pub(super) fn primary_parked(node: &Node, cluster: Option<&Cluster>, tags: &[Tag
     Some(Finding::of(rule::PRIMARY_PARKED, format!("node/{name}"), message))
 }
 
-/// Whether a cluster names this node for a tag.
+/// Whether a cluster names this node for a tag, by its name or by its uuid.
 fn names(cluster: &Cluster, tag: &TagName, node: &Node) -> bool {
-    let named = cluster.spec.primaries.get(tag);
-    node.meta.name.as_ref().is_some_and(|own| named.is_some_and(|named| named == own.as_str()))
+    let Some(named) = cluster.spec.primaries.get(tag) else { return false };
+    let is_name = node.meta.name.as_ref().is_some_and(|own| own.as_str() == named);
+    is_name || Uuid::parse_str(named).is_ok_and(|uuid| uuid == node.meta.uuid)
+}
+
+/// How a parked node gives up what it holds as primary. The controller refuses that where no other node that is not parked has the tag; whether
+/// there is one changes with other nodes, and this is said of one.
+fn releasing(node: &Node, tags: &[TagName]) -> String {
+    let (name, tag) = (node.display_name(), if let [tag] = tags { tag.as_str() } else { "TAG" });
+    format!(
+        "stemma node park {name} --release-primary; where no such node has the tag, first give it to one (stemma tag assign NODE {tag})"
+    )
 }
 
 /// How a parked node is taken back in.
