@@ -131,21 +131,41 @@ impl Work<'_> {
         started.collect()
     }
 
-    /// Refuses a token by which hosts would join that get privileged tasks, unless an admin makes it. It is asked again when a host joins:
-    /// what the group gives its nodes may be something else by then.
+    /// Refuses a token by which hosts would join that get privileged tasks, unless an admin makes it: in a group, or in the place of a node
+    /// that is there. It is asked again when a host joins: what they give may be something else by then.
     ///
     /// # Errors
-    /// [`ErrorType::AuthForbidden`], with the tasks and the group.
+    /// [`ErrorType::AuthForbidden`], with the tasks, and the group or node.
     pub fn check_joining(&self, bound: Bound) -> Result<(), ApiError> {
-        let Bound::Group(group) = bound else { return Ok(()) };
-        let profile = self.model.fleet.profile_of_joining(GroupId(group));
-        let tasks = profile.as_ref().map(|profile| profile.privileged_beyond(None)).unwrap_or_default();
-        if tasks.is_empty() || self.places_as == PrincipalRole::Admin {
+        if self.places_as == PrincipalRole::Admin {
             return Ok(());
         }
-        let group = group_path(&self.model, GroupId(group)).unwrap_or_else(|| group.to_string());
-        let refusal = forbidden(&tasks, How::Placed, &format!("hosts that join node group {group}"));
-        Err(refusal.detail(BY_ANOTHER_TOKEN))
+        let fleet = &self.model.fleet;
+        let profile = match bound {
+            Bound::Fleet => None,
+            Bound::Group(group) => fleet.profile_of_joining(GroupId(group)),
+            Bound::Node(node) => fleet.profile(NodeId(node)).map(Arc::clone),
+        };
+        let tasks = profile.as_ref().map(|profile| profile.privileged_beyond(None)).unwrap_or_default();
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        Err(forbidden(&tasks, How::Placed, &self.joining_at(bound)).detail(BY_ANOTHER_TOKEN))
+    }
+
+    /// The hosts that would join by a token, in words.
+    fn joining_at(&self, bound: Bound) -> String {
+        match bound {
+            Bound::Fleet => "hosts that join".to_owned(),
+            Bound::Group(group) => {
+                let path = group_path(&self.model, GroupId(group)).unwrap_or_else(|| group.to_string());
+                format!("hosts that join node group {path}")
+            }
+            Bound::Node(node) => {
+                let name = self.model.fleet.node(NodeId(node)).map(|node| node.display_name().to_string());
+                format!("a host that joins as node {}", name.unwrap_or_else(|| node.to_string()))
+            }
+        }
     }
 
     /// The clusters of which something must stay as it was when a write of who is no admin was decided. Two such writes of different
