@@ -307,8 +307,9 @@ async fn x04_a_host_takes_the_place_of_a_node_with_a_privileged_task_by_an_admin
     let refused = Refused {
         status: 403,
         kind: "auth.forbidden".into(),
-        message: "task keys is privileged, and an admin alone places it on a host that joins as node a2; nothing was changed"
-            .into(),
+        message:
+            "task keys is privileged, and an admin alone places it on a host that joins as node a2; nothing was changed"
+                .into(),
     };
     let revision = fleet.revision().await;
     for token in [&of_group, &of_node] {
