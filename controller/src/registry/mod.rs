@@ -8,6 +8,7 @@
 
 pub mod admit;
 pub mod audit;
+pub(crate) mod budget;
 mod caller;
 mod contended;
 mod context;
@@ -32,10 +33,10 @@ use stemma_core::json::weight_of;
 use stemma_core::object::Timestamp;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType, quote};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use budget::Budget;
 pub use caller::{Abandoned, Caller, Mark};
 use contended::Contended;
 use context::Reads;
@@ -64,7 +65,9 @@ const MOST_WAITING: Duration = Duration::from_secs(20);
 
 /// How many writes are decided at the same time. Each has all values of the objects that it changes in memory, before and after, and keeps a processor
 /// busy.
-const MOST_DECIDING: usize = 4;
+const MOST_DECIDING: u64 = 4;
+/// How many of them are kept for admins of the fleet.
+const DECIDING_FOR_ADMINS: u64 = 1;
 
 /// Up to so much memory the answer of a write that is being stored takes, as [`weight_of`] estimates it, before the write counts as one that is decided.
 const LIGHT_ANSWER: usize = 64 * 1024;
@@ -142,8 +145,8 @@ pub struct Registry {
     extensions: Arc<dyn Ask>,
     /// What principals have stored lately, by their names.
     pace: BytePace<String>,
-    /// The decisions that are made.
-    deciding: Semaphore,
+    /// The decisions that are made. Those who ask have shares of them.
+    deciding: Budget,
 }
 
 impl Registry {
@@ -155,8 +158,8 @@ impl Registry {
     /// The same by a clock that is watched already.
     pub fn by(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
         let pace = BytePace::new(ByteRate::OF_WRITES);
-        let (contended, extensions, deciding) =
-            (Contended::default(), Arc::new(NoExtensions), Semaphore::new(MOST_DECIDING));
+        let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
+        let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
         Self { store, cache, clock, contended, extensions, pace, deciding }
     }
 
@@ -265,7 +268,7 @@ impl Registry {
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
-        let turn = timeout_at(until, self.deciding.acquire()).await.ok().and_then(Result::ok);
+        let turn = self.deciding.take(&caller.who, 1, until.saturating_duration_since(Instant::now())).await;
         let turn = turn.ok_or_else(|| {
             ApiError::new(ErrorType::ServerBusy, "too many writes are decided; nothing was written, try again")
         })?;
