@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use stemma_core::digest::Hex;
 use stemma_core::object::Principal;
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::serve::Peer;
+use stemma_wire::serve::{Peer, Room, TOO_MANY_OF_ONE_PRINCIPAL};
 use stemma_wire::tls::Identity;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
@@ -42,6 +42,7 @@ impl Api {
             (Guarding::Certificates, Some(text)) => match self.by_token(&model, text) {
                 Ok(who) => {
                     if let Some(peer) = peer {
+                        self.check_connections(peer, &who)?;
                         peer.vouch();
                     }
                     Ok(Some(who))
@@ -60,6 +61,23 @@ impl Api {
                 None => Ok(None),
             },
         }
+    }
+
+    /// Counts a connection among those of who showed a token on it.
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`], where there is no place for one more.
+    fn check_connections(&self, peer: &Peer, who: &Who) -> Result<(), Unknown> {
+        let room = peer.hold(&who.holder());
+        if room != Room::Free {
+            self.rejected.refuse(TOO_MANY_OF_ONE_PRINCIPAL, Some(peer.address.ip()));
+        }
+        if room != Room::Full {
+            return Ok(());
+        }
+        let message = "there are too many connections, of you or in all; nothing was changed, close some and try again";
+        let refusal = Box::new(ApiError::new(ErrorType::ServerBusy, message));
+        Err(Unknown { refusal, name: who.name.clone(), uuid: who.uuid })
     }
 
     /// The API as a principal sees it.

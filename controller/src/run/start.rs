@@ -83,12 +83,15 @@ impl Default for Options {
             clock: Arc::new(SystemClock),
             agent_limits: Limits::default(),
             // As many as there may be streams of events, and as many again for requests. One address, or IPv6 network of 64 bits, has
-            // three quarters of the places at the most, and a twentieth of them before it has shown a certificate.
+            // three quarters of the places at the most, and a twentieth of them before it has shown a certificate. One principal has a quarter,
+            // which is more than it may have streams, and a twentieth is kept for admins of the fleet.
             admin_limits: Limits {
                 connections: 2000,
                 connections_of_one_address: 1500,
                 handshakes_of_one_address: 100,
                 strangers_of_one_address: 100,
+                connections_of_one_principal: Some(500),
+                connections_for_admins: 100,
                 networks_are_addresses: true,
                 ..Limits::default()
             },
@@ -302,6 +305,7 @@ impl Serving {
         let tls = admin_side(config.admin, admin, &sides);
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits.clone(), clock, rejected);
+        let server = server.known_by(admin::holders(&parts.registry));
         let admin_connections = server.connections();
         parts.metrics.watch_connections(agent_connections, admin_connections.clone());
         let reached = Reached { port: agents.port(), name: keys.own_name.clone() };
