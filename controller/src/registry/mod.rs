@@ -301,7 +301,10 @@ impl Registry {
 
     /// Refuses a write of who has stored as much as they may for now. Whoever comes in by the socket of root, and the controller itself,
     /// stores what there is.
-    fn check_pace(&self, who: &Who) -> Result<(), ApiError> {
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`], with when to try again.
+    pub(crate) fn check_pace(&self, who: &Who) -> Result<(), ApiError> {
         let wait = if who.shown == Shown::Way { None } else { self.pace.wait(&who.name, Instant::now()) };
         let Some(wait) = wait else { return Ok(()) };
         let seconds = u32::try_from(wait.as_secs().saturating_add(1)).unwrap_or(u32::MAX);
@@ -312,8 +315,8 @@ impl Registry {
         Err(ApiError::new(ErrorType::ServerBusy, message).retry_after(seconds))
     }
 
-    /// Notes what a write of somebody took in the store.
-    fn note_stored(&self, who: &Who, bytes: u64) {
+    /// Notes what a write of somebody took in the store, or beside it.
+    pub(crate) fn note_stored(&self, who: &Who, bytes: u64) {
         let times = if who.is_fleet_admin() { TIMES_FOR_FLEET_ADMINS } else { 1 };
         if who.shown != Shown::Way {
             self.pace.spend(who.name.clone(), bytes / times, Instant::now());

@@ -226,7 +226,8 @@ async fn build(
     let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());
     let desired = Arc::new(DesiredTable::new(line, keys.signer()?));
     let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
-    let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
+    let blobs = Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()).shown(counters.blobs.clone());
+    let blobs = Arc::new(blobs.at_most(config.unnamed_files_mebibytes.saturating_mul(1024 * 1024)));
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));

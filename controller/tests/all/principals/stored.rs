@@ -5,6 +5,7 @@ use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use stemma_controller::registry::ByteRate;
 use stemma_wire::client::Client;
+use stemma_wire::message::hash_content;
 
 use crate::fleet::{Fleet, wait_until};
 use crate::principals::people::{principal, two_clusters};
@@ -13,6 +14,9 @@ use crate::principals::people::{principal, two_clusters};
 const LONG: usize = 50_000;
 /// How much may be written at once.
 const AT_ONCE: usize = 2 << 20;
+
+/// How large a file body is: more than that, so that nothing is left.
+const FILE: usize = AT_ONCE + 1000;
 
 /// The body of a write that changes a text of a node.
 fn change(number: usize) -> Value {
@@ -89,4 +93,28 @@ async fn x03_metrics_say_what_the_store_takes() {
     assert!(after[2] > before[2] && after[2] < before[2] + long, "{before:?} {after:?}");
     assert_eq!(after[3], before[3], "the request had no key");
     assert!(metric("stemma_store_file_bytes") > after.iter().sum::<u64>());
+}
+
+/// File bodies were no writes, so whoever may send them stored as fast as they came.
+#[tokio::test]
+async fn x03_file_bodies_count_among_what_a_principal_stores() {
+    let rate = ByteRate { at_once: AT_ONCE as u64, a_second: 1 };
+    let fleet = Fleet::start_with(|options| options.writes = rate).await;
+    let mut otto = principal(&fleet, "otto", "operator", None).await;
+    let mut put = async |letter: &str| {
+        let body = letter.repeat(FILE);
+        let path = format!("/v1/blobs/{}", hash_content(body.as_bytes()));
+        let request = Request::put(path).header("content-type", "application/octet-stream");
+        otto.send(request.body(Bytes::from(body)).unwrap()).await.unwrap()
+    };
+    assert_eq!(put("a").await.status().as_u16(), 204);
+    assert_eq!(put("a").await.status().as_u16(), 204, "what is here already stores nothing");
+    let refused = put("b").await;
+    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    assert_eq!((refused.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
+    assert!(refused.headers().contains_key("retry-after"));
+    let metrics = fleet.parts().metrics.text_within(None);
+    for name in ["stemma_blobs_bytes", "stemma_blobs_unnamed_bytes"] {
+        assert!(metrics.lines().any(|line| line == format!("{name} {FILE}")), "{name}:\n{metrics}");
+    }
 }
