@@ -30,7 +30,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use stemma_core::extension::Question;
 use stemma_core::json::weight_of;
-use stemma_core::object::Timestamp;
+use stemma_core::object::{ClusterId, Timestamp};
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use tokio::time::{Instant, timeout_at};
@@ -74,6 +74,8 @@ const LIGHT_ANSWER: usize = 64 * 1024;
 
 /// Admins of the fleet store so many times as much as others at once and in each second.
 const TIMES_FOR_FLEET_ADMINS: u64 = 4;
+/// And so do all together who are bound to one cluster.
+const TIMES_WITHIN_CLUSTER: u64 = 4;
 
 /// What a write decided: the commit, and what is answered when it is durable.
 #[derive(Debug)]
@@ -145,6 +147,8 @@ pub struct Registry {
     extensions: Arc<dyn Ask>,
     /// What principals have stored lately, by their names.
     pace: BytePace<String>,
+    /// What those have stored lately who are bound to a cluster, all together: its admins make as many principals as they like.
+    pace_within: BytePace<ClusterId>,
     /// The decisions that are made. Those who ask have shares of them.
     deciding: Budget,
 }
@@ -157,16 +161,16 @@ impl Registry {
 
     /// The same by a clock that is watched already.
     pub fn by(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
-        let pace = BytePace::new(ByteRate::OF_WRITES);
+        let (pace, pace_within) = (BytePace::new(ByteRate::OF_WRITES), BytePace::new(ByteRate::OF_WRITES));
         let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
         let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
-        Self { store, cache, clock, contended, extensions, pace, deciding }
+        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding }
     }
 
     /// The same where each principal stores at this rate.
     #[must_use]
     pub fn pacing(self, rate: ByteRate) -> Self {
-        Self { pace: BytePace::new(rate), ..self }
+        Self { pace: BytePace::new(rate), pace_within: BytePace::new(rate), ..self }
     }
 
     /// The same with extensions that decide tags.
@@ -305,11 +309,19 @@ impl Registry {
     /// # Errors
     /// [`ErrorType::ServerBusy`], with when to try again.
     pub(crate) fn check_pace(&self, who: &Who) -> Result<(), ApiError> {
-        let wait = if who.shown == Shown::Way { None } else { self.pace.wait(&who.name, Instant::now()) };
-        let Some(wait) = wait else { return Ok(()) };
+        if who.shown == Shown::Way {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let own = self.pace.wait(&who.name, now).map(|wait| (wait, "than one principal may"));
+        let together = || {
+            let wait = self.pace_within.wait(&who.rights.within?, now)?;
+            Some((wait, "together with all who are bound to the same cluster than these may"))
+        };
+        let Some((wait, than)) = own.or_else(together) else { return Ok(()) };
         let seconds = u32::try_from(wait.as_secs().saturating_add(1)).unwrap_or(u32::MAX);
         let message = format!(
-            "{} stored more in a short time than one principal may; nothing was changed, try again in {seconds} s",
+            "{} stored more in a short time {than}; nothing was changed, try again in {seconds} s",
             quote(&who.name)
         );
         Err(ApiError::new(ErrorType::ServerBusy, message).retry_after(seconds))
@@ -317,9 +329,13 @@ impl Registry {
 
     /// Notes what a write of somebody took in the store, or beside it.
     pub(crate) fn note_stored(&self, who: &Who, bytes: u64) {
-        let times = if who.is_fleet_admin() { TIMES_FOR_FLEET_ADMINS } else { 1 };
-        if who.shown != Shown::Way {
-            self.pace.spend(who.name.clone(), bytes / times, Instant::now());
+        if who.shown == Shown::Way {
+            return;
+        }
+        let (times, now) = (if who.is_fleet_admin() { TIMES_FOR_FLEET_ADMINS } else { 1 }, Instant::now());
+        self.pace.spend(who.name.clone(), bytes / times, now);
+        if let Some(cluster) = who.rights.within {
+            self.pace_within.spend(cluster, bytes / TIMES_WITHIN_CLUSTER, now);
         }
     }
 

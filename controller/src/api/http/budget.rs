@@ -5,8 +5,8 @@
 //!
 //! | what | of all | while |
 //! |---|---|---|
-//! | small bodies that arrive | 32 MiB | they are read |
-//! | large bodies that arrive | 64 MiB | they are read; one that takes long gives way to who holds less and waits |
+//! | small bodies that arrive | 32 MiB | they are read; one that takes long gives way to who holds less and waits |
+//! | large bodies that arrive | 64 MiB | likewise |
 //! | small bodies that are decided | 32 MiB of memory, as [`weight`](stemma_core::json::weight) estimates it | they are decided |
 //! | large bodies that are decided | 64 MiB of memory | likewise |
 //! | file bodies | 192 MiB | they are read and stored; likewise |
@@ -26,6 +26,8 @@ const MIB: u64 = 1024 * 1024;
 const SMALL_BODY: usize = 64 * 1024;
 /// Up to so many bytes an answer counts as nothing: one frame.
 pub(crate) const FRAME: usize = 16 * 1024;
+/// For how long a small body arrives before it gives way: as long as one of the most bytes takes at the least rate, and a second.
+const SMALL_GIVES_WAY_AFTER: Duration = Duration::from_secs(5);
 /// How long a body waits for others.
 const MOST_WAITING: Duration = Duration::from_secs(20);
 /// The budgets of bytes of a listener.
@@ -47,7 +49,7 @@ impl Default for Budgets {
         let blobs = Shares { all: 192 * MIB, of_one: 64 * MIB, for_admins: 64 * MIB };
         Self {
             arriving: Budget::giving_way(arriving, Some(Duration::from_secs(10))),
-            arriving_small: Budget::new(Shares::of(32 * MIB)),
+            arriving_small: Budget::giving_way(Shares::of(32 * MIB), Some(SMALL_GIVES_WAY_AFTER)),
             decided: Budget::new(decided),
             decided_small: Budget::new(Shares::of(32 * MIB)),
             blobs: Budget::giving_way(blobs, Some(Duration::from_mins(1))),
@@ -134,6 +136,7 @@ fn waited(share: Option<Share>) -> Result<Share, ApiError> {
 mod tests {
     use stemma_core::access::Rights;
     use stemma_core::object::PrincipalRole;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
 
@@ -156,6 +159,28 @@ mod tests {
         assert!(budgets.decided(&third, &vec![b'x'; MOST_WEIGHT]).await.is_ok());
         let refusal = budgets.decided(&third, &vec![b'x'; MOST_WEIGHT + 1]).await.map(drop).unwrap_err();
         assert_eq!(refusal.kind, ErrorType::RequestTooLarge);
+    }
+
+    /// Four principals with 128 bodies of 64 KiB each that did not come had every small write wait for 15 s.
+    #[tokio::test(start_paused = true)]
+    async fn x03_small_bodies_that_do_not_come_give_way_to_who_holds_less() {
+        let budgets = Budgets::default();
+        let began = Instant::now();
+        for name in ["one", "two", "three", "four"] {
+            for _ in 0..128 {
+                let (budgets, who) = (budgets.clone(), viewer(name));
+                tokio::spawn(async move {
+                    if let Ok(Some(share)) = budgets.arriving(&who, SMALL_BODY, false).await {
+                        let _told = timeout(Duration::from_secs(15), share.gives_way()).await;
+                    }
+                });
+            }
+        }
+        while budgets.arriving_small.try_take(&viewer("honest"), 1).is_some() {
+            tokio::task::yield_now().await;
+        }
+        assert!(budgets.arriving(&viewer("honest"), 1000, false).await.unwrap().is_some());
+        assert!(began.elapsed() < Duration::from_secs(7), "it waited for {:?}", began.elapsed());
     }
 
     #[test]

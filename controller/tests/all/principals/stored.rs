@@ -118,3 +118,32 @@ async fn x03_file_bodies_count_among_what_a_principal_stores() {
         assert!(metrics.lines().any(|line| line == format!("{name} {FILE}")), "{name}:\n{metrics}");
     }
 }
+
+/// Whoever is an admin of a cluster makes principals there, and each of them stored as much as one may.
+#[tokio::test]
+async fn x03_principals_of_one_cluster_store_together_four_times_what_one_may() {
+    let rate = ByteRate { at_once: AT_ONCE as u64, a_second: 1 };
+    let fleet = Fleet::start_with(|options| options.writes = rate).await;
+    two_clusters(&fleet).await;
+    let mut taken = 0;
+    let mut refused = String::new();
+    for number in 0..6 {
+        let mut one = principal(&fleet, &format!("p{number}"), "operator", Some("own")).await;
+        refused = loop {
+            let answer = patch(&mut one, "/v1/nodes/own-node", taken).await;
+            if !answer.status().is_success() {
+                assert_eq!(answer.status().as_u16(), 503);
+                let body: Value = serde_json::from_slice(answer.body()).unwrap();
+                break body["error"]["message"].as_str().unwrap().to_owned();
+            }
+            taken += 1;
+            assert!(taken < 1000, "it goes on without end");
+        };
+    }
+    // Each write stores the object and its image.
+    let stored = taken * 2 * LONG;
+    assert!((4 * AT_ONCE - 16 * LONG..4 * AT_ONCE + 8 * LONG).contains(&stored), "{taken} writes, {stored} bytes");
+    assert!(refused.contains("together with all who are bound to the same cluster"), "{refused}");
+    let mut other = principal(&fleet, "other", "operator", None).await;
+    assert_eq!(patch(&mut other, "/v1/nodes/own-node", 2_000).await.status().as_u16(), 200, "who is bound to none");
+}
