@@ -192,7 +192,7 @@ impl Work<'_> {
                 format!("hosts that join node group {path}")
             }
             Bound::Node(node) => {
-                let name = self.model.fleet.node(NodeId(node)).map(|node| node.display_name().to_string());
+                let name = self.model.fleet.node(NodeId(node)).map(|node| node.display_name());
                 format!("a host that joins as node {}", name.unwrap_or_else(|| node.to_string()))
             }
         }
