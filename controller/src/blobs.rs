@@ -3,6 +3,9 @@
 //! A body is there whole or not at all, and what stands under a name has that hash: it is checked before it gets the name, and again
 //! before it is given out where the file is not as it was last checked (a disk forgets; somebody edits). One that has another hash is
 //! set aside, so that it can be sent again. When one was put here, and who still names it, is the registry's affair.
+//!
+//! What nothing names takes no more than it may all together. A body counts as such from when it is put here until the names are counted
+//! again: that is when there seems to be no room left, and whenever old ones are dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -14,11 +17,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 use sha2::{Digest as _, Sha256};
 use stemma_wire::message::{Hash, hash_content};
 
 /// The largest body, in bytes.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
+/// What bodies that nothing names take together at most, in bytes, unless the configuration says otherwise.
+pub const MOST_UNNAMED_BYTES: u64 = 1024 * 1024 * 1024;
 /// How many bodies are remembered as checked.
 const MOST_REMEMBERED: usize = 65_536;
 /// How much of a body is read at once while it is checked.
@@ -35,6 +41,27 @@ pub struct Blobs {
     /// How each body's file looked when its hash was checked last: its length and when it was written.
     checked: Mutex<BTreeMap<Hash, (u64, SystemTime)>>,
     damaged: Counter,
+    most_unnamed: u64,
+    taken: Mutex<Taken>,
+    gauges: Gauges,
+}
+
+/// What the files in the directory take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// All of them.
+    pub all: u64,
+    /// Those that nothing names, with what is half written or was set aside.
+    pub unnamed: u64,
+}
+
+/// Where it is shown what the files take.
+#[derive(Clone, Debug, Default)]
+pub struct Gauges {
+    /// All of them.
+    pub all: Gauge,
+    /// Those that nothing names.
+    pub unnamed: Gauge,
 }
 
 /// What became of a body.
@@ -46,18 +73,47 @@ pub enum Put {
     Known,
     /// It does not have this hash; nothing was kept.
     OtherHash(Hash),
+    /// Those that nothing names would take more than they may together; nothing was kept.
+    NoRoom {
+        /// What they take.
+        taken: u64,
+        /// What they may take.
+        most: u64,
+    },
 }
 
 impl Blobs {
-    /// The bodies in a directory that `init` made.
+    /// The bodies in a directory that `init` made. Until they are counted nothing counts as named.
     pub fn new(directory: &Path) -> Self {
-        Self {
+        let blobs = Self {
             directory: directory.to_owned(),
             writers: AtomicU64::new(0),
             naming: Mutex::default(),
             checked: Mutex::default(),
             damaged: Counter::default(),
+            most_unnamed: MOST_UNNAMED_BYTES,
+            taken: Mutex::default(),
+            gauges: Gauges::default(),
+        };
+        if let Err(error) = blobs.count(&BTreeSet::new()) {
+            log::warn!(path:% = directory.display(), error:err = error; "what file bodies take could not be counted");
         }
+        blobs
+    }
+
+    /// The same where those that nothing names take so many bytes at most.
+    #[must_use]
+    pub fn at_most(self, most_unnamed: u64) -> Self {
+        Self { most_unnamed, ..self }
+    }
+
+    /// The same, which shows there what they take.
+    #[must_use]
+    pub fn shown(self, gauges: Gauges) -> Self {
+        let taken = *self.taken();
+        let blobs = Self { gauges, ..self };
+        blobs.show(taken);
+        blobs
     }
 
     /// The same, which counts the bodies that it found damaged there.
@@ -89,6 +145,10 @@ impl Blobs {
         if self.touch(&path)? {
             return Ok(Put::Known);
         }
+        let bytes = body.len() as u64;
+        if let Some(taken) = self.reserve(bytes) {
+            return Ok(Put::NoRoom { taken, most: self.most_unnamed });
+        }
         let writer = self.writers.fetch_add(1, Ordering::Relaxed);
         let beside = path.with_added_extension(format!("new{writer}"));
         let written = write_durably(&beside, body).and_then(|()| {
@@ -99,9 +159,63 @@ impl Blobs {
         if let Err(error) = written {
             // Half a body under another name harms nobody; it is taken away as a courtesy.
             let _ = fs::remove_file(&beside);
+            self.change(|taken| {
+                taken.all = taken.all.saturating_sub(bytes);
+                taken.unnamed = taken.unnamed.saturating_sub(bytes);
+            });
             return Err(error);
         }
         Ok(Put::New)
+    }
+
+    /// Takes room among those that nothing names. Gives what these take where there is none.
+    fn reserve(&self, bytes: u64) -> Option<u64> {
+        let mut taken = self.taken();
+        if taken.unnamed.saturating_add(bytes) > self.most_unnamed {
+            return Some(taken.unnamed);
+        }
+        *taken = Taken { all: taken.all.saturating_add(bytes), unnamed: taken.unnamed.saturating_add(bytes) };
+        self.show(*taken);
+        None
+    }
+
+    /// Counts what the files take, where these are named. Blocks for the disk.
+    ///
+    /// # Errors
+    /// What the system says; what was counted before stands then.
+    pub fn count(&self, named: &BTreeSet<Hash>) -> io::Result<()> {
+        let mut counted = Taken::default();
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let bytes = match entry.metadata() {
+                Ok(metadata) => metadata.len(),
+                // It was dropped, or was given its name, meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            counted.all += bytes;
+            if !is_named(&entry, named) {
+                counted.unnamed += bytes;
+            }
+        }
+        self.change(|taken| *taken = counted);
+        Ok(())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Taken)) {
+        let mut taken = self.taken();
+        change(&mut taken);
+        self.show(*taken);
+    }
+
+    fn show(&self, taken: Taken) {
+        for (gauge, bytes) in [(&self.gauges.all, taken.all), (&self.gauges.unnamed, taken.unnamed)] {
+            gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a body that is here as new, since whoever sends it again is about to name it; whether it is here.
@@ -183,13 +297,11 @@ impl Blobs {
         let mut dropped = 0;
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
-            // What a writer left half done has no hash as its name, and goes when it is as old.
-            let is_named =
-                entry.file_name().to_str().and_then(|name| name.parse().ok()).is_some_and(|hash| named.contains(&hash));
-            if !is_named && self.drop_older(&entry.path(), before)? {
+            if !is_named(&entry, named) && self.drop_older(&entry.path(), before)? {
                 dropped += 1;
             }
         }
+        self.count(named)?;
         Ok(dropped)
     }
 
@@ -216,6 +328,11 @@ impl Blobs {
     fn path(&self, hash: Hash) -> PathBuf {
         self.directory.join(hash.to_string())
     }
+}
+
+/// Whether a file is a body that something names. What a writer left half done has no hash as its name, and goes when it is old.
+fn is_named(entry: &fs::DirEntry, named: &BTreeSet<Hash>) -> bool {
+    entry.file_name().to_str().and_then(|name| name.parse().ok()).is_some_and(|hash| named.contains(&hash))
 }
 
 fn write_durably(path: &Path, body: &[u8]) -> io::Result<()> {
@@ -291,6 +408,27 @@ mod tests {
         assert_eq!(blobs.drop_unnamed(&BTreeSet::from([named]), yesterday).unwrap(), 2);
         assert!(blobs.open(named).unwrap().is_some() && blobs.open(again).unwrap().is_some());
         assert!(blobs.open(old).unwrap().is_none());
+    }
+
+    #[test]
+    fn x03_what_nothing_names_takes_no_more_than_it_may() {
+        let directory = tempfile::tempdir().unwrap();
+        let gauges = Gauges::default();
+        let blobs = Blobs::new(directory.path()).at_most(10).shown(gauges.clone());
+        let put = |text: &str| blobs.put(hash_content(text.as_bytes()), text.as_bytes()).unwrap();
+        let shown = || (gauges.all.get(), gauges.unnamed.get());
+        assert_eq!((put("first"), put("other"), shown()), (Put::New, Put::New, (10, 10)));
+        assert_eq!((put("x"), put("first")), (Put::NoRoom { taken: 10, most: 10 }, Put::Known));
+        // What is named takes no room from others.
+        let named = BTreeSet::from([hash_content(b"first")]);
+        blobs.count(&named).unwrap();
+        assert_eq!(shown(), (10, 5));
+        assert_eq!((put("third"), put("x")), (Put::New, Put::NoRoom { taken: 10, most: 10 }));
+        // Of an earlier process all counts until it is counted.
+        let later = Blobs::new(directory.path()).at_most(15);
+        assert_eq!(later.put(hash_content(b"x"), b"x").unwrap(), Put::NoRoom { taken: 15, most: 15 });
+        assert_eq!(later.drop_unnamed(&named, SystemTime::now() + std::time::Duration::from_hours(1)).unwrap(), 2);
+        assert_eq!(later.put(hash_content(b"x"), b"x").unwrap(), Put::New);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use stemma_wire::config;
 
 use crate::age::{BadRecipient, Recipient};
 use crate::args;
+use crate::blobs::MOST_UNNAMED_BYTES;
 use crate::ca::{BadServerName, ServerName};
 use crate::extension::{BadExtension, Declared, WrittenExtension};
 use crate::handed::Handed;
@@ -140,6 +141,8 @@ pub struct Config {
     pub history_keep: HistoryKeep,
     /// How much of the audit is kept.
     pub audit_keep: AuditKeep,
+    /// How much file bodies that nothing names may take together.
+    pub unnamed_files_mebibytes: u64,
 }
 
 /// The file, as it is written.
@@ -161,6 +164,7 @@ struct Written {
     history_keep: HistoryKeep,
     #[serde(default)]
     audit_keep: AuditKeep,
+    unnamed_files_mebibytes: Option<u64>,
 }
 
 /// The fields of the file, for its manual page.
@@ -238,6 +242,15 @@ pub const FIELDS: &[Part] = &[
         Form::Object(AUDIT_KEEP),
         Help::new("400 days, 1024 mebibytes", "How much of the audit is kept.", "{days = 1000, mebibytes = 4096}"),
     ),
+    Part::new(
+        "unnamed_files_mebibytes",
+        Form::Count,
+        Help::new(
+            "1024",
+            "How much file bodies that no release and no released task set names may take together. They go a day after they were sent last.",
+            "256",
+        ),
+    ),
 ];
 
 /// The fields of `history_keep`.
@@ -307,8 +320,9 @@ impl Config {
             extensions: WrittenExtension::read(written.extension)?,
             history_keep: written.history_keep,
             audit_keep: written.audit_keep,
+            unnamed_files_mebibytes: written.unnamed_files_mebibytes.unwrap_or(MOST_UNNAMED_BYTES / (1024 * 1024)),
         };
-        check_keep(&config.history_keep, &config.audit_keep)?;
+        check_keep(&config)?;
         let is_plain = matches!(config.admin, AdminListen::Plain(_));
         if is_plain && run.config.is_some() {
             return Err(ConfigError::PlainBesideFile { admin });
@@ -370,13 +384,15 @@ impl fmt::Display for Url {
 }
 
 /// Refuses what keeps nothing, or for ever.
-fn check_keep(history: &HistoryKeep, audit: &AuditKeep) -> Result<(), ConfigError> {
+fn check_keep(config: &Config) -> Result<(), ConfigError> {
+    let (history, audit) = (&config.history_keep, &config.audit_keep);
     let fields = [
         ("history_keep.days", history.days, MAX_DAYS),
         ("history_keep.revisions", history.revisions, MAX_REVISIONS),
         ("history_keep.mebibytes", history.mebibytes, MAX_MEBIBYTES),
         ("audit_keep.days", audit.days, MAX_DAYS),
         ("audit_keep.mebibytes", audit.mebibytes, MAX_MEBIBYTES),
+        ("unnamed_files_mebibytes", config.unnamed_files_mebibytes, MAX_MEBIBYTES),
     ];
     let wrong = fields.into_iter().find(|(_, value, most)| !(1..=*most).contains(value));
     wrong.map_or(Ok(()), |(field, value, most)| Err(ConfigError::Keep { field, value, most }))
@@ -511,6 +527,10 @@ mod tests {
                 "audit_keep.mebibytes = 1048577: write a whole number from 1 to 1048576",
             ),
             (
+                "data_dir = 'x'\nunnamed_files_mebibytes = 0",
+                "unnamed_files_mebibytes = 0: write a whole number from 1 to 1048576",
+            ),
+            (
                 "data_dir = 'x'\naudit_keep = {revisions = 7}",
                 "unknown field `revisions`, expected `days` or `mebibytes`",
             ),
@@ -525,6 +545,7 @@ mod tests {
         let config = load("data_dir = 'x'\nhistory_keep = {days = 30}", args::Run::default()).unwrap();
         assert_eq!(config.history_keep, HistoryKeep { days: 30, revisions: 100, mebibytes: 1024 });
         assert_eq!(config.audit_keep, AuditKeep { days: 400, mebibytes: 1024 });
+        assert_eq!(config.unnamed_files_mebibytes, 1024);
     }
 
     #[test]

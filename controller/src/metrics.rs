@@ -19,6 +19,7 @@ use stemma_core::status::State;
 use stemma_wire::serve::{Connections, Rejected};
 use uuid::Uuid;
 
+use crate::blobs::Gauges;
 use crate::cache::{Cache, Model};
 use crate::clock::WatchedClock;
 use crate::desired::DesiredTable;
@@ -47,6 +48,8 @@ pub struct Counters {
     pub missed: Counter,
     /// File bodies that were found damaged.
     pub damaged_blobs: Counter,
+    /// What file bodies take.
+    pub blobs: Gauges,
 }
 
 /// Everything that `/metrics` shows.
@@ -95,6 +98,16 @@ impl Metrics {
             ("stemma_desired_sent", "Desired states sent to agents", &desired.sent),
         ] {
             registry.register(name, help, counter.clone());
+        }
+        for (name, help, gauge) in [
+            ("stemma_blobs_bytes", "What file bodies take", &counters.blobs.all),
+            (
+                "stemma_blobs_unnamed_bytes",
+                "What of it nothing names, as of when it was last counted",
+                &counters.blobs.unnamed,
+            ),
+        ] {
+            registry.register(name, help, gauge.clone());
         }
         let parts = Parts {
             store,

@@ -10,14 +10,14 @@ use sha2::{Digest, Sha256};
 use stemma_core::digest::Hex;
 use stemma_core::object::Principal;
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::serve::Peer;
+use stemma_wire::serve::{Peer, Room, TOO_MANY_OF_ONE_PRINCIPAL};
 use stemma_wire::tls::Identity;
 use subtle::ConstantTimeEq as _;
 use uuid::Uuid;
 
 use super::Api;
 use super::http::serve::Guarding;
-use super::http::who::{NOBODY, Unknown, token};
+use super::http::who::{NOBODY, Unknown, is_of_stemma, token};
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::token_key;
@@ -35,31 +35,52 @@ impl Api {
         let model = self.cache().model();
         match (self.guarding, token(headers)) {
             (Guarding::Root, _) => Ok(Some(Who::by_way(ROOT))),
-            (Guarding::Loopback, shown) => {
-                let known = shown.and_then(|text| self.by_token(&model, text).ok());
-                Ok(Some(known.unwrap_or_else(|| Who::by_way(FIRST_ADMIN))))
-            }
+            // Clients of OpenStack's are made to send some token where none is asked for. One of a principal's is looked at.
+            (Guarding::Loopback, shown) => match shown.filter(|text| is_of_stemma(text)) {
+                Some(text) => self.by_token(&model, text).map(Some).map_err(|wrong| self.unknown(peer, wrong)),
+                None => Ok(Some(Who::by_way(FIRST_ADMIN))),
+            },
             (Guarding::Certificates, Some(text)) => match self.by_token(&model, text) {
                 Ok(who) => {
                     if let Some(peer) = peer {
+                        self.check_connections(peer, &who)?;
                         peer.vouch();
                     }
                     Ok(Some(who))
                 }
-                Err(unknown) => {
-                    let from = peer.map(|peer| peer.address.ip()).filter(|_| unknown.is_guess);
-                    let busy = from.is_some_and(|from| !self.may_guess(from));
-                    let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
-                    let message = "the token is unknown, has ended or was revoked";
-                    let refusal = Box::new(ApiError::new(kind, message));
-                    Err(Unknown { refusal, name: unknown.name, uuid: unknown.uuid })
-                }
+                Err(wrong) => Err(self.unknown(peer, wrong)),
             },
             (Guarding::Certificates, None) => match peer.and_then(|peer| peer.identity.as_ref()) {
                 Some(identity) => self.by_certificate(&model, identity),
                 None => Ok(None),
             },
         }
+    }
+
+    /// Who showed a token that is none.
+    fn unknown(&self, peer: Option<&Peer>, wrong: WrongToken) -> Unknown {
+        let from = peer.map(|peer| peer.address.ip()).filter(|_| wrong.is_guess);
+        let busy = from.is_some_and(|from| !self.may_guess(from));
+        let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
+        let refusal = Box::new(ApiError::new(kind, "the token is unknown, has ended or was revoked"));
+        Unknown { refusal, name: wrong.name, uuid: wrong.uuid }
+    }
+
+    /// Counts a connection among those of who showed a token on it.
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`], where there is no place for one more.
+    fn check_connections(&self, peer: &Peer, who: &Who) -> Result<(), Unknown> {
+        let room = peer.hold(&who.holder());
+        if room != Room::Free {
+            self.rejected.refuse(TOO_MANY_OF_ONE_PRINCIPAL, Some(peer.address.ip()));
+        }
+        if room != Room::Full {
+            return Ok(());
+        }
+        let message = "there are too many connections, of you or in all; nothing was changed, close some and try again";
+        let refusal = Box::new(ApiError::new(ErrorType::ServerBusy, message));
+        Err(Unknown { refusal, name: who.name.clone(), uuid: who.uuid })
     }
 
     /// The API as a principal sees it.

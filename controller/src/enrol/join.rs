@@ -125,6 +125,7 @@ impl Enrolment {
         place_as_maker(context, &mut work, &token);
         let (node, earlier) = match place {
             Some((node, earlier)) => {
+                work.check_joining(Bound::Node(node.meta.uuid))?;
                 take_over(&mut work, &node, &token)?;
                 (node.meta.uuid, earlier)
             }

@@ -8,6 +8,7 @@
 
 pub mod admit;
 pub mod audit;
+pub(crate) mod budget;
 mod caller;
 mod contended;
 mod context;
@@ -29,13 +30,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use stemma_core::extension::Question;
 use stemma_core::json::weight_of;
-use stemma_core::object::Timestamp;
+use stemma_core::object::{ClusterId, Timestamp};
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType, quote};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use budget::Budget;
 pub use caller::{Abandoned, Caller, Mark};
 use contended::Contended;
 use context::Reads;
@@ -64,13 +65,17 @@ const MOST_WAITING: Duration = Duration::from_secs(20);
 
 /// How many writes are decided at the same time. Each has all values of the objects that it changes in memory, before and after, and keeps a processor
 /// busy.
-const MOST_DECIDING: usize = 4;
+const MOST_DECIDING: u64 = 4;
+/// How many of them are kept for admins of the fleet.
+const DECIDING_FOR_ADMINS: u64 = 1;
 
 /// Up to so much memory the answer of a write that is being stored takes, as [`weight_of`] estimates it, before the write counts as one that is decided.
 const LIGHT_ANSWER: usize = 64 * 1024;
 
 /// Admins of the fleet store so many times as much as others at once and in each second.
 const TIMES_FOR_FLEET_ADMINS: u64 = 4;
+/// And so do all together who are bound to one cluster.
+const TIMES_WITHIN_CLUSTER: u64 = 4;
 
 /// What a write decided: the commit, and what is answered when it is durable.
 #[derive(Debug)]
@@ -142,8 +147,10 @@ pub struct Registry {
     extensions: Arc<dyn Ask>,
     /// What principals have stored lately, by their names.
     pace: BytePace<String>,
-    /// The decisions that are made.
-    deciding: Semaphore,
+    /// What those have stored lately who are bound to a cluster, all together: its admins make as many principals as they like.
+    pace_within: BytePace<ClusterId>,
+    /// The decisions that are made. Those who ask have shares of them.
+    deciding: Budget,
 }
 
 impl Registry {
@@ -154,16 +161,16 @@ impl Registry {
 
     /// The same by a clock that is watched already.
     pub fn by(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<WatchedClock>) -> Self {
-        let pace = BytePace::new(ByteRate::OF_WRITES);
-        let (contended, extensions, deciding) =
-            (Contended::default(), Arc::new(NoExtensions), Semaphore::new(MOST_DECIDING));
-        Self { store, cache, clock, contended, extensions, pace, deciding }
+        let (pace, pace_within) = (BytePace::new(ByteRate::OF_WRITES), BytePace::new(ByteRate::OF_WRITES));
+        let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
+        let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
+        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding }
     }
 
     /// The same where each principal stores at this rate.
     #[must_use]
     pub fn pacing(self, rate: ByteRate) -> Self {
-        Self { pace: BytePace::new(rate), ..self }
+        Self { pace: BytePace::new(rate), pace_within: BytePace::new(rate), ..self }
     }
 
     /// The same with extensions that decide tags.
@@ -265,7 +272,7 @@ impl Registry {
     where
         F: Fn(&Context<'_>) -> Result<Decision, Undecided>,
     {
-        let turn = timeout_at(until, self.deciding.acquire()).await.ok().and_then(Result::ok);
+        let turn = self.deciding.take(&caller.who, 1, until.saturating_duration_since(Instant::now())).await;
         let turn = turn.ok_or_else(|| {
             ApiError::new(ErrorType::ServerBusy, "too many writes are decided; nothing was written, try again")
         })?;
@@ -298,22 +305,37 @@ impl Registry {
 
     /// Refuses a write of who has stored as much as they may for now. Whoever comes in by the socket of root, and the controller itself,
     /// stores what there is.
-    fn check_pace(&self, who: &Who) -> Result<(), ApiError> {
-        let wait = if who.shown == Shown::Way { None } else { self.pace.wait(&who.name, Instant::now()) };
-        let Some(wait) = wait else { return Ok(()) };
+    ///
+    /// # Errors
+    /// [`ErrorType::ServerBusy`], with when to try again.
+    pub(crate) fn check_pace(&self, who: &Who) -> Result<(), ApiError> {
+        if who.shown == Shown::Way {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let own = self.pace.wait(&who.name, now).map(|wait| (wait, "than one principal may"));
+        let together = || {
+            let wait = self.pace_within.wait(&who.rights.within?, now)?;
+            Some((wait, "together with all who are bound to the same cluster than these may"))
+        };
+        let Some((wait, than)) = own.or_else(together) else { return Ok(()) };
         let seconds = u32::try_from(wait.as_secs().saturating_add(1)).unwrap_or(u32::MAX);
         let message = format!(
-            "{} stored more in a short time than one principal may; nothing was changed, try again in {seconds} s",
+            "{} stored more in a short time {than}; nothing was changed, try again in {seconds} s",
             quote(&who.name)
         );
         Err(ApiError::new(ErrorType::ServerBusy, message).retry_after(seconds))
     }
 
-    /// Notes what a write of somebody took in the store.
-    fn note_stored(&self, who: &Who, bytes: u64) {
-        let times = if who.is_fleet_admin() { TIMES_FOR_FLEET_ADMINS } else { 1 };
-        if who.shown != Shown::Way {
-            self.pace.spend(who.name.clone(), bytes / times, Instant::now());
+    /// Notes what a write of somebody took in the store, or beside it.
+    pub(crate) fn note_stored(&self, who: &Who, bytes: u64) {
+        if who.shown == Shown::Way {
+            return;
+        }
+        let (times, now) = (if who.is_fleet_admin() { TIMES_FOR_FLEET_ADMINS } else { 1 }, Instant::now());
+        self.pace.spend(who.name.clone(), bytes / times, now);
+        if let Some(cluster) = who.rights.within {
+            self.pace_within.spend(cluster, bytes / TIMES_WITHIN_CLUSTER, now);
         }
     }
 

@@ -8,6 +8,7 @@ use stemma_core::access::Rights;
 use stemma_core::digest::Hex;
 use stemma_core::object::{Kind, Principal, PrincipalRole, PrincipalSpec, Timestamp};
 use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::serve::Holder;
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
@@ -67,6 +68,11 @@ impl Who {
     /// Whether it is an admin of the whole fleet, for whom a part of what is shared is kept.
     pub fn is_fleet_admin(&self) -> bool {
         self.rights.role == PrincipalRole::Admin && self.rights.within.is_none()
+    }
+
+    /// Among whose connections one is counted that shows to be its.
+    pub fn holder(&self) -> Holder {
+        Holder { name: self.name.clone(), is_fleet_admin: self.is_fleet_admin() }
     }
 
     /// Refuses where this is no longer so in a fleet: what was shown is worth nothing, or what it may is something else.

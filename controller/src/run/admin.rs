@@ -3,15 +3,18 @@
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
+use stemma_core::digest::Hex;
 use stemma_core::traits::TraitNames;
 use stemma_wire::net::UnixListen;
-use stemma_wire::serve::{Connections, Limits, Server};
+use stemma_wire::serve::{Connections, HolderSource, Limits, Server};
+use stemma_wire::tls::Identity;
 
 use super::Parts;
 use crate::api::{Api, Budgets, Guarding, Reached, Readers, Streams, Writers, handler};
 use crate::config::{AdminListen, Config};
 use crate::enrol::{GuessLimits, Guesses};
 use crate::init::first;
+use crate::registry::{Registry, Shown, Who, holder_of};
 
 /// What answers operators.
 pub(super) fn api(
@@ -45,6 +48,18 @@ pub(super) fn api(
         within: None,
         identities: Some(Arc::clone(&parts.identities)),
         layout: Some(parts.layout.clone()),
+    })
+}
+
+/// Whose a connection is by its certificate.
+pub(super) fn holders(registry: &Arc<Registry>) -> HolderSource {
+    let registry = Arc::clone(registry);
+    Arc::new(move |identity: &Identity| {
+        let model = registry.cache().model();
+        let uuid = holder_of(&model, identity)?;
+        let principal = model.principals.get(uuid)?;
+        let shown = Shown::Certificate(Hex(&identity.serial).to_string());
+        Some(Who::shown(principal, shown).holder())
     })
 }
 

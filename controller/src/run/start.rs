@@ -83,12 +83,15 @@ impl Default for Options {
             clock: Arc::new(SystemClock),
             agent_limits: Limits::default(),
             // As many as there may be streams of events, and as many again for requests. One address, or IPv6 network of 64 bits, has
-            // three quarters of the places at the most, and a twentieth of them before it has shown a certificate.
+            // three quarters of the places at the most, and a twentieth of them before it has shown a certificate. One principal has a quarter,
+            // which is more than it may have streams, and a twentieth is kept for admins of the fleet.
             admin_limits: Limits {
                 connections: 2000,
                 connections_of_one_address: 1500,
                 handshakes_of_one_address: 100,
                 strangers_of_one_address: 100,
+                connections_of_one_principal: Some(500),
+                connections_for_admins: 100,
                 networks_are_addresses: true,
                 ..Limits::default()
             },
@@ -223,7 +226,8 @@ async fn build(
     let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());
     let desired = Arc::new(DesiredTable::new(line, keys.signer()?));
     let (rejected, counters) = (Arc::new(Rejected::default()), Arc::new(Counters::default()));
-    let blobs = Arc::new(Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()));
+    let blobs = Blobs::new(&layout.blobs()).counted(counters.damaged_blobs.clone()).shown(counters.blobs.clone());
+    let blobs = Arc::new(blobs.at_most(config.unnamed_files_mebibytes.saturating_mul(1024 * 1024)));
     let enrolment = enrolment(keys, &registry, &identities, (&rejected, &counters), options.guesses);
     let reconciler = Reconciler::new(Arc::clone(&registry), Arc::clone(&desired), Arc::clone(&counters));
     let intake = HostIntake::new(Arc::clone(&registry), Arc::clone(&blobs), traits.clone(), Arc::clone(&desired));
@@ -302,6 +306,7 @@ impl Serving {
         let tls = admin_side(config.admin, admin, &sides);
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(admin_socket, tls, options.admin_limits.clone(), clock, rejected);
+        let server = server.known_by(admin::holders(&parts.registry));
         let admin_connections = server.connections();
         parts.metrics.watch_connections(agent_connections, admin_connections.clone());
         let reached = Reached { port: agents.port(), name: keys.own_name.clone() };

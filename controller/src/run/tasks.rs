@@ -5,8 +5,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use stemma_core::task::Task;
-use stemma_wire::message::Hash;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 
@@ -276,10 +274,7 @@ async fn keep_bounds(parts: Arc<Parts>, opened: Box<dyn Snapshot>, kept: Kept) -
 
 /// Drops file bodies that no stored release and no released task set names, a day after they were last sent.
 async fn drop_blobs(parts: &Arc<Parts>) {
-    let model = parts.registry.cache().model();
-    let mut named: BTreeSet<Hash> = model.profiles.values().flat_map(|profile| profile.blobs.iter().copied()).collect();
-    let sources = model.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(Task::source);
-    named.extend(sources.filter_map(|source| Hash::of_source(source).ok()));
+    let named = parts.registry.cache().model().named_blobs();
     let (blobs, before) = (Arc::clone(&parts.blobs), SystemTime::now() - BLOB_KEPT);
     let dropped = tokio::task::spawn_blocking(move || blobs.drop_unnamed(&named, before)).await;
     match dropped {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{
-    BoxFuture, Cause, Health, Identity, Op, Refusal, Revision, Snapshot, Stats, Store, StoreError, Transaction, Watch,
+    BoxFuture, Cause, Entry, Health, Identity, List, Op, Query, Refusal, Revision, Snapshot, Stats, Store, StoreError,
+    Transaction, Watch,
 };
 
 /// What becomes of one commit.
@@ -30,12 +31,20 @@ pub(crate) struct FaultyStore {
     read_only: AtomicBool,
     unreadable: AtomicBool,
     refused: Mutex<Option<Vec<u8>>>,
+    damaged: Mutex<Option<Vec<u8>>>,
+}
+
+/// A view in which one entry cannot be read.
+struct DamagedSnapshot {
+    inner: Box<dyn Snapshot>,
+    damaged: Vec<u8>,
 }
 
 impl FaultyStore {
     pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
         let (read_only, unreadable) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { inner, commits: Mutex::default(), read_only, unreadable, refused: Mutex::default() }
+        let (refused, damaged) = (Mutex::default(), Mutex::default());
+        Self { inner, commits: Mutex::default(), read_only, unreadable, refused, damaged }
     }
 
     /// What becomes of the next commits, in turn; `None` is none of this store's doing. Those after them succeed.
@@ -51,6 +60,11 @@ impl FaultyStore {
     /// Which key no commit may write from here on: whichever does is refused as too large. `None`: all may be written.
     pub(crate) fn set_refused(&self, key: Option<String>) {
         *self.refused.lock().unwrap() = key.map(String::into_bytes);
+    }
+
+    /// Which entry is damaged in snapshots that are taken from here on; `None`: all can be read.
+    pub(crate) fn set_damaged(&self, key: Option<String>) {
+        *self.damaged.lock().unwrap() = key.map(String::into_bytes);
     }
 
     fn is_refused(&self, transaction: &Transaction) -> bool {
@@ -101,7 +115,14 @@ impl Store for FaultyStore {
         if self.unreadable.load(Ordering::SeqCst) {
             return Box::pin(async { Err(StoreError::Read { cause: planned() }) });
         }
-        self.inner.snapshot()
+        let damaged = self.damaged.lock().unwrap().clone();
+        Box::pin(async move {
+            let inner = self.inner.snapshot().await?;
+            Ok(match damaged {
+                Some(damaged) => Box::new(DamagedSnapshot { inner, damaged }) as Box<dyn Snapshot>,
+                None => inner,
+            })
+        })
     }
 
     fn watch(&self, from: Revision) -> Watch {
@@ -117,6 +138,33 @@ impl Store for FaultyStore {
             return Health::ReadOnly { reason: planned().to_string() };
         }
         self.inner.health()
+    }
+}
+
+impl DamagedSnapshot {
+    fn damage() -> StoreError {
+        StoreError::Corrupt { what: planned().to_string() }
+    }
+}
+
+impl Snapshot for DamagedSnapshot {
+    fn revision(&self) -> Revision {
+        self.inner.revision()
+    }
+
+    fn get<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+        if key == self.damaged {
+            return Box::pin(async { Err(Self::damage()) });
+        }
+        self.inner.get(key)
+    }
+
+    fn list<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<List, StoreError>> {
+        Box::pin(async move {
+            let list = self.inner.list(query).await?;
+            let is_damaged = list.entries.iter().any(|entry| entry.key[..] == self.damaged[..]);
+            if is_damaged { Err(Self::damage()) } else { Ok(list) }
+        })
     }
 }
 

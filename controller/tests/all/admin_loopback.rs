@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 
+use serde_json::json;
 use stemma_controller::args;
 use stemma_controller::config::Config;
 use stemma_controller::handed::Handed;
@@ -15,6 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::fleet::witness::{exported, listen, said};
+use crate::served::Served;
 
 fn config(directory: &std::path::Path, admin: &str, agents: &str) -> Result<Config, String> {
     let run = args::Run {
@@ -94,4 +96,22 @@ fn s75_plain_http_is_refused_beside_agents_on_a_real_address() {
         let refused = config(directory.path(), admin, "127.0.0.1:0").unwrap_err();
         assert!(refused.contains("plain HTTP is served on a loopback address alone"), "{refused}");
     }
+}
+
+/// A viewer's token that was revoked counted as none, and who sent it was an admin.
+#[tokio::test]
+async fn x04_a_token_that_is_none_any_more_makes_nobody_an_admin_on_the_plain_listener() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/principals", &json!({"name": "vera", "role": "viewer"}), 201).await;
+    let made = served.expect("POST", "/v1/principals/vera/tokens", &json!({}), 201).await;
+    let (token, id) = (made["token"].as_str().unwrap(), made["id"].as_str().unwrap());
+    let node = async |name: &str, token: &str| {
+        let headers = [("x-auth-token", token), ("content-type", "application/json")];
+        served.send("POST", "/v1/nodes", &headers, Some(&json!({"name": name}))).await.status
+    };
+    assert_eq!(node("a", token).await, 403, "a viewer's");
+    assert_eq!(served.send("DELETE", &format!("/v1/principals/vera/tokens/{id}"), &[], None).await.status, 204);
+    assert_eq!(node("a", token).await, 401, "it was revoked");
+    assert_eq!(node("a", "0123456789abcdef.secret").await, 401, "nobody has it");
+    assert_eq!(node("a", "notused").await, 201, "a client that has to send some token");
 }

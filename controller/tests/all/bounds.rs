@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use stemma_wire::endpoint::{Endpoint, Found, Listener, find};
+use stemma_wire::message::hash_content;
 
 use crate::served::{Answer, Served};
 
@@ -243,4 +244,29 @@ async fn x06_an_empty_entry_is_refused_in_every_form_of_a_write() {
         assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{method} {path}: {}", refused.body);
         assert!(refused.message().contains("host_labels.patterns[0]: is empty"), "{}", refused.body);
     }
+}
+
+/// File bodies had no bound: whoever may send one could fill the disk.
+#[tokio::test]
+async fn x03_file_bodies_that_nothing_names_take_no_more_than_they_may() {
+    let served = Served::start().await;
+    let mebibyte = 1 << 20;
+    let [first, second, third] = ["a", "b", "c"].map(|letter| letter.repeat(mebibyte));
+    let put = async |body: &str| {
+        let path = format!("/v1/blobs/{}", hash_content(body.as_bytes()));
+        served.send_text("PUT", &path, &[("content-type", "application/octet-stream")], body).await
+    };
+    assert_eq!((put(&first).await.status, put(&second).await.status), (204, 204));
+    let refused = put(&third).await;
+    assert_eq!((refused.status, &refused.body["error"]["type"]), (413, &json!("blob.no_room")), "{}", refused.body);
+    let says = "file bodies that no release and no released task set names may take 2097152 bytes together, and take 2097152: there is no room for one of 1048576 bytes; nothing was kept";
+    assert_eq!(refused.message(), says);
+    assert!(refused.body["error"]["detail"].as_str().is_some_and(|text| text.contains("unnamed_files_mebibytes")));
+    assert_eq!(put(&first).await.status, 204, "it is here already");
+    let source = format!("sha256:{}", hash_content(first.as_bytes()));
+    let task = json!({"id": "f", "type": "file", "tags": ["t"], "parameters": {"path": "/etc/f", "source": source}});
+    let release = json!({"kind": "Release", "name": "site", "version": "1", "tasks": [task],
+        "roles": {"r": {"tags": ["t"]}}, "tags": {"t": {}}});
+    assert_eq!(apply(&served, &release).await.status, 200);
+    assert_eq!(put(&third).await.status, 204, "what is named has made room");
 }

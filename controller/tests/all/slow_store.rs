@@ -13,8 +13,8 @@ use crate::served::Served;
 /// How late the store answers a commit: later than a read is answered on any machine.
 const LATE: Duration = Duration::from_hours(1);
 
-/// So many writes are worked on at the same time.
-const WORKED_ON: u64 = 256;
+/// So many writes of one principal are worked on at the same time: half of all that are.
+const WORKED_ON: u64 = 128;
 
 /// More than the threads that the runtime has for what may compute.
 const WRITES: usize = 600;

@@ -69,6 +69,9 @@ fn check_status(method: &str, path: &str, prefers_body: bool, status: u16) {
     }
 }
 
+/// What file bodies that nothing names may take.
+pub(crate) const UNNAMED_BYTES: u64 = 2 << 20;
+
 /// Whether this binary tests over an engine that answers late.
 fn is_late() -> bool {
     env!("CARGO_CRATE_NAME").ends_with("_late")
@@ -88,11 +91,13 @@ impl Served {
         let store: Arc<dyn Store> = Arc::new(store);
         let store = late.map_or(Arc::clone(&store), |late| Arc::new(LateStore::new(store, late)));
         let cache = Arc::new(Cache::load(store.as_ref()).await.expect("an empty store is read"));
+        let bodies = directory.path().join("blobs");
+        std::fs::create_dir(&bodies).expect("a new directory");
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         tokio::spawn(async move { following.follow(followed.as_ref()).await });
         let api = Api {
             registry: Arc::new(Registry::new(store, cache, Arc::new(SystemClock))),
-            blobs: Arc::new(Blobs::new(directory.path())),
+            blobs: Arc::new(Blobs::new(&bodies).at_most(UNNAMED_BYTES)),
             desired: None,
             reconciler: None,
             metrics: None,

@@ -153,6 +153,11 @@ impl HostLabelRule {
         by_domain || self.patterns.iter().any(|pattern| pattern.is_match(key))
     }
 
+    /// The keys that the host may fill.
+    pub const fn accepted(&self) -> &BTreeSet<LabelKey> {
+        &self.accept
+    }
+
     /// Whether the host may fill this key.
     pub fn accepts(&self, key: &str) -> bool {
         self.accept.contains(key)

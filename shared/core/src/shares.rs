@@ -30,7 +30,8 @@ impl Shares {
         held.saturating_add(asked) <= most
     }
 
-    const fn is_within_own(&self, asked: u64, own: u64) -> bool {
+    /// Whether a principal that holds `own` may have so much more, as far as it alone is asked.
+    pub const fn is_within_own(&self, asked: u64, own: u64) -> bool {
         own == 0 || own.saturating_add(asked) <= self.of_one
     }
 

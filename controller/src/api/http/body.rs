@@ -17,8 +17,9 @@ use stemma_wire::serve::BoxError;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::spawn_blocking;
 
-use super::budget::{Budget, FRAME, Share};
+use super::budget::FRAME;
 use crate::registry::Who;
+use crate::registry::budget::{Budget, Share};
 
 /// The body of an answer.
 pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;

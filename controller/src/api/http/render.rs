@@ -9,9 +9,9 @@ use stemma_wire::endpoint::Content;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::body::{self, AnswerBody};
-use super::budget::Share;
 use super::request::{Body, HandlerResult, JSON, Reply};
 use super::version::Service;
+use crate::registry::budget::Share;
 
 /// An outcome as it goes over the wire. The share is that of its body.
 pub(crate) fn render(

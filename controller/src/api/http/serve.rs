@@ -17,13 +17,14 @@ use stemma_wire::serve::{BoxError, Peer, Rejected};
 use uuid::Uuid;
 
 use super::body::{self, AnswerBody};
-use super::budget::{Budgets, Share};
+use super::budget::Budgets;
 use super::query::{Parameters, without_dry_run};
 use super::render::render;
 use super::request::{Body, Chosen, HandlerResult, MOST_BODY_BYTES, Reply, Request};
 use super::version::{Negotiated, NotAcceptable, Service, negotiate};
 use super::who::{Unknown, admitted};
 use crate::blobs;
+use crate::registry::budget::Share;
 use crate::registry::{Abandoned, Who};
 
 /// Which requests a listener takes.

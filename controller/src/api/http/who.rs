@@ -41,6 +41,15 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<&str> {
     bearer.or_else(named).filter(|token| !token.is_empty())
 }
 
+/// How many digits the id of a principal's token has.
+const TOKEN_ID_DIGITS: usize = 16;
+
+/// Whether a token has the form of a principal's, `ID.SECRET`, whoever's it may be: an id is so many digits of a hexadecimal number, in small letters.
+pub(crate) fn is_of_stemma(token: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    token.split_once('.').is_some_and(|(id, _)| id.len() == TOKEN_ID_DIGITS && id.bytes().all(is_digit))
+}
+
 /// Who may go on to this row. A caller with bad credentials may still use a row that is open to everyone, as nobody.
 ///
 /// # Errors
@@ -68,6 +77,24 @@ pub(crate) fn admitted(endpoint: Endpoint, who: Result<Option<Who>, Unknown>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_of_a_principal_is_told_by_its_form() {
+        for (token, is_its) in [
+            ("0123456789abcdef.c2VjcmV0", true),
+            ("0123456789abcdef.", true),
+            ("0123456789abcdef", false),
+            ("0123456789ABCDEF.c2VjcmV0", false),
+            ("0123456789abcde.c2VjcmV0", false),
+            // What clients of OpenStack's send where none is asked for, a token of Keystone's and one that is signed.
+            ("tok", false),
+            ("notused", false),
+            ("gAAAAABlx.y", false),
+            ("eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln", false),
+        ] {
+            assert_eq!(is_of_stemma(token), is_its, "{token}");
+        }
+    }
 
     #[test]
     fn a_token_stands_in_one_of_two_headers() {

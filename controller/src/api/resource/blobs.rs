@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use stemma_wire::error::{ApiError, ErrorType, quote};
+use stemma_wire::message::Hash;
 
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -14,11 +15,28 @@ pub(super) async fn put(api: &Api, request: &Request) -> HandlerResult {
     let name = request.part("hash");
     let wrong =
         || ApiError::new(ErrorType::FieldInvalid, format!("{} is no SHA-256: 64 digits in small letters", quote(name)));
-    let hash = name.parse().map_err(|_| wrong())?;
-    let (blobs, body) = (Arc::clone(&api.blobs), request.body.clone());
-    let put = tokio::task::spawn_blocking(move || blobs.put(hash, &body)).await;
+    let hash: Hash = name.parse().map_err(|_| wrong())?;
+    // One that is here is taken by everybody at any time: nothing is stored.
+    if !matches!(api.blobs.has(hash), Ok(true)) {
+        api.registry.check_pace(&request.who)?;
+    }
+    let (blobs, cache, body) = (Arc::clone(&api.blobs), Arc::clone(api.cache()), request.body.clone());
+    let put = tokio::task::spawn_blocking(move || match blobs.put(hash, &body)? {
+        // Some may have been named since they were counted.
+        Put::NoRoom { .. } => {
+            blobs.count(&cache.model().named_blobs())?;
+            blobs.put(hash, &body)
+        }
+        put => Ok(put),
+    })
+    .await;
     match put {
-        Ok(Ok(Put::New | Put::Known)) => Ok(Reply::empty(StatusCode::NO_CONTENT)),
+        Ok(Ok(Put::New)) => {
+            api.registry.note_stored(&request.who, request.body.len() as u64);
+            Ok(Reply::empty(StatusCode::NO_CONTENT))
+        }
+        Ok(Ok(Put::Known)) => Ok(Reply::empty(StatusCode::NO_CONTENT)),
+        Ok(Ok(Put::NoRoom { taken, most })) => Err(no_room(request.body.len(), taken, most)),
         Ok(Ok(Put::OtherHash(found))) => {
             let message = format!("the body has the hash {found}, not that which the path names; nothing was kept");
             Err(ApiError::new(ErrorType::BlobMismatch, message))
@@ -29,4 +47,14 @@ pub(super) async fn put(api: &Api, request: &Request) -> HandlerResult {
         }
         Err(_) => Err(ApiError::new(ErrorType::ServerInternal, ErrorType::ServerInternal.title())),
     }
+}
+
+fn no_room(bytes: usize, taken: u64, most: u64) -> ApiError {
+    let message = format!(
+        "file bodies that no release and no released task set names may take {most} bytes together, and take {taken}: there is no room for one \
+         of {bytes} bytes; nothing was kept"
+    );
+    let advice = "apply the manifests that name what was sent, or wait: what nothing names goes a day after it was sent last. \
+                  unnamed_files_mebibytes in the controller's configuration says how much they may take";
+    ApiError::new(ErrorType::BlobNoRoom, message).detail(advice)
 }

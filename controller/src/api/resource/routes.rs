@@ -273,15 +273,15 @@ impl Operations for Api {
             Handler::Now(say) => say(&this, &request)?,
             Handler::Read(read) => {
                 // Held until its answer has room: so few answers are made that may have none.
-                let _turn = this.writers.turn_to_read().await?;
+                let _turn = this.writers.turn_to_read(&who).await?;
                 aside(move || read(&this, &request).map(|reply| reply.chosen(&request).written_out())).await?
             }
             Handler::Ask(ask) => {
-                let turn = this.writers.turn_to_ask().await?;
+                let turn = this.writers.turn_to_ask(&who).await?;
                 waited(this, turn, ask, request).await?
             }
             Handler::Write(write) => {
-                let turn = this.writers.turn().await?;
+                let turn = this.writers.turn(&who).await?;
                 waited(this, turn, write, request).await?
             }
         };

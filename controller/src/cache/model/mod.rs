@@ -22,6 +22,7 @@ use stemma_core::object::{
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
+use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
@@ -148,6 +149,14 @@ pub struct StoredValue<'a> {
 }
 
 impl Model {
+    /// The file bodies that stored releases and released task sets name.
+    pub fn named_blobs(&self) -> BTreeSet<Hash> {
+        let mut named: BTreeSet<Hash> = self.profiles.values().flat_map(|one| one.blobs.iter().copied()).collect();
+        let sources = self.releases.iter().flat_map(|release| &release.spec.tasks).filter_map(Task::source);
+        named.extend(sources.filter_map(|source| Hash::of_source(source).ok()));
+        named
+    }
+
     /// The model as a principal sees it that is bound to a cluster: objects of other clusters are on no shelf. The fleet stays whole,
     /// since the answers of the cluster's nodes may depend on all of it.
     ///

@@ -122,7 +122,7 @@ impl HostIntake {
     async fn surplus_images(&self, prefix: &str) -> Result<Vec<bytes::Bytes>, IntakeError> {
         let query = Query::prefix(prefix.to_owned()).descending();
         let snapshot = self.registry.store().snapshot().await.map_err(|error| refused(&error))?;
-        let entries = snapshot.list(&query).await.map_err(|error| refused(&error))?.entries;
+        let entries = snapshot.list(&query).await.map_err(|error| unreadable(&error))?.entries;
         Ok(entries.into_iter().skip(KEPT_OBSERVATIONS - 1).map(|entry| entry.key).collect())
     }
 }
@@ -252,7 +252,7 @@ impl Records {
 
     async fn read<T: DeserializeOwned>(&self, at: &str) -> Result<(Option<T>, Option<Revision>), IntakeError> {
         let snapshot = self.registry.store().snapshot().await.map_err(|error| refused(&error))?;
-        let Some(entry) = snapshot.get(at.as_bytes()).await.map_err(|error| refused(&error))? else {
+        let Some(entry) = snapshot.get(at.as_bytes()).await.map_err(|error| unreadable(&error))? else {
             return Ok((None, None));
         };
         // What cannot be read is replaced: it is a host's last word, and here is the next one.
@@ -338,6 +338,21 @@ fn said_on_host(local: LocalState) -> Option<SaidOnHost> {
     (said != SaidOnHost::default()).then_some(said)
 }
 
+/// Why a record of a node was not read. One that is damaged stays so, however often it is tried: it is the node's alone, and others go on.
+fn unreadable(error: &StoreError) -> IntakeError {
+    match error {
+        StoreError::Corrupt { what } => IntakeError::Refused(format!(
+            "what the store holds of it is damaged ({what}), so nothing is kept beside it: restore the controller from a backup (docs/backup.md)"
+        )),
+        StoreError::PreconditionFailed(_)
+        | StoreError::Refused(_)
+        | StoreError::OutcomeUnknown { .. }
+        | StoreError::ReadOnly { .. }
+        | StoreError::Read { .. }
+        | StoreError::Closed => refused(error),
+    }
+}
+
 fn refused(error: &StoreError) -> IntakeError {
     match error {
         StoreError::PreconditionFailed(_) => IntakeError::NoSuchNode,
@@ -352,9 +367,66 @@ fn refused(error: &StoreError) -> IntakeError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use stemma_core::name::NodeName;
+    use stemma_core::object::NodeSpec;
+    use stemma_wire::clock::FixedClock;
     use stemma_wire::message::observed::Progress;
 
     use super::*;
+    use crate::cache::Cache;
+    use crate::records::request::Answer;
+    use crate::registry::Caller;
+    use crate::registry::work::Work;
+    use crate::store::faulty::FaultyStore;
+    use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Store};
+
+    /// A record of one node that can never be read was only a warning in the journal, and was tried again for ever.
+    #[tokio::test]
+    async fn x01_a_damaged_record_of_one_node_is_refused_with_a_finding_and_others_go_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: bytes::Bytes::new() };
+        let inner = RedbStore::create(&directory.path().join("store.redb"), &create, RedbOptions::default()).unwrap();
+        let faulty = Arc::new(FaultyStore::new(Arc::new(inner)));
+        let store: Arc<dyn Store> = Arc::clone(&faulty) as _;
+        let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
+        let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
+        tokio::spawn(async move { following.follow(followed.as_ref()).await });
+        let registry = Arc::new(Registry::new(store, cache, Arc::new(FixedClock(1_000_000))));
+        let nodes = [1, 2, 3].map(Uuid::from_u128);
+        let caller = Caller::controller("a test");
+        let made = registry.write(&caller, |context| {
+            let mut work = Work::on(context);
+            for (n, node) in nodes.iter().enumerate() {
+                work.create(*node, Some(NodeName::new(&format!("n{n}")).unwrap()), NodeSpec::default())?;
+            }
+            work.finish(Answer::empty(200))
+        });
+        made.await.unwrap();
+        let desired = crate::desired::tests::table();
+        let blobs = Arc::new(Blobs::new(directory.path()));
+        let intake = HostIntake::new(registry, blobs, TraitNames::default(), Arc::clone(&desired));
+        let said = |node| desired.status().refused_reports().of(node);
+
+        faulty.set_damaged(Some(key::of_node(key::REPORTS, nodes[0])));
+        let reason = match intake.report(nodes[0], Report::default()).await {
+            Err(IntakeError::Refused(reason)) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert!(reason.starts_with("what the store holds of it is damaged (planned by the test)"), "{reason}");
+        assert_eq!(said(nodes[0]), BTreeMap::from([(Part::Report, reason)]), "it is a finding of the node");
+        intake.report(nodes[1], Report::default()).await.expect("another node is unharmed");
+
+        faulty.set_damaged(None);
+        faulty.set_unreadable(true);
+        let failed = intake.report(nodes[2], Report::default()).await;
+        assert!(
+            matches!(failed, Err(IntakeError::Unavailable)),
+            "a store that fails as a whole is tried again: {failed:?}"
+        );
+        assert_eq!((said(nodes[1]), said(nodes[2])), (BTreeMap::new(), BTreeMap::new()));
+    }
 
     #[test]
     fn a_report_differs_by_each_of_its_fields_but_the_facts() {

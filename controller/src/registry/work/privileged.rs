@@ -5,13 +5,16 @@
 //!
 //! A task that was placed and one whose condition is met now are told apart only for the refusal. The second costs more: it is in no profile,
 //! so nodes are resolved for it, but only those of profiles in which a privileged task has a condition.
+//!
+//! A condition that a report is to meet is asked of beforehand: nobody is asked when a report comes. So who opens a label to reports (by
+//! `host_labels.accept`, or by taking away what a level says of it) is asked as who sets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::json;
 use stemma_core::finding::first_few;
-use stemma_core::fleet::Fleet;
+use stemma_core::fleet::{Fleet, OpenLabel};
 use stemma_core::name::Name;
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, NodeTags, PrincipalRole};
 use stemma_core::resolve::{Met, TaskSet};
@@ -52,12 +55,13 @@ struct Brought {
 }
 
 /// How privileged tasks come to run.
-#[derive(Clone, Copy)]
 enum How {
     /// They fall to the node now.
     Placed,
     /// They stand there, and their conditions give this now.
     Condition(Met),
+    /// They stand there, and the host meets their conditions once it reports a label of this key.
+    Report(String),
 }
 
 impl Work<'_> {
@@ -83,7 +87,7 @@ impl Work<'_> {
             (Some(name), all) => format!("node {name} and {} more", all - 1),
             (None, _) => "a node".to_owned(),
         };
-        let refusal = forbidden(&brought.tasks, brought.how, &at).detail(BY_AN_ADMIN);
+        let refusal = forbidden(&brought.tasks, &brought.how, &at).detail(BY_AN_ADMIN);
         let refusal = match name {
             Some(name) => refusal.extra("object", json!(format!("node/{name}"))),
             None => refusal,
@@ -94,9 +98,11 @@ impl Work<'_> {
         })
     }
 
-    /// The privileged tasks that the write brings to each node: those that are placed, and where there are none those that begin to run.
+    /// The privileged tasks that the write brings to each node: those that are placed, where there are none those that begin to run, and
+    /// else those that a report lets run.
     fn brought(&self) -> BTreeMap<NodeId, Brought> {
-        let mut brought = self.started();
+        let mut brought = self.opened();
+        brought.extend(self.started());
         for node in self.reached() {
             let tasks = self.newly_placed(node);
             if !tasks.is_empty() {
@@ -131,21 +137,65 @@ impl Work<'_> {
         started.collect()
     }
 
-    /// Refuses a token by which hosts would join that get privileged tasks, unless an admin makes it. It is asked again when a host joins:
-    /// what the group gives its nodes may be something else by then.
+    /// The privileged tasks that do not run, and whose conditions read a label that the write opens to reports.
+    fn opened(&self) -> BTreeMap<NodeId, Brought> {
+        let written = self.written().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
+        let below = self.refolded().flat_map(|group| self.model.fleet.nodes_of(group));
+        let nodes: BTreeSet<NodeId> = written.chain(below).take_while(|_| self.is_awaited()).collect();
+        nodes.into_iter().filter_map(|node| Some((node, self.opened_on(node)?))).collect()
+    }
+
+    fn opened_on(&self, node: NodeId) -> Option<Brought> {
+        let whole = self.context.whole;
+        let after = self.model.fleet.open_labels(node);
+        if after.is_empty() {
+            return None;
+        }
+        let before = whole.fleet.open_labels(node);
+        let mut opened: Vec<&OpenLabel<'_>> = after.difference(&before).collect();
+        // Who lets a task run that runs already has brought nothing.
+        let set = (!opened.is_empty()).then(|| task_set(whole, node)).flatten();
+        opened.retain(|open| !set.as_ref().is_some_and(|set| set.runs_privileged(open.definition)));
+        let key = opened.first()?.key;
+        let tasks = opened.iter().filter(|open| open.key == key).map(|open| open.task.to_owned()).collect();
+        Some(Brought { tasks, how: How::Report(key.to_string()) })
+    }
+
+    /// Refuses a token by which hosts would join that get privileged tasks, unless an admin makes it: in a group, or in the place of a node
+    /// that is there. It is asked again when a host joins: what they give may be something else by then.
     ///
     /// # Errors
-    /// [`ErrorType::AuthForbidden`], with the tasks and the group.
+    /// [`ErrorType::AuthForbidden`], with the tasks, and the group or node.
     pub fn check_joining(&self, bound: Bound) -> Result<(), ApiError> {
-        let Bound::Group(group) = bound else { return Ok(()) };
-        let profile = self.model.fleet.profile_of_joining(GroupId(group));
-        let tasks = profile.as_ref().map(|profile| profile.privileged_beyond(None)).unwrap_or_default();
-        if tasks.is_empty() || self.places_as == PrincipalRole::Admin {
+        if self.places_as == PrincipalRole::Admin {
             return Ok(());
         }
-        let group = group_path(&self.model, GroupId(group)).unwrap_or_else(|| group.to_string());
-        let refusal = forbidden(&tasks, How::Placed, &format!("hosts that join node group {group}"));
-        Err(refusal.detail(BY_ANOTHER_TOKEN))
+        let fleet = &self.model.fleet;
+        let profile = match bound {
+            Bound::Fleet => None,
+            Bound::Group(group) => fleet.profile_of_joining(GroupId(group)),
+            Bound::Node(node) => fleet.profile(NodeId(node)).map(Arc::clone),
+        };
+        let tasks = profile.as_ref().map(|profile| profile.privileged_beyond(None)).unwrap_or_default();
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        Err(forbidden(&tasks, &How::Placed, &self.joining_at(bound)).detail(BY_ANOTHER_TOKEN))
+    }
+
+    /// The hosts that would join by a token, in words.
+    fn joining_at(&self, bound: Bound) -> String {
+        match bound {
+            Bound::Fleet => "hosts that join".to_owned(),
+            Bound::Group(group) => {
+                let path = group_path(&self.model, GroupId(group)).unwrap_or_else(|| group.to_string());
+                format!("hosts that join node group {path}")
+            }
+            Bound::Node(node) => {
+                let name = self.model.fleet.node(NodeId(node)).map(|node| node.display_name());
+                format!("a host that joins as node {}", name.unwrap_or_else(|| node.to_string()))
+            }
+        }
     }
 
     /// The clusters of which something must stay as it was when a write of who is no admin was decided. Two such writes of different
@@ -218,7 +268,7 @@ fn placed_by(fleet: &Fleet, node: NodeId) -> Option<(Option<GroupId>, &[Name], &
     Some((spec.nodegroup, &*spec.roles, &spec.tags))
 }
 
-fn forbidden(tasks: &[impl AsRef<str>], how: How, at: &str) -> ApiError {
+fn forbidden(tasks: &[impl AsRef<str>], how: &How, at: &str) -> ApiError {
     let (word, are, them, conditions) = if tasks.len() == 1 {
         ("task", "is", "it", "its condition")
     } else {
@@ -231,6 +281,9 @@ fn forbidden(tasks: &[impl AsRef<str>], how: How, at: &str) -> ApiError {
             format!("lets {them} run on {at}, where this write leaves {conditions} undecided")
         }
         How::Condition(Met::Yes | Met::No) => format!("lets {them} run on {at}, where this write meets {conditions}"),
+        How::Report(key) => {
+            format!("lets {them} run on {at}, where by this write the host may meet {conditions} with label {key}")
+        }
     };
     let message = format!("{word} {tasks} {are} privileged, and an admin alone {brings}; nothing was changed");
     ApiError::new(ErrorType::AuthForbidden, message)

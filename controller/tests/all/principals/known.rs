@@ -427,3 +427,25 @@ async fn root_mends_a_lost_admin_by_the_socket() {
     assert_eq!(audit["audit"][0]["address"], "unix", "{audit}");
     tokio::time::timeout(PATIENCE, fleet.controller.stop()).await.unwrap();
 }
+
+/// Connections were counted by their addresses alone: one viewer had three quarters of all from one, and all from two.
+#[tokio::test]
+async fn x03_connections_of_a_principal_are_counted_by_certificate_and_by_token() {
+    let fleet = Fleet::start_with(|options| options.admin_limits.connections_of_one_principal = Some(2)).await;
+    let mut first = principal(&fleet, "vera", "viewer", None).await;
+    let (mut second, _) = certified(&fleet, "vera").await;
+    let (token, _) = bearer(&fleet, "vera").await;
+    for client in [&mut first, &mut second] {
+        assert_eq!(ask(client, "GET", "/v1/nodes", &[], "").await.status, 200);
+    }
+    let reason = "too_many_connections_of_one_principal";
+    let before = fleet.rejected(reason);
+    let mut by_token = stranger(&fleet);
+    let told = ask(&mut by_token, "GET", "/v1/nodes", &[("x-auth-token", &token)], "").await;
+    assert_eq!(told.status, 200, "its oldest connection has made room: {}", told.body);
+    assert!(fleet.rejected(reason) > before);
+    let (mut third, _) = certified(&fleet, "vera").await;
+    let before = fleet.rejected(reason);
+    assert_eq!(ask(&mut third, "GET", "/v1/nodes", &[], "").await.status, 200);
+    assert!(fleet.rejected(reason) > before);
+}

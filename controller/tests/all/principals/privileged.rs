@@ -101,6 +101,9 @@ fn ways() -> (Vec<Way>, Vec<Way>) {
             "keys",
         ),
         ("POST", "/v1/join-tokens", json!({"nodegroup": "own/web"}), "keys"),
+        // A host that joins in the place of a node.
+        ("POST", "/v1/join-tokens", json!({"node": "w1"}), "keys"),
+        ("POST", "/v1/join-tokens", json!({"node": "a1"}), "crown"),
     ];
     let elsewhere = vec![
         ("PATCH", "/v1/clusters/old", json!({"release": "site@1"}), "keys"),
@@ -180,6 +183,7 @@ async fn x04_an_operator_goes_on_where_a_privileged_task_stands_already() {
         ("PATCH", "/v1/clusters/own", json!({"release": "site@3"})),
         ("POST", "/v1/nodes", json!({"name": "a3", "nodegroup": "own/app"})),
         ("POST", "/v1/join-tokens", json!({"nodegroup": "own/app"})),
+        ("POST", "/v1/join-tokens", json!({"node": "a2"})),
         ("DELETE", "/v1/nodes/w1/tags/nginx", Value::Null),
     ] {
         let told = send(&mut operator, method, path, &body, false).await;
@@ -283,4 +287,39 @@ async fn x04_a_host_joins_with_the_rights_that_the_maker_of_its_token_has_now() 
     assert_eq!(fleet.enrol(&token, "h3", &asking().csr).await.unwrap_err(), Refused { message, ..refused() });
     // The first admin's token is good for it.
     fleet.join_group("own/app", "h4").await;
+}
+
+/// An operator made a token for a node on which an admin had placed the task, or one for its group, and a host of theirs joined as that node.
+#[tokio::test]
+async fn x04_a_host_takes_the_place_of_a_node_with_a_privileged_task_by_an_admins_token_alone() {
+    let fleet = site().await;
+    let mut operator = principal(&fleet, "otto", "operator", None).await;
+    let mut token = async |body: Value| {
+        let made = send(&mut operator, "POST", "/v1/join-tokens", &body, false).await;
+        made.body["token"].as_str().unwrap_or_default().to_owned()
+    };
+    let of_group = token(json!({"nodegroup": "own/app"})).await;
+    let of_node = token(json!({"node": "a2"})).await;
+    // No group gives it: it is the node's own.
+    let assigned = json!({"assigned": ["nginx", "seat"]});
+    fleet.apply(json!([{"kind": "Node", "name": "a2", "nodegroup": "own/app", "tags": assigned}])).await;
+    assert_eq!(token(json!({"node": "a2"})).await, "", "no other one is made");
+    let refused = Refused {
+        status: 403,
+        kind: "auth.forbidden".into(),
+        message:
+            "task keys is privileged, and an admin alone places it on a host that joins as node a2; nothing was changed"
+                .into(),
+    };
+    let revision = fleet.revision().await;
+    for token in [&of_group, &of_node] {
+        assert_eq!(fleet.enrol(token, "a2", &asking().csr).await.unwrap_err(), refused);
+    }
+    assert_eq!(fleet.revision().await, revision, "nothing was written, and no token is used up");
+    // An admin takes the task from it.
+    fleet.apply(json!([{"kind": "Node", "name": "a2", "nodegroup": "own/app", "tags": {"assigned": ["seat"]}}])).await;
+    fleet.enrol(&of_node, "a2", &asking().csr).await.unwrap();
+    // Where a host has joined, a second token is no other matter.
+    fleet.apply(json!([{"kind": "Node", "name": "a2", "nodegroup": "own/app", "tags": assigned}])).await;
+    assert_eq!(token(json!({"node": "a2"})).await, "");
 }

@@ -5,6 +5,7 @@ use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use stemma_controller::registry::ByteRate;
 use stemma_wire::client::Client;
+use stemma_wire::message::hash_content;
 
 use crate::fleet::{Fleet, wait_until};
 use crate::principals::people::{principal, two_clusters};
@@ -13,6 +14,9 @@ use crate::principals::people::{principal, two_clusters};
 const LONG: usize = 50_000;
 /// How much may be written at once.
 const AT_ONCE: usize = 2 << 20;
+
+/// How large a file body is: more than that, so that nothing is left.
+const FILE: usize = AT_ONCE + 1000;
 
 /// The body of a write that changes a text of a node.
 fn change(number: usize) -> Value {
@@ -89,4 +93,57 @@ async fn x03_metrics_say_what_the_store_takes() {
     assert!(after[2] > before[2] && after[2] < before[2] + long, "{before:?} {after:?}");
     assert_eq!(after[3], before[3], "the request had no key");
     assert!(metric("stemma_store_file_bytes") > after.iter().sum::<u64>());
+}
+
+/// File bodies were no writes, so whoever may send them stored as fast as they came.
+#[tokio::test]
+async fn x03_file_bodies_count_among_what_a_principal_stores() {
+    let rate = ByteRate { at_once: AT_ONCE as u64, a_second: 1 };
+    let fleet = Fleet::start_with(|options| options.writes = rate).await;
+    let mut otto = principal(&fleet, "otto", "operator", None).await;
+    let mut put = async |letter: &str| {
+        let body = letter.repeat(FILE);
+        let path = format!("/v1/blobs/{}", hash_content(body.as_bytes()));
+        let request = Request::put(path).header("content-type", "application/octet-stream");
+        otto.send(request.body(Bytes::from(body)).unwrap()).await.unwrap()
+    };
+    assert_eq!(put("a").await.status().as_u16(), 204);
+    assert_eq!(put("a").await.status().as_u16(), 204, "what is here already stores nothing");
+    let refused = put("b").await;
+    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    assert_eq!((refused.status().as_u16(), &body["error"]["type"]), (503, &json!("server.busy")), "{body}");
+    assert!(refused.headers().contains_key("retry-after"));
+    let metrics = fleet.parts().metrics.text_within(None);
+    for name in ["stemma_blobs_bytes", "stemma_blobs_unnamed_bytes"] {
+        assert!(metrics.lines().any(|line| line == format!("{name} {FILE}")), "{name}:\n{metrics}");
+    }
+}
+
+/// Whoever is an admin of a cluster makes principals there, and each of them stored as much as one may.
+#[tokio::test]
+async fn x03_principals_of_one_cluster_store_together_four_times_what_one_may() {
+    let rate = ByteRate { at_once: AT_ONCE as u64, a_second: 1 };
+    let fleet = Fleet::start_with(|options| options.writes = rate).await;
+    two_clusters(&fleet).await;
+    let mut taken = 0;
+    let mut refused = String::new();
+    for number in 0..6 {
+        let mut one = principal(&fleet, &format!("p{number}"), "operator", Some("own")).await;
+        refused = loop {
+            let answer = patch(&mut one, "/v1/nodes/own-node", taken).await;
+            if !answer.status().is_success() {
+                assert_eq!(answer.status().as_u16(), 503);
+                let body: Value = serde_json::from_slice(answer.body()).unwrap();
+                break body["error"]["message"].as_str().unwrap().to_owned();
+            }
+            taken += 1;
+            assert!(taken < 1000, "it goes on without end");
+        };
+    }
+    // Each write stores the object and its image.
+    let stored = taken * 2 * LONG;
+    assert!((4 * AT_ONCE - 16 * LONG..4 * AT_ONCE + 8 * LONG).contains(&stored), "{taken} writes, {stored} bytes");
+    assert!(refused.contains("together with all who are bound to the same cluster"), "{refused}");
+    let mut other = principal(&fleet, "other", "operator", None).await;
+    assert_eq!(patch(&mut other, "/v1/nodes/own-node", 2_000).await.status().as_u16(), 200, "who is bound to none");
 }

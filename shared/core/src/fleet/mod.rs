@@ -17,6 +17,7 @@ mod lookup;
 mod lost;
 mod missing;
 mod node;
+mod open;
 mod place;
 mod readers;
 mod share;
@@ -39,6 +40,7 @@ pub use missing::Missing;
 pub(crate) use node::NodeEntry;
 pub use node::ended_unassignments;
 pub(crate) use node::roles_below;
+pub use open::OpenLabel;
 use share::Shared;
 pub use view::NodeView;
 

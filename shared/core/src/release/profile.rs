@@ -264,7 +264,7 @@ impl Profile {
         references.any(|reference| matches!(reference.read(), Read::Nodes { .. } | Read::Primary { .. }))
     }
 
-    fn privileged_tasks(&self) -> impl Iterator<Item = &CompiledTask> {
+    pub(crate) fn privileged_tasks(&self) -> impl Iterator<Item = &CompiledTask> {
         self.privileged.iter().map(|ix| self.release.task(*ix))
     }
 

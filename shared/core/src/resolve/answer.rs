@@ -190,6 +190,11 @@ impl TaskSet {
         started.map(|(task, met)| (task.task.id.as_str(), met)).collect()
     }
 
+    /// Whether one of its privileged tasks that have a condition runs, by its definition.
+    pub fn runs_privileged(&self, definition: &[u8; 32]) -> bool {
+        self.privileged_by_condition().any(|(task, met)| task.definition == *definition && met == Met::Yes)
+    }
+
     /// Its privileged tasks that have a condition, each with what that gives.
     fn privileged_by_condition(&self) -> impl Iterator<Item = (&CompiledTask, Met)> {
         let tasks = self.profile.privileged.iter().map(|ix| (self.profile.release.task(*ix), *ix));

@@ -158,3 +158,30 @@ fn x04_a_privileged_task_has_begun_where_its_condition_lets_it_run_or_may_and_di
     }
     assert_eq!(with(yes()).privileged_started_since(None), [("keys", Met::Yes)], "it had no tasks before");
 }
+
+/// A report is no write, so nobody is asked when it comes: it is asked when a label is opened to reports.
+#[test]
+fn x04_a_label_is_open_to_reports_where_accept_names_it_and_no_level_speaks_for_it() {
+    let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true,
+        "condition": "has(labels.go) || size(labels_with_prefix('x/')) > 0"});
+    let plain = json!({"id": "plain", "type": "puppet", "tags": ["nginx"], "condition": "has(labels.rack)"});
+    let open = |accept: Value, labels: Value| {
+        let mut documents = site(&json!({}), &json!([keys, plain]));
+        documents[4]["host_labels"] = json!({"accept": accept});
+        documents[7]["labels"] = labels;
+        let made = Made::of(&documents);
+        let found = made.fleet.open_labels(made.node("web-1").id());
+        found.iter().map(|open| format!("{} {}", open.task, open.key)).collect::<Vec<_>>()
+    };
+    for (accept, labels, expected) in [
+        (json!([]), json!({}), &[][..]),
+        (json!(["rack", "gone"]), json!({}), &[]),
+        (json!(["go"]), json!({}), &["keys go"]),
+        (json!(["go"]), json!({"go": "no"}), &[]),
+        (json!(["go"]), json!({"go": null}), &[]),
+        (json!(["x/a", "y/a"]), json!({"rack": "r"}), &["keys x/a"]),
+        (json!(["go", "x/a"]), json!({"x/a": "1"}), &["keys go"]),
+    ] {
+        assert_eq!(open(accept.clone(), labels.clone()), expected, "{accept} {labels}");
+    }
+}

@@ -109,6 +109,7 @@ error_types! {
     SelectorInvalid "selector.invalid" 400 answer "The selector cannot be read.";
     BlobMismatch "blob.mismatch" 400 answer "The body does not have the hash that the path names.";
     BlobMissing "blob.missing" 400 answer "A file body that a manifest names was not sent before it.";
+    BlobNoRoom "blob.no_room" 413 answer "The file bodies that nothing names take as much as they may.";
     StoreReadOnly "store.read_only" 503 answer "The store takes no writes until the controller is restarted.";
     StoreTooLarge "store.too_large" 413 refusal "The write is larger than the store can hold in one transaction.";
     OutcomeUnknown "store.outcome_unknown" 503 answer "Whether the write was made is not known; ask /v1/requests before trying again.";

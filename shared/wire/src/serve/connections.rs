@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::peer::Peer;
+use super::peer::{Holder, Peer, Room, Seat};
 use super::{Limits, Rejected};
 use crate::net::network;
 use crate::tls::Identity;
@@ -172,6 +172,8 @@ struct Shared {
     max_of_address: usize,
     max_handshakes_of_address: usize,
     max_strangers_of_address: usize,
+    max_of_principal: Option<usize>,
+    for_admins: usize,
     networks_are_addresses: bool,
     open: Mutex<Open>,
 }
@@ -181,6 +183,8 @@ struct Open {
     next: u64,
     by_id: HashMap<u64, Entry>,
     by_address: HashMap<IpAddr, OfAddress>,
+    /// Of each principal that is known, the first one first.
+    by_principal: HashMap<String, BTreeSet<u64>>,
 }
 
 /// The connections of one address.
@@ -198,18 +202,22 @@ struct Entry {
     address: IpAddr,
     watch: Arc<Watch>,
     peer: Option<Arc<Peer>>,
+    /// Among whose it is counted.
+    holder: Option<String>,
     task: Option<AbortHandle>,
 }
 
-/// What room there was for a stranger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    /// There was some.
-    Free,
-    /// Another stranger of its address was cut for it.
-    OfAnother,
-    /// There was none.
-    Full,
+/// The place of one connection among those of its principal.
+#[derive(Debug)]
+struct OwnSeat {
+    connections: Weak<Shared>,
+    id: u64,
+}
+
+impl Seat for OwnSeat {
+    fn hold(&self, holder: &Holder) -> Room {
+        self.connections.upgrade().map_or(Room::Free, |shared| Connections(shared).hold(self.id, holder))
+    }
 }
 
 /// One connection's place; given back when dropped.
@@ -242,6 +250,8 @@ impl Connections {
             max_of_address: limits.connections_of_one_address,
             max_handshakes_of_address: limits.handshakes_of_one_address,
             max_strangers_of_address: limits.strangers_of_one_address,
+            max_of_principal: limits.connections_of_one_principal,
+            for_admins: limits.connections_for_admins,
             networks_are_addresses: limits.networks_are_addresses,
             open: Mutex::default(),
         }))
@@ -283,8 +293,40 @@ impl Connections {
         let id = open.next;
         open.next += 1;
         let watch = Arc::new(Watch::new(self.0.began));
-        open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), peer: None, task: None });
+        open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), peer: None, holder: None, task: None });
         Ok(Place { connections: self.clone(), id, counted, watch })
+    }
+
+    /// Counts a connection among those of a principal. It is no other's from then on.
+    fn hold(&self, id: u64, holder: &Holder) -> Room {
+        let Some(most) = self.0.max_of_principal else { return Room::Free };
+        let mut open = self.lock();
+        let count = open.by_id.len();
+        let Some(before) = open.by_id.get(&id).map(|entry| entry.holder.clone()) else { return Room::Free };
+        if before.as_ref() == Some(&holder.name) {
+            return Room::Free;
+        }
+        if !holder.is_fleet_admin && count.saturating_add(self.0.for_admins) > self.0.max_total {
+            return Room::Full;
+        }
+        let Open { by_id, by_principal, .. } = &mut *open;
+        let held = by_principal.entry(holder.name.clone()).or_default();
+        let mut room = Room::Free;
+        if held.len() >= most {
+            let idle = held.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?)));
+            let Some((oldest, task)) = idle else { return Room::Full };
+            task.abort();
+            held.remove(&oldest);
+            room = Room::OfAnother;
+        }
+        held.insert(id);
+        if let Some(entry) = by_id.get_mut(&id) {
+            entry.holder = Some(holder.name.clone());
+        }
+        if let Some(before) = before {
+            open.leave(&before, id);
+        }
+        room
     }
 
     /// Asks all to end after what they are doing; the idle ones end at once.
@@ -331,6 +373,17 @@ impl Connections {
     }
 }
 
+impl Open {
+    /// Takes a connection out of those of a principal.
+    fn leave(&mut self, principal: &str, id: u64) {
+        let Some(held) = self.by_principal.get_mut(principal) else { return };
+        held.remove(&id);
+        if held.is_empty() {
+            self.by_principal.remove(principal);
+        }
+    }
+}
+
 impl Place {
     /// Which task to cut.
     pub(super) fn set_task(connections: &Connections, id: u64, task: AbortHandle) {
@@ -341,6 +394,11 @@ impl Place {
 
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Counts it among those of the principal of its certificate.
+    pub(super) fn hold(&self, holder: &Holder) -> Room {
+        self.connections.hold(self.id, holder)
     }
 
     /// Counts it among those who showed no certificate. Where its address has its share of them, the one that is there for the longest is
@@ -369,7 +427,13 @@ impl Place {
 
     /// Who it is, once the handshake is made, or at once where there is none.
     pub(super) fn meet(&self, address: SocketAddr, identity: Option<Identity>) -> Arc<Peer> {
-        let peer = Arc::new(Peer::new(address, identity));
+        let peer = Peer::new(address, identity);
+        let shared = &self.connections.0;
+        let peer = match shared.max_of_principal {
+            Some(_) => peer.seated(Box::new(OwnSeat { connections: Arc::downgrade(shared), id: self.id })),
+            None => peer,
+        };
+        let peer = Arc::new(peer);
         let mut open = self.connections.lock();
         let is_known_now =
             open.by_id.get_mut(&self.id).is_some_and(|entry| entry.peer.replace(Arc::clone(&peer)).is_none());
@@ -384,6 +448,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut open = self.connections.lock();
         let Some(entry) = open.by_id.remove(&self.id) else { return };
+        if let Some(holder) = &entry.holder {
+            open.leave(holder, self.id);
+        }
         if let Some(of_address) = open.by_address.get_mut(&self.counted) {
             of_address.all -= 1;
             of_address.handshakes -= usize::from(entry.peer.is_none());

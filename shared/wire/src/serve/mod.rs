@@ -39,20 +39,23 @@ use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
 use self::answer::Answerer;
-use self::connections::{Awaited, Place, Room, Watch};
+use self::connections::{Awaited, Place, Watch};
 use self::guard::Guard;
 use crate::clock::Clock;
 use crate::net::{Listen, Stream};
-use crate::tls::{Refusal, peer_identity};
+use crate::tls::{Identity, Refusal, peer_identity};
 
 pub use body::{BodyError, RequestBody};
 pub use connections::Connections;
 pub use head::{Fault, HeadReader};
-pub use peer::Peer;
+pub use peer::{Holder, Peer, Room};
 pub use rejected::{Refused, Rejected, Witness};
 
 /// Any error that a body or a connection may end with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Why a connection of a principal that has its part of the places is refused, or another one of it was cut.
+pub const TOO_MANY_OF_ONE_PRINCIPAL: &str = "too_many_connections_of_one_principal";
 
 /// How long accepting waits after the system refused (out of descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -87,6 +90,12 @@ pub struct Limits {
     /// Connections of one address that showed neither a certificate nor a good token, once their handshake is made. What strangers can
     /// hold. One more takes the place of the one that is there for the longest, so that nobody is locked out by those who only sit there.
     pub strangers_of_one_address: usize,
+    /// Connections of one principal that has shown who it is, by certificate or token; `None`: they are not counted. One more takes the place of the
+    /// one that is there for the longest, where its request is not being answered.
+    pub connections_of_one_principal: Option<usize>,
+    /// How many of all connections are kept for admins of the fleet, where those of principals are counted: who shows to be another has none of
+    /// the last ones.
+    pub connections_for_admins: usize,
     /// Whether an IPv6 network of 64 bits, which one host may have all to itself, counts as one address. A fleet may stand in one.
     pub networks_are_addresses: bool,
     /// How long requests in hand may take after the listener was told to stop.
@@ -112,6 +121,8 @@ impl Default for Limits {
             connections_of_one_address: 18_000,
             handshakes_of_one_address: 4096,
             strangers_of_one_address: 256,
+            connections_of_one_principal: None,
+            connections_for_admins: 0,
             networks_are_addresses: false,
             shutdown: Duration::from_secs(10),
         }
@@ -146,10 +157,14 @@ where
 /// The TLS config of a new connection; asked each time, so that a renewed certificate is served without a restart.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
+/// Whose a connection is by its certificate; `None`: no principal's.
+pub type HolderSource = Arc<dyn Fn(&Identity) -> Option<Holder> + Send + Sync>;
+
 /// A listener with what it needs.
 pub struct Server<L> {
     listen: L,
     tls: Option<TlsSource>,
+    holders: Option<HolderSource>,
     http: http1::Builder,
     usual: Option<Uri>,
     shared: Arc<Shared>,
@@ -175,7 +190,14 @@ impl<L: Listen> Server<L> {
         let mut http = http1::Builder::new();
         // Deadlines are the sweep's; hyper's own timer would cost an allocation for each request.
         http.header_read_timeout(None).max_buf_size(MAX_BUFFER);
-        Self { listen, tls, http, usual: None, shared: Arc::new(Shared { limits, clock, rejected, connections }) }
+        let shared = Arc::new(Shared { limits, clock, rejected, connections });
+        Self { listen, tls, holders: None, http, usual: None, shared }
+    }
+
+    /// For a listener that counts the connections of principals: whose one is, is known once its handshake is made.
+    #[must_use]
+    pub fn known_by(self, holders: HolderSource) -> Self {
+        Self { holders: Some(holders), ..self }
     }
 
     /// For a listener whose clients are all of our own: no `Date` in the answers, which none of them looks at, and
@@ -251,6 +273,7 @@ impl<L: Listen> Server<L> {
             shared: Arc::clone(shared),
             http: self.http.clone(),
             usual: self.usual.clone(),
+            holders: self.holders.clone(),
             handler: Arc::clone(handler),
         };
         let task = tokio::spawn(task.run(stream, greeting));
@@ -273,6 +296,7 @@ struct Task<H> {
     shared: Arc<Shared>,
     http: http1::Builder,
     usual: Option<Uri>,
+    holders: Option<HolderSource>,
     handler: Arc<H>,
 }
 
@@ -291,6 +315,7 @@ impl<H: Handler> Task<H> {
         };
         match peer_identity(stream.get_ref().1, self.shared.clock.unix_seconds()) {
             Ok(None) if !self.admits_stranger() => {}
+            Ok(Some(identity)) if !self.admits_holder(&identity) => {}
             Ok(identity) => {
                 let peer = self.place.meet(self.address, identity);
                 Box::pin(self.serve(stream, peer)).await;
@@ -321,6 +346,16 @@ impl<H: Handler> Task<H> {
         let room = self.place.count_stranger();
         if room != Room::Free {
             self.shared.rejected.refuse("too_many_strangers_of_one_address", Some(self.address.ip()));
+        }
+        room != Room::Full
+    }
+
+    /// Whether who showed a certificate has a place among those of its principal. What another lost for it is counted likewise.
+    fn admits_holder(&self, identity: &Identity) -> bool {
+        let holder = self.holders.as_ref().and_then(|holder_of| holder_of(identity));
+        let room = holder.map_or(Room::Free, |holder| self.place.hold(&holder));
+        if room != Room::Free {
+            self.shared.rejected.refuse(TOO_MANY_OF_ONE_PRINCIPAL, Some(self.address.ip()));
         }
         room != Room::Full
     }

@@ -1,9 +1,36 @@
 //! Who is at the other end, as a handler is told.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::tls::{Class, Identity};
+
+/// Whose a connection is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The principal's name.
+    pub name: String,
+    /// Whether it is an admin of the whole fleet, for whom places are kept.
+    pub is_fleet_admin: bool,
+}
+
+/// What room there was for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// There was some.
+    Free,
+    /// Another connection of the same address or principal was cut for it.
+    OfAnother,
+    /// There was none.
+    Full,
+}
+
+/// A connection's place among those of its principal.
+pub(super) trait Seat: fmt::Debug + Send + Sync {
+    /// Counts the connection among those of a principal.
+    fn hold(&self, holder: &Holder) -> Room;
+}
 
 /// The other end of a connection.
 #[derive(Debug)]
@@ -14,12 +41,25 @@ pub struct Peer {
     pub identity: Option<Identity>,
     /// It showed by other means who it is.
     vouched: AtomicBool,
+    /// None on a listener that does not count the connections of principals.
+    seat: Option<Box<dyn Seat>>,
 }
 
 impl Peer {
     /// The other end of a connection that has just been made.
     pub fn new(address: SocketAddr, identity: Option<Identity>) -> Self {
-        Self { address, identity, vouched: AtomicBool::new(false) }
+        Self { address, identity, vouched: AtomicBool::new(false), seat: None }
+    }
+
+    /// The same where its connections are counted among those of a principal, once it is known.
+    pub(super) fn seated(self, seat: Box<dyn Seat>) -> Self {
+        Self { seat: Some(seat), ..self }
+    }
+
+    /// Counts its connection among those of the principal whose it shows to be. Where that has its part of the places, the one of its connections
+    /// that is there for the longest and whose request is not being answered is cut for it; without such a one there is no room.
+    pub fn hold(&self, holder: &Holder) -> Room {
+        self.seat.as_ref().map_or(Room::Free, |seat| seat.hold(holder))
     }
 
     /// Notes that it showed a good token: from then on it is no stranger, and has no place among the strangers of its address.

@@ -19,8 +19,9 @@ use uuid::Uuid;
 use super::{Filter, told};
 use crate::api::Api;
 use crate::api::http::body::told_in;
-use crate::api::http::budget::{Budget, FRAME, Share};
+use crate::api::http::budget::FRAME;
 use crate::registry::Who;
+use crate::registry::budget::{Budget, Share};
 use crate::status::Position;
 use crate::store::{Change, EventKind, Revision, Watch, WatchError};
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::json;
 use stemma_core::access::Rights;
 use stemma_core::graph::ClusterGraph;
+use stemma_core::host_labels::HostLabels;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ReleaseRef, TagName};
 use stemma_core::object::{

@@ -175,3 +175,61 @@ async fn x04_two_writes_that_meet_a_condition_only_together_are_not_both_made() 
         }
     }
 }
+
+/// Has group z or b accept labels of these keys from hosts.
+fn accepting(at: &'static str, keys: &'static [&'static str]) -> Write {
+    Box::new(move |work| {
+        let before = Arc::clone(work.model.groups.get(group(at).0).unwrap());
+        let accept = keys.iter().map(|key| LabelKey::new(*key).unwrap()).collect();
+        let mut spec = before.spec.clone();
+        spec.host_labels = Some(HostLabels { accept, ..HostLabels::default() });
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    })
+}
+
+/// An operator had a label accepted first, and the host reported it then: a report is no write, so nobody was asked.
+#[tokio::test]
+async fn x04_who_opens_a_label_to_reports_that_a_privileged_task_reads_is_an_admin() {
+    let mut site = site_under("has(labels.go)").await;
+    opens_go(&site, &accepting("z", &["go"]), "a label that the condition reads").await;
+    site.write(accepting("z", &["rack"])).await.expect("the condition reads another one");
+    site.write(accepting("b", &["go"])).await.expect("the task does not stand there");
+    // A level speaks for it, until another write takes that away.
+    site.caller = caller();
+    site.write(saying_no(Some("go"))).await.unwrap();
+    site.caller = operator();
+    site.write(accepting("z", &["go"])).await.expect("the level stops it");
+    opens_go(&site, &saying_no(None), "the level stops it no more").await;
+    site.caller = caller();
+    site.write(saying_no(None)).await.expect("an admin may");
+    site.caller = operator();
+    site.write(accepting("z", &["go", "rack"])).await.expect("it was accepted before");
+}
+
+/// Checks that a write is refused because it opens label `go` to reports.
+async fn opens_go(site: &Site, write: &Write, what: &str) {
+    let refusal = site.write(write).await.expect_err(what);
+    let says = "task p is privileged, and an admin alone lets it run on node n1, where by this write the host may meet its condition with label go; nothing was changed";
+    assert_eq!((refusal.kind, refusal.message.as_str()), (ErrorType::AuthForbidden, says), "{what}");
+}
+
+/// What runs already is brought by nobody.
+#[tokio::test]
+async fn x04_a_label_that_met_the_condition_is_taken_away_by_who_may_write_it_though_hosts_may_report_it() {
+    let mut site = site_under("has(labels.go)").await;
+    site.caller = caller();
+    site.write(accepting("z", &["go"])).await.unwrap();
+    site.write(label_node(1, Some("go"))).await.unwrap();
+    site.caller = operator();
+    site.write(label_node(1, None)).await.expect("the task ran, and stops");
+}
+
+/// What stops a label at node 1, or nothing.
+fn saying_no(key: Option<&'static str>) -> Write {
+    Box::new(edit(1, move |spec| {
+        let stopped = key.map(|key| (LabelKey::new(key).unwrap(), Said::Tombstone));
+        let said = OwnedMap::default().update(&caller().manager, &stopped.into_iter().collect());
+        spec.inherited.labels.provided = Some(said);
+    }))
+}

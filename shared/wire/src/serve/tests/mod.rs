@@ -397,6 +397,65 @@ async fn x04_f13_the_stranger_that_is_there_for_the_longest_makes_room_and_who_s
     }
 }
 
+/// One viewer took three quarters of the places from one address, and all of them from two.
+#[tokio::test(start_paused = true)]
+async fn x03_one_principal_has_its_part_of_the_places_and_some_are_kept_for_admins() {
+    let limits = Limits {
+        connections: 8,
+        connections_of_one_principal: Some(3),
+        connections_for_admins: 1,
+        ..Limits::default()
+    };
+    let rooms = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = Arc::clone(&rooms);
+    let server = serve(limits, None, move |peer: &Arc<Peer>, request: Request<RequestBody>| {
+        let (name, parks) = match request.uri().path().trim_start_matches('/').split_once('/') {
+            Some((name, _)) => (name.to_owned(), true),
+            None => (request.uri().path().trim_start_matches('/').to_owned(), false),
+        };
+        let room = peer.hold(&Holder { is_fleet_admin: name == "root", name });
+        told.lock().expect("no panic").push(room);
+        async move {
+            if parks {
+                tokio::time::sleep(Duration::from_hours(1)).await;
+            }
+            Response::new(Full::from("done"))
+        }
+    });
+    let client = || Client::over(server.connect.clone(), target(), None, ClientLimits::default());
+    let room = || rooms.lock().expect("no panic").pop().expect("it was asked");
+    let settled = || tokio::time::sleep(Duration::from_secs(1));
+    let mut viewers = [client(), client(), client(), client()];
+    for (viewer, expected) in viewers.iter_mut().zip([Room::Free, Room::Free, Room::Free, Room::OfAnother]) {
+        assert!(viewer.send(get("/viewer")).await.is_ok());
+        assert_eq!(room(), expected);
+    }
+    settled().await;
+    assert_eq!(server.connections.count(), 3, "the first one was cut for the last");
+    let [_, second, third, fourth] = viewers;
+    let parked = [second, third, fourth].map(|mut one| {
+        tokio::spawn(async move { one.send_within(get("/viewer/park"), Duration::from_hours(2)).await })
+    });
+    settled().await;
+    let mut more = client();
+    assert!(more.send(get("/viewer")).await.is_ok());
+    assert_eq!(room(), Room::Full, "whose request is being answered is not cut");
+    let mut others: Vec<_> = (0..3).map(|_| client()).collect();
+    for other in &mut others {
+        assert!(other.send(get("/other")).await.is_ok());
+        assert_eq!(room(), Room::Free);
+    }
+    let mut last = client();
+    assert!(last.send(get("/third")).await.is_ok());
+    assert_eq!(room(), Room::Full, "the last place is kept");
+    assert!(last.send(get("/root")).await.is_ok());
+    assert_eq!(room(), Room::Free);
+    drop((more, others, last));
+    for one in parked {
+        assert!(one.await.expect("no panic").is_ok());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn s49_compressed_bodies_are_not_taken() {
     let server = echoing(Limits::default());
