@@ -47,7 +47,7 @@ pub fn sweep(site: &Site, of_tasks: &StagingDirs) -> Result<(), HostError> {
         let swept = sweep_one(site, &dir, &owners);
         if let Err(error) = &swept {
             let error = error.sentence();
-            warn!(dir = dir.as_str(), error = error.as_str(); "an unfinished file of an agent that was killed cannot be taken away");
+            warn!(path = dir.as_str(), error = error.as_str(); "an unfinished file of an agent that was killed cannot be taken away");
         }
         if swept.is_err() || (of_tasks.contains_key(&dir) && recorded.contains_key(&dir)) {
             kept.insert(dir, owners);

@@ -37,6 +37,8 @@ pub(crate) struct Profiles {
     dropped: HashMap<(Hash, Hash), Arc<[Barrier]>>,
 }
 
+/// How many characters a host is told of why a task is left out. `explain` has the whole of it.
+const MOST_WHY: usize = 200;
 /// More than a fleet has in use; past it all are forgotten.
 const MOST_PROFILES: usize = 10_000;
 
@@ -130,9 +132,17 @@ pub(crate) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVe
         profile,
         tags: set.tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
         primaries: set.primary_tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
-        left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), why.to_string())).collect(),
+        left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), in_short(&why.to_string()))).collect(),
         inputs: set.inputs.iter().map(|(reference, input)| (reference.to_string(), input.into())).collect(),
     }
+}
+
+/// Why a task is left out, as a host is told it: it is stored for each node, and conditions may be long.
+fn in_short(why: &str) -> String {
+    if why.chars().nth(MOST_WHY).is_none() {
+        return why.to_owned();
+    }
+    why.chars().take(MOST_WHY).chain(['…']).collect()
 }
 
 /// The text by which both ends name a barrier.
@@ -196,6 +206,13 @@ fn origin(answer: &Answer, origin: &Origin) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn x03_f07_why_a_task_is_left_out_is_told_and_stored_in_short() {
+        let whole = format!("condition is false: {}", "é".repeat(180));
+        assert_eq!(in_short(&whole), whole);
+        assert_eq!(in_short(&format!("{whole}{}", "x".repeat(5_000))), format!("{whole}…"));
+    }
 
     #[test]
     fn dropped_barriers_are_read_once_for_each_pair_of_profiles() {

@@ -185,12 +185,12 @@ async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
         assert_eq!((made.status, made.kind()), (400, "field.invalid"), "{named}: {}", made.body);
     }
     assert_eq!(primary(&served).await["named"], Value::Null);
-    // A node can be named before it is made; until then it is an error of the cluster.
+    // A node can be named before it is made; until then it is a finding of the cluster.
     let early = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-9"}})).await;
     assert_eq!(early.status, 200, "{}", early.body);
     let found = served.get("/v1/clusters/eu/validate").await;
     let found = found["findings"].as_array().expect("a list").iter().find(|one| one["code"] == "primary.unknown");
-    assert_eq!(found.expect("a finding")["severity"], "error");
+    assert_eq!(found.expect("a finding")["severity"], "warning");
     // A uuid means its node, also under another name; and what stands there already is in nobody's way.
     let by_uuid = json!({"primaries": {"mysql": uuid}});
     let answer = write(&served, "PATCH", "/v1/clusters/eu", &by_uuid).await;
@@ -206,6 +206,9 @@ async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
         let other = write(&served, "PATCH", &format!("/v1/clusters/eu{query}"), &other).await;
         assert_eq!(other.status, 200, "{}", other.body);
     }
+    let found = served.get("/v1/clusters/eu/validate").await;
+    let found = found["findings"].as_array().expect("a list").iter().find(|one| one["code"] == "primary.unmet");
+    assert_eq!(found.expect("the node lost the tag")["severity"], "error");
 }
 
 /// One apply has the cluster before its nodes, and their tags.

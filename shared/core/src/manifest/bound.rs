@@ -470,7 +470,8 @@ mod tests {
             assert_eq!(update(&mut NodeSpec::default(), &json!({map: {"": 1}})), Err(format!("{map}: {says}")));
         }
         let owned = update(&mut AllocationSpec::default(), &json!({"owner": " "}));
-        assert_eq!(owned, Err("owner: is empty: name something, or leave it out".to_owned()));
+        let says = "owner: has nothing but blanks in it: write something, or leave it out";
+        assert_eq!(owned, Err(says.to_owned()));
     }
 
     #[test]

@@ -180,7 +180,7 @@ async fn x04_two_writes_that_meet_a_condition_only_together_are_not_both_made() 
 fn accepting(at: &'static str, keys: &'static [&'static str]) -> Write {
     Box::new(move |work| {
         let before = Arc::clone(work.model.groups.get(group(at).0).unwrap());
-        let accept = keys.iter().map(|key| LabelKey::new(*key).unwrap()).collect();
+        let accept = keys.iter().map(|key| LabelKey::new(key).unwrap()).collect();
         let mut spec = before.spec.clone();
         spec.host_labels = Some(HostLabels { accept, ..HostLabels::default() });
         work.update(&before, before.meta.name.clone(), spec)?;

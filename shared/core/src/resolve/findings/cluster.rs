@@ -98,7 +98,8 @@ impl Check<'_> {
                      name a node that has it there, or leave {tag} out",
                     why.reason(tag, node)
                 );
-                self.warn(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
+                let rule = if why.is_decided() { rule::PRIMARY_UNMET } else { rule::PRIMARY_UNKNOWN };
+                self.warn(rule, self.object.clone(), message);
             }
         }
         let fleet = self.fleet;
