@@ -25,7 +25,7 @@ pub struct Stored {
     pub observation: Option<PartDigest>,
     /// The last `seen` record says that the node was lost.
     pub silent: bool,
-    /// What its host was told last; `None`: there is no record of that.
+    /// What its host was told last, or a later revision than that; `None`: it was never recorded what any host was told.
     pub told: Option<HeldRevision>,
 }
 

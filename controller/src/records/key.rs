@@ -46,6 +46,8 @@ pub const TOKENS: &str = "token/";
 /// When each resource type was first named by a namespace of the catalogue, by its name. It stays when none names it any more.
 pub const RESOURCE_TYPES: &str = "resource-type/";
 
+/// To which revision the store had come when a record under [`TOLD`] was first written: hosts without one were told nothing later.
+pub const TOLD_SINCE: &str = "told-since";
 /// The epochs of the store, since the first one ended.
 pub const EPOCH_LINE: &str = "epoch/line";
 /// The last backup.
@@ -252,6 +254,7 @@ mod tests {
             AGENT_KEYS,
             TOKENS,
             RESOURCE_TYPES,
+            TOLD_SINCE,
             EPOCH_LINE,
             LAST_BACKUP,
             CLOCK,

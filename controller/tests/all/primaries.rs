@@ -207,7 +207,7 @@ async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
         assert_eq!(other.status, 200, "{}", other.body);
     }
     let found = served.get("/v1/clusters/eu/validate").await;
-    let found = found["findings"].as_array().expect("a list").iter().find(|one| one["code"] == "primary.unmet");
+    let found = found["findings"].as_array().expect("a list").iter().find(|one| one["code"] == "primary.unknown");
     assert_eq!(found.expect("the node lost the tag")["severity"], "error");
 }
 

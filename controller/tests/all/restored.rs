@@ -211,7 +211,11 @@ async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes(
         assert_eq!(fleet.read("/v1/fleet").await["ahead"]["nodes"], json!(2));
         let untold = fleet.read("/v1/nodes/web-2/explain?label=tier").await["untold"].clone();
         let said = untold.as_str().unwrap_or_default();
-        assert!(said.contains(" and told it revision ") && said.ends_with("stemma-controller resume-fleet"), "{said}");
+        assert!(
+            said.contains(" and told it nothing later than revision ")
+                && said.ends_with("stemma-controller resume-fleet"),
+            "{said}"
+        );
     }
     let (status, body) = fleet.ask(Method::POST, "/v1/fleet/resume", &json!({})).await;
     assert_eq!((status, &body["resumed"]), (200, &json!(true)), "{body}");
@@ -219,6 +223,24 @@ async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes(
         let desired = host.news(30_000).await.desired.expect("it is led on");
         assert_eq!(desired.epoch_change.unwrap().from, latest.epoch);
     }
+}
+
+/// The store of an earlier version has no record of what its hosts were told.
+#[tokio::test]
+async fn x02_a_host_without_a_record_was_told_nothing_since_there_are_any() {
+    let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
+    let fleet = Fleet::start_with(|own| *own = options).await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut first = fleet.join_group("c/g", "web-1").await;
+    let mut second = fleet.join_group("c/g", "web-2").await;
+    let first = held(&first.first_state().await);
+    let since = fleet.read("/v1/fleet").await["revision"].as_u64().unwrap();
+    for at in 0..10 {
+        fleet.apply(json!([{"kind": "Cluster", "name": format!("x{at}")}])).await;
+    }
+    let holds = |revision| Held { revision: Revision(revision), known: PartDigest([7; 32]), ..first };
+    assert_eq!(told(&mut second, holds(since + 5)).await, None);
+    assert!(told(&mut second, holds(first.revision.0)).await.is_some());
 }
 
 /// Copies the files of a directory, and those below it.

@@ -60,7 +60,7 @@ pub struct HeldRevision {
 pub struct HeldAndTold {
     /// What it holds, as it says itself.
     pub held: HeldRevision,
-    /// What the store told it last; `None`: the store has no record of that, since an earlier version kept none.
+    /// What the store told it last, or a later revision than that; `None`: the store has no record of that, since an earlier version kept none.
     pub told: Option<HeldRevision>,
 }
 
@@ -143,7 +143,9 @@ impl EpochLine {
             Standing::Ahead => {
                 let last = host.told.filter(|told| told.epoch == self.now && revision <= head);
                 let store = match last {
-                    Some(told) => format!("is at revision {head} and told it revision {} last", told.revision),
+                    Some(told) => {
+                        format!("is at revision {head} and told it nothing later than revision {}", told.revision)
+                    }
                     None if revision <= head => format!("is at revision {head} and told it nothing of this epoch"),
                     None => format!("has come to revision {head} of it"),
                 };
@@ -259,7 +261,7 @@ mod tests {
             }
         }
         let said = line.why_untold(held_and_told((SECOND, 17), (SECOND, 12)), 46);
-        assert!(said.contains("and the store is at revision 46 and told it revision 12 last"), "{said}");
+        assert!(said.contains("and the store is at revision 46 and told it nothing later than revision 12"), "{said}");
         let said = line.why_untold(held_and_told((SECOND, 17), (FIRST, 12)), 46);
         assert!(said.contains("and the store is at revision 46 and told it nothing of this epoch"), "{said}");
     }

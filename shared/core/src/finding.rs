@@ -91,8 +91,7 @@ pub mod rule {
         Warning MASTER_ABSENT "master.absent": "Tasks fall to master, and no node has that name.";
         Error NODE_INCOMPLETE "node.incomplete": "Something above a node is missing.";
         Warning PRIMARY_PARKED "primary.parked": "A node that is parked holds a tag as primary.";
-        Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named whose node or release is not there.";
-        Error PRIMARY_UNMET "primary.unmet" in "primaries": "A primary is named that cannot hold its tag.";
+        Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named that cannot hold its tag: an error where a write of that would be refused.";
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";
         Error RELEASE_REFUSED "release.refused": "The store refuses what is released to a node.";

@@ -181,10 +181,6 @@ impl CheckIns {
             may_be_told: true,
             next_ms: 0,
         };
-        if let Some(held) = said.held.filter(|_| told.is_none() && standing == Standing::Follows) {
-            // An earlier version told it this, and kept no record.
-            Box::pin(self.store_told(&mut talk, held_revision(&held))).await?;
-        }
         let words = begun.says_news.then_some(words);
         if begun.silence_ended || words.is_some() || is_more {
             Box::pin(self.take_in(&mut talk, peer, said, words, begun.silence_ended)).await?;

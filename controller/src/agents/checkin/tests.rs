@@ -485,23 +485,3 @@ async fn x02_what_a_host_is_told_is_recorded_first_and_it_is_told_nothing_where_
     assert!(site.news(WireVersion::CURRENT, None).await.desired.is_some());
     assert_eq!(lock(&site.slow.told).len(), 2, "once for each revision");
 }
-
-#[tokio::test(start_paused = true)]
-async fn x02_what_an_earlier_version_told_a_host_is_recorded_when_it_comes() {
-    let site = Site::new();
-    let table = &site.check_ins.desired;
-    let state = Released::new(Revision(5), (&Known::default(), &TaskSet::default()), (None, [].into()), MAX_WAIT);
-    let parts = state.parts(WireVersion::CURRENT);
-    let epoch = table.epoch_line().now;
-    let held = Held {
-        epoch: Epoch(*epoch.as_bytes()),
-        revision: Revision(4),
-        known: parts.known.name,
-        task_set: parts.task_set.name,
-    };
-    table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
-    for _ in 0..2 {
-        assert_eq!(site.news(WireVersion::CURRENT, Some(held)).await.desired, None, "it holds all");
-        assert_eq!(*lock(&site.slow.told), [HeldRevision { epoch, revision: 4 }]);
-    }
-}

@@ -94,6 +94,8 @@ pub struct Model {
     pub seen: ByNode<SeenRecord>,
     /// What they were told last.
     pub told: ByNode<ToldRecord>,
+    /// To which revision the store had come when it was first recorded what a host was told; `None`: it was not yet.
+    pub told_since: Option<ToldRecord>,
     /// The epochs of the store; `None`: it is in its first one.
     pub epoch_line: Option<Arc<Entry<EpochLine>>>,
     /// The last backup, if any was made.
@@ -363,6 +365,8 @@ impl Model {
         } else if key == key::EPOCH_LINE.as_bytes() {
             let line = now.value.map(codec::decode).transpose()?;
             self.epoch_line = line.map(|record| Arc::new(Entry { record, written: now.written }));
+        } else if key == key::TOLD_SINCE.as_bytes() {
+            self.told_since = now.value.map(codec::decode).transpose()?;
         } else if key == key::LAST_BACKUP.as_bytes() {
             let last = now.value.map(codec::decode).transpose()?;
             self.last_backup = last.map(|record| Arc::new(Entry { record, written: now.written }));
@@ -410,7 +414,7 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
 /// How the keys of all that the model holds begin.
 pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
-    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::EPOCH_LINE, key::LAST_BACKUP];
+    let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::TOLD_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
     [key::OBJECTS].into_iter().chain(of_nodes).chain(others).chain(key::MARKS)
 }
 

@@ -130,7 +130,7 @@ fn x03_f07_many_tags_and_groups_of_a_cluster_take_no_more_after_a_restart() -> R
 /// What a group says reaches each of its nodes; it is held once, and not for each of them.
 #[test]
 fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_change_and_a_restart() -> Result<()> {
-    const MOST: u64 = 160 * MIB;
+    const MOST: u64 = 96 * MIB;
     let site = Plain::start()?;
     let at = site.bound.admin.clone();
     post(&at, "/v1/clusters", &json!({"name": "c"}))?;
@@ -146,7 +146,7 @@ fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_chang
         until_resolved(at, &boss)
     };
     annotate(&at, "x")?;
-    for batch in 0..4 {
+    for batch in 0..2 {
         let node = |n: usize| json!({"kind": "Node", "name": format!("n{batch}-{n}"), "nodegroup": "c/g"});
         let body = serde_json::to_vec(&json!({"objects": (0..500).map(node).collect::<Vec<_>>()}))?;
         let told = ask(&at, &operator, "POST /v1/apply", (JSON, &body))?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::primary::naming_another;
-use crate::finding::{Finding, Rule, rule};
+use crate::finding::{Finding, Rule, Severity, rule};
 use crate::fleet::{Fleet, GroupFold};
 use crate::graph::{Class, pseudo_master};
 use crate::idle::{self, Idle};
@@ -98,8 +98,11 @@ impl Check<'_> {
                      name a node that has it there, or leave {tag} out",
                     why.reason(tag, node)
                 );
-                let rule = if why.is_decided() { rule::PRIMARY_UNMET } else { rule::PRIMARY_UNKNOWN };
-                self.warn(rule, self.object.clone(), message);
+                let mut finding = Finding::of(rule::PRIMARY_UNKNOWN, self.object.clone(), message);
+                if why.is_decided() {
+                    finding.severity = Severity::Error;
+                }
+                self.findings.push(finding);
             }
         }
         let fleet = self.fleet;
