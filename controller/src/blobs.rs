@@ -4,8 +4,9 @@
 //! before it is given out where the file is not as it was last checked (a disk forgets; somebody edits). One that has another hash is
 //! set aside, so that it can be sent again. When one was put here, and who still names it, is the registry's affair.
 //!
-//! What nothing names takes no more than it may all together. A body counts as such from when it is put here until the names are counted
-//! again: that is when there seems to be no room left, and whenever old ones are dropped.
+//! What nothing names takes no more than it may all together, and of it one sender's no more than a part. A body counts as such from when it
+//! is put here until the names are counted again: that is when there seems to be no room left, and whenever old ones are dropped. Who sent a
+//! body is known until the process ends; those that were here before count to nobody's part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -19,6 +20,8 @@ use std::time::SystemTime;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sha2::{Digest as _, Sha256};
+use stemma_core::object::ClusterId;
+use stemma_core::shares::Shares;
 use stemma_wire::message::{Hash, hash_content};
 
 /// The largest body, in bytes.
@@ -29,6 +32,8 @@ pub const MOST_UNNAMED_BYTES: u64 = 1024 * 1024 * 1024;
 const MOST_REMEMBERED: usize = 65_536;
 /// How much of a body is read at once while it is checked.
 const PIECE: usize = 64 * 1024;
+/// What a file takes at least, as it is counted: one block of the disk. So there are no more of them than are remembered by their senders.
+const LEAST: u64 = 4096;
 
 /// The kept bodies.
 #[derive(Debug)]
@@ -42,7 +47,7 @@ pub struct Blobs {
     checked: Mutex<BTreeMap<Hash, (u64, SystemTime)>>,
     damaged: Counter,
     most_unnamed: u64,
-    taken: Mutex<Taken>,
+    room: Mutex<Room>,
     gauges: Gauges,
 }
 
@@ -53,6 +58,74 @@ pub struct Taken {
     pub all: u64,
     /// Those that nothing names, with what is half written or was set aside.
     pub unnamed: u64,
+}
+
+/// Who sends a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Their name.
+    pub name: String,
+    /// The cluster that they are bound to.
+    pub within: Option<ClusterId>,
+    /// Whether they are an admin of the fleet.
+    pub is_fleet_admin: bool,
+}
+
+/// Whose part of what nothing may name is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The sender's own.
+    Own,
+    /// That of all who are bound to the sender's cluster.
+    Cluster,
+    /// What all may take together, or all but admins of the fleet.
+    All,
+}
+
+/// What the files take, and who sent them.
+#[derive(Debug, Default)]
+struct Room {
+    taken: Taken,
+    sent: BTreeMap<Hash, Sent>,
+}
+
+/// A body whose sender is known.
+#[derive(Debug)]
+struct Sent {
+    by: Sender,
+    bytes: u64,
+    stands: Stands,
+}
+
+/// How a body stands that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// It has no name yet.
+    Arrives,
+    Unnamed,
+    Named,
+}
+
+impl Room {
+    /// What bodies that nothing names take of some senders.
+    fn unnamed_of(&self, is_one: impl Fn(&Sender) -> bool) -> u64 {
+        self.sent.values().filter(|sent| sent.stands != Stands::Named && is_one(&sent.by)).map(|sent| sent.bytes).sum()
+    }
+
+    /// Why a sender may not send so many bytes more.
+    fn refusal(&self, shares: Shares, bytes: u64, by: &Sender) -> Option<Put> {
+        let own = self.unnamed_of(|one| one.name == by.name);
+        if !shares.is_within_own(bytes, own) {
+            return Some(Put::NoRoom { whose: Whose::Own, taken: own, most: shares.of_one });
+        }
+        let of_cluster = by.within.map_or(0, |cluster| self.unnamed_of(|one| one.within == Some(cluster)));
+        if !shares.is_within_cluster(bytes, of_cluster) {
+            return Some(Put::NoRoom { whose: Whose::Cluster, taken: of_cluster, most: shares.of_cluster });
+        }
+        let taken = self.taken.unnamed;
+        let has_room = shares.admits(bytes, own, taken, by.is_fleet_admin);
+        (!has_room).then(|| Put::NoRoom { whose: Whose::All, taken, most: shares.most(by.is_fleet_admin) })
+    }
 }
 
 /// Where it is shown what the files take.
@@ -73,11 +146,13 @@ pub enum Put {
     Known,
     /// It does not have this hash; nothing was kept.
     OtherHash(Hash),
-    /// Those that nothing names would take more than they may together; nothing was kept.
+    /// Those that nothing names would take more than they may, the sender's or all together; nothing was kept.
     NoRoom {
-        /// What they take.
+        /// Whose part is full.
+        whose: Whose,
+        /// What these take.
         taken: u64,
-        /// What they may take.
+        /// What these may take.
         most: u64,
     },
 }
@@ -92,7 +167,7 @@ impl Blobs {
             checked: Mutex::default(),
             damaged: Counter::default(),
             most_unnamed: MOST_UNNAMED_BYTES,
-            taken: Mutex::default(),
+            room: Mutex::default(),
             gauges: Gauges::default(),
         };
         if let Err(error) = blobs.count(&BTreeSet::new()) {
@@ -110,7 +185,7 @@ impl Blobs {
     /// The same, which shows there what they take.
     #[must_use]
     pub fn shown(self, gauges: Gauges) -> Self {
-        let taken = *self.taken();
+        let taken = self.room().taken;
         let blobs = Self { gauges, ..self };
         blobs.show(taken);
         blobs
@@ -134,7 +209,7 @@ impl Blobs {
     ///
     /// # Errors
     /// What the system says; nothing stands under the name then.
-    pub fn put(&self, hash: Hash, body: &[u8]) -> io::Result<Put> {
+    pub fn put(&self, hash: Hash, body: &[u8], by: &Sender) -> io::Result<Put> {
         let found = hash_content(body);
         if found != hash {
             return Ok(Put::OtherHash(found));
@@ -145,9 +220,9 @@ impl Blobs {
         if self.touch(&path)? {
             return Ok(Put::Known);
         }
-        let bytes = body.len() as u64;
-        if let Some(taken) = self.reserve(bytes) {
-            return Ok(Put::NoRoom { taken, most: self.most_unnamed });
+        let bytes = counted(body.len() as u64);
+        if let Some(refusal) = self.reserve(hash, bytes, by) {
+            return Ok(refusal);
         }
         let writer = self.writers.fetch_add(1, Ordering::Relaxed);
         let beside = path.with_added_extension(format!("new{writer}"));
@@ -159,24 +234,30 @@ impl Blobs {
         if let Err(error) = written {
             // Half a body under another name harms nobody; it is taken away as a courtesy.
             let _ = fs::remove_file(&beside);
-            self.change(|taken| {
+            self.change(|Room { taken, sent }| {
                 taken.all = taken.all.saturating_sub(bytes);
                 taken.unnamed = taken.unnamed.saturating_sub(bytes);
+                sent.remove(&hash);
             });
             return Err(error);
+        }
+        if let Some(sent) = self.room().sent.get_mut(&hash) {
+            sent.stands = Stands::Unnamed;
         }
         Ok(Put::New)
     }
 
-    /// Takes room among those that nothing names. Gives what these take where there is none.
-    fn reserve(&self, bytes: u64) -> Option<u64> {
-        let mut taken = self.taken();
-        if taken.unnamed.saturating_add(bytes) > self.most_unnamed {
-            return Some(taken.unnamed);
+    /// Takes room among those that nothing names. Gives the refusal where there is none.
+    fn reserve(&self, hash: Hash, bytes: u64, by: &Sender) -> Option<Put> {
+        let mut room = self.room();
+        let refusal = room.refusal(Shares::of(self.most_unnamed), bytes, by);
+        if refusal.is_none() {
+            let Taken { all, unnamed } = room.taken;
+            room.taken = Taken { all: all.saturating_add(bytes), unnamed: unnamed.saturating_add(bytes) };
+            room.sent.insert(hash, Sent { by: by.clone(), bytes, stands: Stands::Arrives });
+            self.show(room.taken);
         }
-        *taken = Taken { all: taken.all.saturating_add(bytes), unnamed: taken.unnamed.saturating_add(bytes) };
-        self.show(*taken);
-        None
+        refusal
     }
 
     /// Counts what the files take, where these are named. Blocks for the disk.
@@ -184,28 +265,36 @@ impl Blobs {
     /// # Errors
     /// What the system says; what was counted before stands then.
     pub fn count(&self, named: &BTreeSet<Hash>) -> io::Result<()> {
-        let mut counted = Taken::default();
+        let (mut total, mut present) = (Taken::default(), BTreeSet::new());
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
             let bytes = match entry.metadata() {
-                Ok(metadata) => metadata.len(),
+                Ok(metadata) => counted(metadata.len()),
                 // It was dropped, or was given its name, meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            counted.all += bytes;
-            if !is_named(&entry, named) {
-                counted.unnamed += bytes;
+            total.all += bytes;
+            let hash = hash_of(&entry);
+            present.extend(hash);
+            if !hash.is_some_and(|hash| named.contains(&hash)) {
+                total.unnamed += bytes;
             }
         }
-        self.change(|taken| *taken = counted);
+        self.change(|Room { taken, sent }| {
+            *taken = total;
+            sent.retain(|hash, one| one.stands == Stands::Arrives || present.contains(hash));
+            for (hash, one) in sent.iter_mut().filter(|(_, one)| one.stands != Stands::Arrives) {
+                one.stands = if named.contains(hash) { Stands::Named } else { Stands::Unnamed };
+            }
+        });
         Ok(())
     }
 
-    fn change(&self, change: impl FnOnce(&mut Taken)) {
-        let mut taken = self.taken();
-        change(&mut taken);
-        self.show(*taken);
+    fn change(&self, change: impl FnOnce(&mut Room)) {
+        let mut room = self.room();
+        change(&mut room);
+        self.show(room.taken);
     }
 
     fn show(&self, taken: Taken) {
@@ -214,8 +303,8 @@ impl Blobs {
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a body that is here as new, since whoever sends it again is about to name it; whether it is here.
@@ -332,7 +421,17 @@ impl Blobs {
 
 /// Whether a file is a body that something names. What a writer left half done has no hash as its name, and goes when it is old.
 fn is_named(entry: &fs::DirEntry, named: &BTreeSet<Hash>) -> bool {
-    entry.file_name().to_str().and_then(|name| name.parse().ok()).is_some_and(|hash| named.contains(&hash))
+    hash_of(entry).is_some_and(|hash| named.contains(&hash))
+}
+
+/// The hash of the body that a file is.
+fn hash_of(entry: &fs::DirEntry) -> Option<Hash> {
+    entry.file_name().to_str().and_then(|name| name.parse().ok())
+}
+
+/// As how large a file of so many bytes counts.
+const fn counted(bytes: u64) -> u64 {
+    if bytes < LEAST { LEAST } else { bytes }
 }
 
 fn write_durably(path: &Path, body: &[u8]) -> io::Result<()> {
@@ -344,7 +443,18 @@ fn write_durably(path: &Path, body: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
+
+    fn sender(name: &str, within: Option<u128>, is_fleet_admin: bool) -> Sender {
+        let within = within.map(|id| ClusterId(Uuid::from_u128(id)));
+        Sender { name: name.to_owned(), within, is_fleet_admin }
+    }
+
+    fn somebody() -> Sender {
+        sender("somebody", None, false)
+    }
 
     #[test]
     fn a_body_is_kept_under_its_own_hash_alone() {
@@ -352,10 +462,10 @@ mod tests {
         let blobs = Blobs::new(directory.path());
         let hash = hash_content(b"body");
         assert!(blobs.open(hash).unwrap().is_none());
-        assert_eq!(blobs.put(hash, b"other").unwrap(), Put::OtherHash(hash_content(b"other")));
+        assert_eq!(blobs.put(hash, b"other", &somebody()).unwrap(), Put::OtherHash(hash_content(b"other")));
         assert!(blobs.open(hash).unwrap().is_none());
-        assert_eq!(blobs.put(hash, b"body").unwrap(), Put::New);
-        assert_eq!(blobs.put(hash, b"body").unwrap(), Put::Known);
+        assert_eq!(blobs.put(hash, b"body", &somebody()).unwrap(), Put::New);
+        assert_eq!(blobs.put(hash, b"body", &somebody()).unwrap(), Put::Known);
         let mut text = String::new();
         blobs.open(hash).unwrap().unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "body");
@@ -373,7 +483,7 @@ mod tests {
         let blobs = Blobs::new(directory.path()).counted(count.clone());
         let (hash, other) = (hash_content(b"body"), hash_content(b"other"));
         for (hash, body) in [(hash, &b"body"[..]), (other, b"other")] {
-            blobs.put(hash, body).unwrap();
+            blobs.put(hash, body, &somebody()).unwrap();
             assert!(blobs.open(hash).unwrap().is_some());
         }
         damage(hash);
@@ -381,10 +491,10 @@ mod tests {
         assert!(blobs.open(hash).unwrap().is_none(), "it is not given out");
         assert!(!blobs.has(hash).unwrap());
         assert!(directory.path().join(format!("{hash}.damaged")).exists());
-        assert_eq!(blobs.put(hash, b"body").unwrap(), Put::New);
+        assert_eq!(blobs.put(hash, b"body", &somebody()).unwrap(), Put::New);
         assert!(blobs.open(hash).unwrap().is_some());
         damage(other);
-        assert_eq!(blobs.put(other, b"other").unwrap(), Put::New, "what is damaged is not known");
+        assert_eq!(blobs.put(other, b"other", &somebody()).unwrap(), Put::New, "what is damaged is not known");
         let mut text = String::new();
         blobs.open(other).unwrap().unwrap().read_to_string(&mut text).unwrap();
         assert_eq!((text.as_str(), count.get()), ("other", 2));
@@ -395,7 +505,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let blobs = Blobs::new(directory.path());
         let [named, old, again] = ["named", "old", "again"].map(|text| {
-            blobs.put(hash_content(text.as_bytes()), text.as_bytes()).unwrap();
+            blobs.put(hash_content(text.as_bytes()), text.as_bytes(), &somebody()).unwrap();
             hash_content(text.as_bytes())
         });
         fs::write(directory.path().join("half.new0"), "half").unwrap();
@@ -403,32 +513,81 @@ mod tests {
             let long_ago = SystemTime::now() - std::time::Duration::from_hours(48);
             File::open(entry.unwrap().path()).unwrap().set_modified(long_ago).unwrap();
         }
-        blobs.put(again, b"again").unwrap();
+        blobs.put(again, b"again", &somebody()).unwrap();
         let yesterday = SystemTime::now() - std::time::Duration::from_hours(24);
         assert_eq!(blobs.drop_unnamed(&BTreeSet::from([named]), yesterday).unwrap(), 2);
         assert!(blobs.open(named).unwrap().is_some() && blobs.open(again).unwrap().is_some());
         assert!(blobs.open(old).unwrap().is_none());
     }
 
+    /// So many blocks of a letter.
+    fn blocks(letter: u8, count: usize) -> (Hash, Vec<u8>) {
+        let body = vec![letter; count * 4096];
+        (hash_content(&body), body)
+    }
+
     #[test]
     fn x03_what_nothing_names_takes_no_more_than_it_may() {
         let directory = tempfile::tempdir().unwrap();
         let gauges = Gauges::default();
-        let blobs = Blobs::new(directory.path()).at_most(10).shown(gauges.clone());
-        let put = |text: &str| blobs.put(hash_content(text.as_bytes()), text.as_bytes()).unwrap();
-        let shown = || (gauges.all.get(), gauges.unnamed.get());
-        assert_eq!((put("first"), put("other"), shown()), (Put::New, Put::New, (10, 10)));
-        assert_eq!((put("x"), put("first")), (Put::NoRoom { taken: 10, most: 10 }, Put::Known));
+        let blobs = Blobs::new(directory.path()).at_most(16 * 4096).shown(gauges.clone());
+        let put = |letter: u8, count: usize, name: &str, is_fleet_admin: bool| {
+            let (hash, body) = blocks(letter, count);
+            blobs.put(hash, &body, &sender(name, None, is_fleet_admin)).unwrap()
+        };
+        let shown = || (gauges.all.get() / 4096, gauges.unnamed.get() / 4096);
+        for (letter, name) in [(b'a', "a"), (b'b', "b"), (b'c', "c")] {
+            assert_eq!(put(letter, 5, name, false), Put::New);
+        }
+        assert_eq!(shown(), (15, 15));
+        let full = Put::NoRoom { whose: Whose::All, taken: 15 * 4096, most: 15 * 4096 };
+        assert_eq!((put(b'd', 1, "d", false), put(b'a', 5, "d", false)), (full, Put::Known));
+        assert_eq!(put(b'd', 1, "root", true), Put::New, "a sixteenth is kept for it");
+        let full = Put::NoRoom { whose: Whose::All, taken: 16 * 4096, most: 16 * 4096 };
+        assert_eq!(put(b'e', 1, "root", true), full);
         // What is named takes no room from others.
-        let named = BTreeSet::from([hash_content(b"first")]);
+        let named = BTreeSet::from([blocks(b'a', 5).0]);
         blobs.count(&named).unwrap();
-        assert_eq!(shown(), (10, 5));
-        assert_eq!((put("third"), put("x")), (Put::New, Put::NoRoom { taken: 10, most: 10 }));
-        // Of an earlier process all counts until it is counted.
-        let later = Blobs::new(directory.path()).at_most(15);
-        assert_eq!(later.put(hash_content(b"x"), b"x").unwrap(), Put::NoRoom { taken: 15, most: 15 });
-        assert_eq!(later.drop_unnamed(&named, SystemTime::now() + std::time::Duration::from_hours(1)).unwrap(), 2);
-        assert_eq!(later.put(hash_content(b"x"), b"x").unwrap(), Put::New);
+        assert_eq!(shown(), (16, 11));
+        assert_eq!(put(b'e', 4, "a", false), Put::New);
+        // Of an earlier process all counts until it is counted, and to nobody's part.
+        let later = Blobs::new(directory.path()).at_most(20 * 4096);
+        let (hash, body) = blocks(b'f', 1);
+        let full = Put::NoRoom { whose: Whose::All, taken: 20 * 4096, most: 20 * 4096 };
+        assert_eq!(later.put(hash, &body, &sender("a", None, true)).unwrap(), full);
+        assert_eq!(later.drop_unnamed(&named, SystemTime::now() + std::time::Duration::from_hours(1)).unwrap(), 4);
+        assert_eq!(later.put(hash, &body, &somebody()).unwrap(), Put::New);
+    }
+
+    /// One sender, or those whom one admin of a cluster makes, took all of it for a day.
+    #[test]
+    fn x03_of_what_nothing_names_one_sender_has_a_quarter_and_one_cluster_half() {
+        let directory = tempfile::tempdir().unwrap();
+        let blobs = Blobs::new(directory.path()).at_most(16 * 4096);
+        let put = |letter: u8, by: &Sender| {
+            let (hash, body) = blocks(letter, 2);
+            blobs.put(hash, &body, by).unwrap()
+        };
+        let [one, two, three] = ["one", "two", "three"].map(|name| sender(name, Some(1), false));
+        assert_eq!((put(b'a', &one), put(b'b', &one)), (Put::New, Put::New));
+        let own = Put::NoRoom { whose: Whose::Own, taken: 4 * 4096, most: 4 * 4096 };
+        assert_eq!(put(b'c', &one), own);
+        assert_eq!((put(b'c', &two), put(b'd', &two)), (Put::New, Put::New));
+        let of_cluster = Put::NoRoom { whose: Whose::Cluster, taken: 8 * 4096, most: 8 * 4096 };
+        assert_eq!(put(b'e', &three), of_cluster);
+        assert_eq!(
+            (put(b'e', &sender("four", Some(2), false)), put(b'f', &sender("root", None, true))),
+            (Put::New, Put::New)
+        );
+        // What is named counts to nobody's part, and does again once nothing names it.
+        blobs.count(&BTreeSet::from([blocks(b'a', 2).0])).unwrap();
+        assert_eq!(put(b'g', &one), Put::New);
+        blobs.count(&BTreeSet::new()).unwrap();
+        let own = Put::NoRoom { whose: Whose::Own, taken: 6 * 4096, most: 4 * 4096 };
+        assert_eq!(put(b'h', &one), own);
+        // An empty one takes a block.
+        let empty = |by: &Sender| blobs.put(hash_content(b""), b"", by).unwrap();
+        assert_eq!((empty(&one), empty(&sender("five", None, false))), (own, Put::New));
     }
 
     #[test]
@@ -439,7 +598,7 @@ mod tests {
         let long_ago = SystemTime::now() - std::time::Duration::from_hours(48);
         let yesterday = SystemTime::now() - std::time::Duration::from_hours(24);
         for round in 0..100 {
-            blobs.put(hash, body).unwrap();
+            blobs.put(hash, body, &somebody()).unwrap();
             File::open(blobs.path(hash)).unwrap().set_modified(long_ago).unwrap();
             let start = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
@@ -448,7 +607,7 @@ mod tests {
                     blobs.drop_unnamed(&BTreeSet::new(), yesterday)
                 });
                 start.wait();
-                blobs.put(hash, body).unwrap();
+                blobs.put(hash, body, &somebody()).unwrap();
                 sweep.join().unwrap().unwrap();
             });
             assert!(blobs.open(hash).unwrap().is_some(), "round {round}: it was just sent again");

@@ -1,6 +1,6 @@
 //! A fresh controller whose admin listener takes plain HTTP on loopback, as clients without certificates need it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -26,14 +26,15 @@ impl Plain {
         let dir = tempfile::tempdir()?;
         let data = data(&dir);
         succeed("stemma-controller", ["init".as_ref(), "--data-dir".as_ref(), data.as_os_str()])?;
-        Self::run(dir)
+        Self::run(dir, &[])
     }
 
-    fn run(dir: TempDir) -> Result<Self> {
+    fn run(dir: TempDir, words: &[OsString]) -> Result<Self> {
         let data = data(&dir);
         let listeners = ["--admin-listen", "http://127.0.0.1:0", "--agent-listen", "127.0.0.1:0"];
         let run = ["run".as_ref(), "--data-dir".as_ref(), data.as_os_str()];
-        let controller = Running::start("stemma-controller", run.into_iter().chain(listeners.map(OsStr::new)))?;
+        let controller =
+            Running::start_under(words, "stemma-controller", run.into_iter().chain(listeners.map(OsStr::new)))?;
         let bound = serde_json::from_str(&controller.line()?)?;
         Ok(Self { controller, bound, dir })
     }
@@ -43,9 +44,17 @@ impl Plain {
     /// # Errors
     /// When it fails, or does not start.
     pub fn restarted(self) -> Result<Self> {
+        self.restarted_under(&[])
+    }
+
+    /// The same by another program of the system, as [`Running::start_under`].
+    ///
+    /// # Errors
+    /// As [`Plain::restarted`].
+    pub fn restarted_under(self, words: &[OsString]) -> Result<Self> {
         let Self { controller, dir, .. } = self;
         controller.stop()?;
-        Self::run(dir)
+        Self::run(dir, words)
     }
 
     /// Its data directory.

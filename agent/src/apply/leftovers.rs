@@ -1,5 +1,5 @@
 //! Files in the making that an agent which was killed has left beside the files of its tasks. They may hold a secret, so none stays for
-//! longer than until the next pass.
+//! longer than until the next pass, or until the agent looks where no task is to be applied now.
 //!
 //! Each directory in which a pass may make one is on record before the first of its tasks writes. So what was left is found as well where the
 //! file is right by now, where it is to be absent, and where no task names a file in that directory any more.
@@ -55,6 +55,15 @@ pub fn sweep(site: &Site, of_tasks: &StagingDirs) -> Result<(), HostError> {
     }
     // Where nothing is left and no task is gone, nothing is written.
     if kept == recorded { Ok(()) } else { site.ledger.put(&STAGING_DIRS, &kept) }
+}
+
+/// The same where no pass comes now, on a host that is paused, parked or held: to take away what was left is no task. All stays on record.
+///
+/// # Errors
+/// [`HostError`] from the ledger.
+pub fn sweep_recorded(site: &Site) -> Result<(), HostError> {
+    let recorded = site.ledger.get(&STAGING_DIRS)?.unwrap_or_default();
+    sweep(site, &recorded)
 }
 
 fn joined(one: &StagingDirs, other: &StagingDirs) -> StagingDirs {

@@ -223,7 +223,7 @@ impl Set {
     /// The last task reads this, and its value is that.
     pub(crate) fn reads(mut self, reference: &str, value: &str) -> Self {
         self.profile.tasks.last_mut().unwrap().references.push(reference.into());
-        self.inputs.push((reference.into(), InputValue::Json(json!(value).to_string())));
+        self.inputs.push((reference.into(), InputValue::Json(json!(value).to_string().into())));
         self
     }
 

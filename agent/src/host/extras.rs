@@ -9,6 +9,9 @@ use rustix::fs::IFlags;
 /// The extended attribute in which the kernel gives and takes an access control list.
 pub(crate) const ACL: &CStr = c"system.posix_acl_access";
 
+/// The extended attribute in which the kernel has the list that a directory gives to what is made in it.
+pub(crate) const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
+
 /// Other names under which a file system lists the same access control list.
 pub(crate) const ACL_AGAIN: &[u8] = b"trusted.SGI_ACL_";
 
@@ -95,7 +98,9 @@ const VERSION: usize = 4;
 /// Whom an entry of an access control list is about.
 mod tag {
     pub(super) const USER: u16 = 0x01;
+    pub(super) const NAMED_USER: u16 = 0x02;
     pub(super) const GROUP: u16 = 0x04;
+    pub(super) const NAMED_GROUP: u16 = 0x08;
     pub(super) const MASK: u16 = 0x10;
     pub(super) const OTHER: u16 = 0x20;
 }
@@ -166,6 +171,23 @@ fn flag_name(flag: IFlags) -> String {
 fn entries(acl: &[u8]) -> impl Iterator<Item = (u16, u16)> {
     let entries = acl.get(VERSION..).unwrap_or_default().chunks_exact(ENTRY);
     entries.map(|entry| (u16::from_le_bytes([entry[0], entry[1]]), u16::from_le_bytes([entry[2], entry[3]])))
+}
+
+/// What is left of a mode where something is made in a directory with this default list, as open(2) and mkdir(2) have it: the owner, the group
+/// class and all others have no more than the list gives them. What is to be without the list gives nobody more by that: who is named in it is
+/// among the group or all others then, and the group has its own rights and not the mask.
+pub(crate) fn within_default(list: &[u8], mode: u32, has_list: bool) -> u32 {
+    let of = |tag| entries(list).find(|entry| entry.0 == tag).map(|(_, rights)| u32::from(rights & 7));
+    let (user, group, other) = (of(tag::USER), of(tag::GROUP), of(tag::OTHER));
+    let (user, group, other) = (user.unwrap_or(7), group.unwrap_or(7), other.unwrap_or(7));
+    if has_list {
+        return mode & (0o7000 | user << 6 | of(tag::MASK).unwrap_or(group) << 3 | other);
+    }
+    let mask = of(tag::MASK).unwrap_or(7);
+    let named = entries(list)
+        .filter(|entry| matches!(entry.0, tag::NAMED_USER | tag::NAMED_GROUP))
+        .fold(7, |all, (_, rights)| all & u32::from(rights) & mask);
+    mode & (0o7000 | user << 6 | (group & mask & named) << 3 | other & named)
 }
 
 /// Gives an access control list the rights of a mode, as `chmod` does: those of the owner, of all others, and of the mask, or of the owning
@@ -240,6 +262,28 @@ mod tests {
             assert_eq!(extras([(ACL.to_owned(), acl(&entries))]).without_acl(mode), left, "{rights} {mode:o}");
         }
         assert_eq!(Extras::default().without_acl(0o664), 0o664);
+    }
+
+    #[test]
+    fn x05_a_mode_within_a_default_list_gives_nobody_more_than_the_list() {
+        let minimal = acl(&[(1, 7, NONE), (4, 0, NONE), (0x20, 0, NONE)]);
+        let masked = acl(&[(1, 7, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 0, NONE)]);
+        let denied = acl(&[(1, 7, NONE), (2, 0, 1), (4, 4, NONE), (0x10, 4, NONE), (0x20, 4, NONE)]);
+        let open = acl(&[(1, 7, NONE), (4, 7, NONE), (0x20, 7, NONE)]);
+        let none: Vec<u8> = Vec::from([2, 0, 0]);
+        for (list, mode, with, without) in [
+            (&minimal, 0o644, 0o600, 0o600),
+            (&masked, 0o644, 0o640, 0o600),
+            (&masked, 0o755, 0o740, 0o700),
+            // The user who is denied is among all others, or in the group, without the list.
+            (&denied, 0o644, 0o644, 0o600),
+            (&open, 0o644, 0o644, 0o644),
+            // What is no list takes nothing.
+            (&none, 0o644, 0o644, 0o644),
+        ] {
+            assert_eq!(within_default(list, mode, true), with, "{list:?} {mode:o}");
+            assert_eq!(within_default(list, mode, false), without, "{list:?} {mode:o}");
+        }
     }
 
     #[test]

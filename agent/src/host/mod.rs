@@ -74,6 +74,22 @@ pub trait Host {
         Ok(None)
     }
 
+    /// The default access control list that governs what is made at a path: that of its directory, or of the last one on the way that is there,
+    /// since each new directory has it of the one above. `None` where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::dir`].
+    fn default_list(&self, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> {
+        let mut dir = self.root()?;
+        if let Some(parent) = path.parent() {
+            for name in parent.names() {
+                let Some(below) = dir.dir(name)? else { break };
+                dir = below;
+            }
+        }
+        dir.default_list()
+    }
+
     /// Runs a command to its end or its time limit. Its whole process group is ended at the limit, and when
     /// the future is dropped.
     fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>>;
@@ -163,6 +179,12 @@ pub trait Dir {
     /// # Errors
     /// [`HostError::Fixed`] where something stops that for root too, [`HostError::Io`].
     fn check_replaceable(&self, name: &str) -> Result<(), HostError>;
+
+    /// Its default access control list, as the kernel has it; `None` where it has none.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn default_list(&self) -> Result<Option<Vec<u8>>, HostError>;
 
     /// The names in it, sorted, without `.` and `..`.
     ///
@@ -301,6 +323,8 @@ pub enum Fixed {
     AppendOnly,
     /// Another file is mounted over it.
     Mounted,
+    /// The kernel swaps to it.
+    Swap,
     /// The flag of its directory.
     ImmutableDirectory,
     /// The flag of its directory.
@@ -451,6 +475,7 @@ fn fixed(path: &str, at: &str, by: Fixed, is_there: bool) -> String {
         Fixed::Immutable => ("it is immutable".to_owned(), format!("`chattr -i {word}`")),
         Fixed::AppendOnly => ("it is append-only".to_owned(), format!("`chattr -a {word}`")),
         Fixed::Mounted => ("a file is mounted over it".to_owned(), format!("`umount {word}`")),
+        Fixed::Swap => ("it is an active swap file".to_owned(), format!("`swapoff {word}`")),
         Fixed::ImmutableDirectory => (format!("the directory {at} is immutable"), format!("`chattr -i {word}`")),
         Fixed::AppendOnlyDirectory => (format!("the directory {at} is append-only"), format!("`chattr -a {word}`")),
         Fixed::ReadOnly => (format!("what is mounted at {at} is read-only"), format!("`mount -o remount,rw {word}`")),

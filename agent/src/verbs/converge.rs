@@ -338,10 +338,12 @@ mod tests {
     use std::process::{Child, Stdio};
 
     use stemma_wire::message::Revision;
+    use stemma_wire::message::observed::LocalState;
 
     use super::super::status;
     use super::*;
-    use crate::apply::ledger::{Ledger, OpenBarriers};
+    use crate::apply::ledger::{Ledger, OpenBarriers, STAGING_DIRS};
+    use crate::apply::leftovers::StagingDirs;
     use crate::apply::testing::{Set, joined};
     use crate::apply::wake::Woken;
 
@@ -454,6 +456,21 @@ mod tests {
         Ledger::open(host).unwrap().put(&OPEN_BARRIERS, &opened).unwrap();
         assert_eq!(once(root.path()).unwrap(), Exit::Done);
         assert!(root.path().join("conf").exists());
+    }
+
+    #[test]
+    fn x05_once_on_a_paused_host_takes_away_what_a_killed_agent_left() {
+        let root = tempfile::tempdir().unwrap();
+        let host = joined(root.path(), &Set::default().file("f", &[], "/srv/f", "x"));
+        let left = root.path().join("srv/.stemma-0123456789abcdef");
+        std::fs::create_dir_all(left.parent().unwrap()).unwrap();
+        std::fs::write(&left, "secret").unwrap();
+        let ledger = Ledger::open(host).unwrap();
+        ledger.put(&STAGING_DIRS, &StagingDirs::from([("/srv".to_owned(), BTreeSet::new())])).unwrap();
+        ledger.put(&LOCAL, &LocalState { paused: true, ..LocalState::default() }).unwrap();
+        drop(ledger);
+        assert_eq!(once(root.path()).unwrap(), Exit::Failed, "no task was applied");
+        assert!(!left.exists() && !root.path().join("srv/f").exists());
     }
 
     #[test]

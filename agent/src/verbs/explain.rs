@@ -101,7 +101,7 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
     why.extend(task.barriers.iter().map(|barrier| format!("after {} on {}", barrier.task, barrier.selector)));
     why.extend(task.references.iter().map(|reference| {
         let value = match desired.task_set.inputs.get(reference) {
-            Some(InputValue::Json(text)) => text.clone(),
+            Some(InputValue::Json(text)) => text.to_string(),
             Some(InputValue::Absent) | None => "absent".into(),
             Some(InputValue::Secret { name, version }) => format!("secret {name} v{version}"),
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -47,7 +48,7 @@ struct Status {
     primary_tags: Vec<String>,
     task_digest: Option<String>,
     tasks: Vec<Task>,
-    skipped: BTreeMap<String, String>,
+    skipped: BTreeMap<String, Arc<str>>,
     unacknowledged_results: usize,
     findings: Vec<String>,
     /// Whether identity or credentials are damaged; the first finding says which.

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::Api;
 use super::http::serve::Guarding;
-use super::http::who::{NOBODY, Unknown, is_of_stemma, token};
+use super::http::who::{NOBODY, Optional, Unknown, optional_token, token};
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::token_key;
@@ -34,12 +34,8 @@ impl Api {
     pub(super) fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
         let model = self.cache().model();
         match (self.guarding, token(headers)) {
-            (Guarding::Root, _) => Ok(Some(Who::by_way(ROOT))),
-            // Clients of OpenStack's are made to send some token where none is asked for. One of a principal's is looked at.
-            (Guarding::Loopback, shown) => match shown.filter(|text| is_of_stemma(text)) {
-                Some(text) => self.by_token(&model, text).map(Some).map_err(|wrong| self.unknown(peer, wrong)),
-                None => Ok(Some(Who::by_way(FIRST_ADMIN))),
-            },
+            (Guarding::Root, _) => self.by_way_or_token(peer, &model, headers, ROOT),
+            (Guarding::Loopback, _) => self.by_way_or_token(peer, &model, headers, FIRST_ADMIN),
             (Guarding::Certificates, Some(text)) => match self.by_token(&model, text) {
                 Ok(who) => {
                     if let Some(peer) = peer {
@@ -54,6 +50,27 @@ impl Api {
                 Some(identity) => self.by_certificate(&model, identity),
                 None => Ok(None),
             },
+        }
+    }
+
+    /// Who comes by a way on which everybody is an admin who shows no token of a principal's. One that is shown is looked at.
+    fn by_way_or_token(
+        &self,
+        peer: Option<&Peer>,
+        model: &Model,
+        headers: &HeaderMap,
+        way: &str,
+    ) -> Result<Option<Who>, Unknown> {
+        match optional_token(headers) {
+            Optional::Nothing => Ok(Some(Who::by_way(way))),
+            Optional::Token(text) => self.by_token(model, text).map(Some).map_err(|wrong| self.unknown(peer, wrong)),
+            Optional::Unclear => {
+                let message = "what the request shows may be meant as a principal's token and is not exactly one; nothing was changed";
+                let advice =
+                    "show one token, as `Authorization: Bearer ID.SECRET` or as `X-Auth-Token: ID.SECRET`, or none";
+                let refusal = Box::new(ApiError::new(ErrorType::AuthRequired, message).detail(advice));
+                Err(Unknown { refusal, name: NOBODY.to_owned(), uuid: None })
+            }
         }
     }
 

@@ -106,6 +106,9 @@ struct Checked {
     missing: MissingKeys,
 }
 
+/// How the text form of age begins.
+const ARMOR: &[u8] = b"-----BEGIN AGE ENCRYPTED FILE-----";
+
 /// The file of a backup, and who can decrypt it.
 struct Sealed<'a> {
     path: &'a Path,
@@ -122,6 +125,13 @@ impl<'a> Sealed<'a> {
         let mut begin = [0; MAGIC.len()];
         // One that is shorter is no backup, which is said where it is read.
         let is_encrypted = file.read_exact_at(&mut begin, 0).is_ok() && begin == *MAGIC;
+        let mut armor = [0; ARMOR.len()];
+        if file.read_exact_at(&mut armor, 0).is_ok() && armor == *ARMOR {
+            bail!(
+                "{shown} is in the text form of age (armored), which is not read; nothing was changed: run age -d -i KEYFILE -o PLAIN {shown}, \
+                 and restore PLAIN"
+            );
+        }
         let identities = match (&args.identity, is_encrypted) {
             (None, false) => Vec::new(),
             (Some(_), false) => bail!("{shown} is not encrypted: leave --identity out; nothing was changed"),

@@ -52,6 +52,11 @@ pub fn backup(args: &Backup) -> Result<()> {
         bail!(nobody_to_encrypt_to(args));
     }
     let shown = args.file.display();
+    if args.file.as_os_str() == "-" {
+        bail!(
+            "-: a backup is a file, since it is read again when it is written; nothing was written: give its name, or ./- where it is that"
+        );
+    }
     if args.file.symlink_metadata().is_ok() {
         bail!("{shown}: something is there already; nothing was written: give another name");
     }

@@ -132,7 +132,7 @@ pub(crate) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVe
         profile,
         tags: set.tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
         primaries: set.primary_tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
-        left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), in_short(&why.to_string()))).collect(),
+        left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), in_short(&why.to_string()).into())).collect(),
         inputs: set.inputs.iter().map(|(reference, input)| (reference.to_string(), input.into())).collect(),
     }
 }

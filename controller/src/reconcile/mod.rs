@@ -368,8 +368,12 @@ impl Reconciler {
         while let Some(mut part) = parts.pop_front() {
             // Of the model as the commit before left it.
             let transaction = released::put(&self.cache.model(), &part);
+            let stored = released::bytes_of(&transaction);
             match store.commit(transaction).await {
-                Ok(revision) => self.cache.reached(revision).await,
+                Ok(revision) => {
+                    self.cache.reached(revision).await;
+                    self.note_released(&stored);
+                }
                 // One node's release must not hold back those of the others.
                 Err(StoreError::Refused(_)) if part.len() > 1 => {
                     parts.push_front(part.split_off(part.len() / 2));
@@ -383,6 +387,16 @@ impl Reconciler {
             self.cache.reached(store.commit(transaction).await?).await;
         }
         Ok(refused)
+    }
+
+    /// Notes what was stored for nodes, each of which is of a cluster that pays for it.
+    fn note_released(&self, stored: &[(Uuid, u64)]) {
+        let model = self.cache.model();
+        for (node, bytes) in stored {
+            if let Some(cluster) = model.fleet.cluster_of_node(NodeId(*node)) {
+                self.registry.note_released(cluster, *bytes);
+            }
+        }
     }
 
     /// The decisions whose release is stored. Each node whose release was refused stays as it is and gets a finding; it is tried again when

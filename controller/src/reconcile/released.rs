@@ -22,7 +22,7 @@ use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredContent, EncodedProfile, PUBLISHED, Released};
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
-use crate::store::{Precondition, Query, Revision, Store, StoreError, Transaction};
+use crate::store::{Op, Precondition, Query, Revision, Store, StoreError, Transaction};
 
 /// How many nodes one commit releases. With a profile and the marks of a release for each, that is below every engine's limit of operations.
 const NODES: usize = 30;
@@ -272,6 +272,15 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
         transaction = transaction.put(key::profile(&hash), codec::encode(&record));
     }
     transaction
+}
+
+/// How many bytes of a commit are what is released to each node.
+pub(super) fn bytes_of(transaction: &Transaction) -> Vec<(Uuid, u64)> {
+    let of_node = |op: &Op| match op {
+        Op::Put { key, value } => Some((key::read_node(key::RELEASED, key)?, value.len() as u64)),
+        Op::PutAtRevision { .. } | Op::Delete { .. } => None,
+    };
+    transaction.ops.iter().filter_map(of_node).collect()
 }
 
 /// The commits that take away profiles which no released task set names.

@@ -1,11 +1,13 @@
-//! What principals share: nobody takes more than a part of it, and who holds least is served first.
+//! What principals share: nobody takes more than a part of it, nor do all who are bound to one cluster, and who holds least is served first.
 //!
 //! An amount is of bytes, places or turns. Core says who may take how much, and who is next ([`Shares`]).
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use stemma_core::object::ClusterId;
 use stemma_core::shares::{Shares, Waiting};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -35,6 +37,8 @@ struct Inner {
 struct Held {
     all: u64,
     of: HashMap<String, u64>,
+    /// What all hold together who are bound to a cluster.
+    of_cluster: HashMap<ClusterId, u64>,
     /// Those who wait, of each principal in the order in which they came; no principal of whom nobody waits.
     waiting: HashMap<String, BTreeMap<u64, Waiter>>,
     /// The shares that may give way, in the order in which they were taken.
@@ -44,6 +48,7 @@ struct Held {
 
 struct Waiter {
     amount: u64,
+    within: Option<ClusterId>,
     is_fleet_admin: bool,
     served: oneshot::Sender<Share>,
 }
@@ -58,6 +63,7 @@ struct Yielding {
 pub(crate) struct Share {
     budget: Arc<Inner>,
     principal: String,
+    within: Option<ClusterId>,
     amount: u64,
     /// Its number among those that may give way, and where it is told to.
     yields: Option<(u64, Arc<Notify>)>,
@@ -77,15 +83,17 @@ impl Budget {
     /// Turns, of which one principal has half at most, and of which some are kept for admins of the fleet. As many wait as ask: each is a
     /// request that is there already.
     pub(crate) fn of_turns(turns: u64, for_admins: u64) -> Self {
-        let shares = Shares { all: turns, of_one: turns / 2, for_admins };
+        let shares = Shares { all: turns, of_one: turns / 2, of_cluster: turns, for_admins };
         Self(Arc::new(Inner { shares, gives_way_after: None, most_waiting: usize::MAX, held: Mutex::default() }))
     }
 
     /// Takes a share, where the principal may have it now and nobody waits.
     pub(crate) fn try_take(&self, who: &Who, amount: u64) -> Option<Share> {
         let mut held = self.0.held();
-        let admits = self.0.shares.admits(amount, held.own(&who.name), held.all, who.is_fleet_admin());
-        (admits && held.waiting.is_empty()).then(|| self.0.take(&mut held, &who.name, amount))
+        let shares = &self.0.shares;
+        let admits = shares.admits(amount, held.own(&who.name), held.all, who.is_fleet_admin())
+            && held.is_within_cluster(shares, amount, who.rights.within);
+        (admits && held.waiting.is_empty()).then(|| self.0.take(&mut held, &who.name, who.rights.within, amount))
     }
 
     /// Whether a principal may have more by what it holds itself.
@@ -95,7 +103,7 @@ impl Budget {
 
     /// Takes a share whatever is held: what it is for was done already.
     pub(crate) fn take_anyway(&self, who: &Who, amount: u64) -> Share {
-        self.0.take(&mut self.0.held(), &who.name, amount)
+        self.0.take(&mut self.0.held(), &who.name, who.rights.within, amount)
     }
 
     /// Waits for a share; `None` where it was not to be had in time, or too many of the same principal wait.
@@ -142,6 +150,21 @@ impl Held {
         self.of.get(principal).copied().unwrap_or_default()
     }
 
+    /// Whether who is bound to a cluster, or to none, may have so much more as far as that cluster's part is asked.
+    fn is_within_cluster(&self, shares: &Shares, amount: u64, within: Option<ClusterId>) -> bool {
+        let Some(cluster) = within else { return true };
+        shares.is_within_cluster(amount, self.of_cluster.get(&cluster).copied().unwrap_or_default())
+    }
+
+    /// Notes that a principal holds so much in place of so much.
+    fn change(&mut self, principal: &str, within: Option<ClusterId>, from: u64, to: u64) {
+        self.all = self.all.saturating_sub(from).saturating_add(to);
+        change(&mut self.of, principal.to_owned(), from, to);
+        if let Some(cluster) = within {
+            change(&mut self.of_cluster, cluster, from, to);
+        }
+    }
+
     fn ticket(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -162,7 +185,9 @@ impl Held {
         let mut firsts = Vec::with_capacity(self.waiting.len());
         for (principal, of_principal) in &self.waiting {
             let own = self.own(principal);
-            let first = of_principal.iter().find(|(_, one)| shares.is_within_own(one.amount, own));
+            let first = of_principal.iter().find(|(_, one)| {
+                shares.is_within_own(one.amount, own) && self.is_within_cluster(shares, one.amount, one.within)
+            });
             firsts.extend(first.map(|(ticket, one)| {
                 (*ticket, principal.as_str(), Waiting { asked: one.amount, own, is_fleet_admin: one.is_fleet_admin })
             }));
@@ -172,17 +197,26 @@ impl Held {
     }
 }
 
+/// Notes that one holds so much in place of so much; of who holds nothing nothing is noted.
+fn change<K: Eq + Hash>(held: &mut HashMap<K, u64>, one: K, from: u64, to: u64) {
+    let own = held.get(&one).copied().unwrap_or_default().saturating_sub(from).saturating_add(to);
+    if own == 0 {
+        held.remove(&one);
+    } else {
+        held.insert(one, own);
+    }
+}
+
 impl Inner {
-    fn take(self: &Arc<Self>, held: &mut Held, principal: &str, amount: u64) -> Share {
-        held.all = held.all.saturating_add(amount);
-        *held.of.entry(principal.to_owned()).or_default() += amount;
+    fn take(self: &Arc<Self>, held: &mut Held, principal: &str, within: Option<ClusterId>, amount: u64) -> Share {
+        held.change(principal, within, 0, amount);
         let yields = self.gives_way_after.map(|_| {
             let (ticket, told) = (held.ticket(), Arc::new(Notify::new()));
             let yielding = Yielding { principal: principal.to_owned(), since: Instant::now(), told: Arc::clone(&told) };
             held.yielding.insert(ticket, yielding);
             (ticket, told)
         });
-        Share { budget: Arc::clone(self), principal: principal.to_owned(), amount, yields }
+        Share { budget: Arc::clone(self), principal: principal.to_owned(), within, amount, yields }
     }
 
     /// A place among those who wait; `None` where too many of the same principal do.
@@ -192,7 +226,7 @@ impl Inner {
             return None;
         }
         let (served, share) = oneshot::channel();
-        let waiter = Waiter { amount, is_fleet_admin: who.is_fleet_admin(), served };
+        let waiter = Waiter { amount, within: who.rights.within, is_fleet_admin: who.is_fleet_admin(), served };
         let ticket = held.ticket();
         held.waiting.entry(who.name.clone()).or_default().insert(ticket, waiter);
         Some((ticket, share))
@@ -213,7 +247,7 @@ impl Inner {
         let (ticket, principal, _) = firsts.get(self.shares.next(held.all, &waiting)?)?;
         let (ticket, principal) = (*ticket, (*principal).to_owned());
         let waiter = held.leave(&principal, ticket)?;
-        let share = self.take(&mut held, &principal, waiter.amount);
+        let share = self.take(&mut held, &principal, waiter.within, waiter.amount);
         Some((waiter.served, share))
     }
 
@@ -247,12 +281,7 @@ impl Share {
     /// Sets the amount to what it came to, once that is known. It is not refused: what the share is for is there already.
     pub(crate) fn settle(&mut self, amount: u64) {
         let mut held = self.budget.held();
-        held.all = held.all.saturating_sub(self.amount).saturating_add(amount);
-        let own = held.of.entry(self.principal.clone()).or_default();
-        *own = own.saturating_sub(self.amount).saturating_add(amount);
-        if *own == 0 {
-            held.of.remove(&self.principal);
-        }
+        held.change(&self.principal, self.within, self.amount, amount);
         drop(held);
         self.amount = amount;
         self.budget.serve();
@@ -313,7 +342,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_holds_least_is_served_first() {
-        let budget = Budget::new(Shares { all: 16, of_one: 12, for_admins: 0 });
+        let budget = Budget::new(Shares { all: 16, of_one: 12, of_cluster: 16, for_admins: 0 });
         let [one, other] = [viewer("one"), viewer("other")];
         let (first, second) = (budget.try_take(&one, 6).unwrap(), budget.try_take(&one, 6).unwrap());
         let within = Duration::from_secs(5);
@@ -328,7 +357,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn x03_f05_what_is_held_for_long_gives_way_to_who_holds_less() {
-        let budget = Budget::giving_way(Shares { all: 16, of_one: 16, for_admins: 0 }, Some(Duration::from_secs(10)));
+        let budget = Budget::giving_way(
+            Shares { all: 16, of_one: 16, of_cluster: 16, for_admins: 0 },
+            Some(Duration::from_secs(10)),
+        );
         let [one, other] = [viewer("one"), viewer("other")];
         let mut shares = vec![budget.try_take(&one, 8).unwrap(), budget.try_take(&one, 8).unwrap()];
         let began = Instant::now();
@@ -344,6 +376,27 @@ mod tests {
             () = shares[0].gives_way() => panic!("it gave way to its own principal"),
         };
         assert!(waited.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn x03_all_who_are_bound_to_one_cluster_have_half_and_who_waits_of_others_is_served() {
+        let budget = Budget::new(Shares::of(16));
+        let bound = |name: &str, id: u128| {
+            let within = Some(ClusterId(uuid::Uuid::from_u128(id)));
+            Who { rights: Rights { role: PrincipalRole::Viewer, within }, ..Who::by_way(name) }
+        };
+        let mut first = budget.try_take(&bound("a", 1), 4).unwrap();
+        let second = budget.try_take(&bound("b", 1), 4).unwrap();
+        assert!(budget.try_take(&bound("c", 1), 1).is_none());
+        assert!(budget.try_take(&bound("d", 2), 1).is_some() && budget.try_take(&viewer("e"), 4).is_some());
+        let (within, third, next) = (Duration::from_secs(5), bound("c", 1), bound("d", 2));
+        let (waits, other) = tokio::join!(budget.take(&third, 1, within), budget.take(&next, 4, within));
+        assert!(waits.is_none() && other.is_some(), "who waits for its own cluster keeps nobody else");
+        first.settle(3);
+        assert!(budget.try_take(&bound("c", 1), 1).is_some());
+        drop((first, second, other));
+        let held = budget.0.held();
+        assert_eq!((held.all, held.of.len(), held.of_cluster.len()), (0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -339,6 +339,12 @@ impl Registry {
         }
     }
 
+    /// Notes what is stored of what is released to nodes of a cluster. Who changes what many nodes have makes it, so those who are bound to the
+    /// cluster pay for it together.
+    pub(crate) fn note_released(&self, cluster: ClusterId, bytes: u64) {
+        self.pace_within.spend(cluster, bytes / TIMES_WITHIN_CLUSTER, Instant::now());
+    }
+
     /// Decides a write on the fleet as it is now.
     async fn decide<F>(&self, caller: &Caller, decide: &F, answered: &Answered) -> Result<Decided, Failed>
     where

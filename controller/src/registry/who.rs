@@ -72,7 +72,8 @@ impl Who {
 
     /// Among whose connections one is counted that shows to be its.
     pub fn holder(&self) -> Holder {
-        Holder { name: self.name.clone(), is_fleet_admin: self.is_fleet_admin() }
+        let within = self.rights.within.map(|cluster| cluster.0);
+        Holder { name: self.name.clone(), is_fleet_admin: self.is_fleet_admin(), within }
     }
 
     /// Refuses where this is no longer so in a fleet: what was shown is worth nothing, or what it may is something else.

@@ -115,3 +115,34 @@ async fn x04_a_token_that_is_none_any_more_makes_nobody_an_admin_on_the_plain_li
     assert_eq!(node("a", "0123456789abcdef.secret").await, 401, "nobody has it");
     assert_eq!(node("a", "notused").await, 201, "a client that has to send some token");
 }
+
+/// A viewer's token that was shown a little wrongly counted as none, and who sent it was an admin.
+#[tokio::test]
+async fn x04_a_token_that_is_shown_wrongly_makes_nobody_an_admin_on_the_plain_listener() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/principals", &json!({"name": "vera", "role": "viewer"}), 201).await;
+    let made = served.expect("POST", "/v1/principals/vera/tokens", &json!({}), 201).await;
+    let token = made["token"].as_str().unwrap();
+    let (auth, named) = ("authorization", "x-auth-token");
+    let node = async |name: &str, shown: &[(&str, &str)]| {
+        let shown: Vec<(&str, String)> =
+            shown.iter().map(|(name, value)| (*name, value.replace("TOKEN", token))).collect();
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(shown.iter().map(|(name, value)| (*name, value.as_str())));
+        served.send("POST", "/v1/nodes", &headers, Some(&json!({"name": name}))).await.status
+    };
+    for shown in [
+        &[(auth, "Bearer\tTOKEN")][..],
+        &[(auth, "Bearer \"TOKEN\"")],
+        &[(auth, "Token TOKEN")],
+        &[(named, "Bearer TOKEN")],
+        &[(auth, "Bearer x"), (named, "TOKEN")],
+        &[(auth, "Bearer x")],
+    ] {
+        assert_eq!(node("a", shown).await, 401, "{shown:?}");
+    }
+    assert_eq!(node("a", &[(auth, "Basic YTpi"), (named, "TOKEN")]).await, 403, "a viewer's");
+    for (name, shown) in [("a", "tok"), ("b", "secret"), ("c", "admin1")] {
+        assert_eq!(node(name, &[(named, shown)]).await, 201, "a client that has to send some token");
+    }
+}

@@ -318,3 +318,25 @@ async fn nodes_that_share_an_instance_in_an_older_store_are_mended() {
     let set = json!([{"op": "add", "path": "/instance_uuid", "value": uuid}]);
     assert_eq!(patch(&served, "/v1/nodes/other", &set).await.0, 409, "it is still of the one");
 }
+
+/// A merge patch said 200, and nothing moved; a JSON patch was refused.
+#[tokio::test]
+async fn x04_a_node_group_is_moved_to_another_cluster_by_no_patch() {
+    let served = Served::start().await;
+    site(&served).await;
+    served.expect("POST", "/v1/clusters", &json!({"name": "us"}), 202).await;
+    let merge = &[("content-type", "application/merge-patch+json")];
+    let path = "/v1/clusters/eu/nodegroups/web";
+    let uuid = served.get("/v1/clusters/us").await["uuid"].clone();
+    for (field, value) in [("cluster", json!("us")), ("cluster_id", uuid), ("cluster", json!(null))] {
+        let refused = served.send("PATCH", path, merge, Some(&json!({field: value, "description": "x"}))).await;
+        assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
+        let operations = json!([{"op": "replace", "path": format!("/{field}"), "value": value}]);
+        assert_eq!(patch(&served, path, &operations).await.0, 400, "as a JSON patch");
+    }
+    // What was read may be sent back.
+    let own = served.get(path).await;
+    let same = json!({"cluster": own["cluster"], "cluster_id": own["cluster_id"], "description": "x"});
+    let answer = served.send("PATCH", path, merge, Some(&same)).await;
+    assert_eq!((answer.status, &answer.body["description"]), (200, &json!("x")), "{}", answer.body);
+}

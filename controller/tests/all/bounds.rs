@@ -259,7 +259,7 @@ async fn x03_file_bodies_that_nothing_names_take_no_more_than_they_may() {
     assert_eq!((put(&first).await.status, put(&second).await.status), (204, 204));
     let refused = put(&third).await;
     assert_eq!((refused.status, &refused.body["error"]["type"]), (413, &json!("blob.no_room")), "{}", refused.body);
-    let says = "file bodies that no release and no released task set names may take 2097152 bytes together, and take 2097152: there is no room for one of 1048576 bytes; nothing was kept";
+    let says = "there is no room for a file body of 1048576 bytes among those that no release and no released task set names: those that you sent take 2097152 bytes of 2097152; nothing was kept";
     assert_eq!(refused.message(), says);
     assert!(refused.body["error"]["detail"].as_str().is_some_and(|text| text.contains("unnamed_files_mebibytes")));
     assert_eq!(put(&first).await.status, 204, "it is here already");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_controller::blobs::Sender;
 use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
 use stemma_controller::run::{Options, Parts, Publishing, start};
@@ -97,7 +98,8 @@ async fn profiles_and_blobs_are_given_while_the_own_state_names_them() {
     let mut other = fleet.join("web-2").await;
     let body = vec![42; 200_000];
     let blob = hash_content(&body);
-    fleet.parts().blobs.put(blob, &body).unwrap();
+    let sender = Sender { name: "root".into(), within: None, is_fleet_admin: true };
+    fleet.parts().blobs.put(blob, &body, &sender).unwrap();
     let task = ProfileTask {
         id: "site-conf".into(),
         definition: "{}".into(),

@@ -73,7 +73,7 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     let mut host = fleet.join_group("c/g", "n").await;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "one");
-    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
+    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".into()));
 
     hold(&fleet, "").await;
     told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
@@ -94,11 +94,11 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     host.held = None;
     let (known, task_set) = told(&mut host).await;
     assert_eq!(known.unwrap().labels["ntp"].value, "three");
-    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".to_owned()));
+    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".into()));
 
     take_back(&fleet).await;
     let (_, task_set) = told(&mut host).await;
-    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"three\"".to_owned()));
+    assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"three\"".into()));
     fleet.controller.stop().await;
 }
 
@@ -116,7 +116,7 @@ async fn a_task_set_is_released_at_the_end_of_a_hold_without_another_change() {
     fleet.apply(site("two")).await;
     assert_eq!(told(&mut host).await.1, None);
     clock.forward(3600);
-    assert_eq!(*ntp(&told(&mut host).await.1.unwrap()), InputValue::Json("\"two\"".to_owned()));
+    assert_eq!(*ntp(&told(&mut host).await.1.unwrap()), InputValue::Json("\"two\"".into()));
     nothing_was_missed(&fleet).await;
     fleet.controller.stop().await;
 }
@@ -404,7 +404,7 @@ async fn w10_05_a_condition_that_has_become_too_costly_takes_no_task_from_a_host
     assert!(finding["message"].as_str().unwrap().contains("keeps the task set that it has"), "{finding}");
     fleet.apply(site("two", 50)).await;
     let task_set = told(&mut host).await.1.unwrap();
-    assert_eq!((ntp(&task_set), task_set.left_out.len()), (&InputValue::Json("\"two\"".to_owned()), 0));
+    assert_eq!((ntp(&task_set), task_set.left_out.len()), (&InputValue::Json("\"two\"".into()), 0));
     nothing_was_missed(&fleet).await;
     fleet.controller.stop().await;
 }

@@ -47,7 +47,7 @@ async fn a_node_without_what_its_instance_wants_is_told_its_labels_and_no_first_
     assert_eq!(account["released"], false);
 
     instance(&fleet, &["CUSTOM_GPU"]).await;
-    let ntp = |value: &str| InputValue::Json(format!("\"{value}\""));
+    let ntp = |value: &str| InputValue::Json(format!("\"{value}\"").into());
     assert_eq!(told(&mut host).await.1.expect("its first task set").inputs["labels.ntp"], ntp("two"));
 
     // It is in use: what it loses is a finding, and keeps nothing from it.

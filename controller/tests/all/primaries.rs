@@ -377,3 +377,51 @@ async fn x07_set_takes_a_node_that_has_the_tag_and_no_other() {
     assert_eq!((answer.status, &answer.body["parked"]), (200, &json!(true)), "{}", answer.body);
     assert_eq!(parked(&answer.body), ["cluster/eu", "node/db-1"]);
 }
+
+/// No choice is stored by anybody else here: so it was lost what the cluster had said last.
+#[tokio::test]
+async fn x07_who_a_cluster_named_keeps_the_tag_at_once_when_it_is_named_no_more() {
+    let json_patch = json!([{"op": "remove", "path": "/primaries/mysql"}]);
+    for (is_there, by_json_patch) in [(true, false), (true, true), (false, false)] {
+        let served = Served::start().await;
+        site(&served).await;
+        served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": "db-1"}), 200).await;
+        let name = if is_there { "db-3" } else { "db-9" };
+        let named = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": name}})).await;
+        assert_eq!(named.status, 200, "{}", named.body);
+        if !is_there {
+            let made = write(&served, "POST", "/v1/nodes", &json!({"name": name, "nodegroup": "eu/db"})).await;
+            assert_eq!(made.status, 201, "{}", made.body);
+        }
+        for query in ["?dry_run=true", ""] {
+            let path = format!("/v1/clusters/eu{query}");
+            let answer = if by_json_patch {
+                served.send("PATCH", &path, &[], Some(&json_patch)).await
+            } else {
+                let answer = write(&served, "PATCH", &path, &json!({"primaries": null})).await;
+                assert_eq!(answer.body["moved_primaries"], json!([]), "{name}: {}", answer.body);
+                answer
+            };
+            let warning = answer.warning.unwrap_or_default();
+            assert!(answer.status < 300 && !warning.contains("moves from"), "{name}: {warning} {}", answer.body);
+        }
+        let row = primary(&served).await;
+        assert_eq!([&row["node"], &row["chosen_by"], &row["named"]], [&json!(name), &json!("choice"), &Value::Null]);
+    }
+}
+
+/// What the cluster says is a stored choice in the same write.
+#[tokio::test]
+async fn x07_the_write_that_names_a_primary_stores_the_choice() {
+    let served = Served::start().await;
+    site(&served).await;
+    for name in ["db-2", "db-3"] {
+        let named = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": name}})).await;
+        assert_eq!(named.status, 200, "{}", named.body);
+        // It is named no more by a name that is nobody's, and holds the tag still.
+        let other = write(&served, "PATCH", "/v1/clusters/eu", &json!({"primaries": {"mysql": "db-9"}})).await;
+        assert_eq!((other.status, &other.body["moved_primaries"]), (200, &json!([])), "{}", other.body);
+        let row = primary(&served).await;
+        assert_eq!([&row["node"], &row["chosen_by"]], [&json!(name), &json!("choice")]);
+    }
+}

@@ -70,7 +70,7 @@ fn check_status(method: &str, path: &str, prefers_body: bool, status: u16) {
 }
 
 /// What file bodies that nothing names may take.
-pub(crate) const UNNAMED_BYTES: u64 = 2 << 20;
+pub(crate) const UNNAMED_BYTES: u64 = 8 << 20;
 
 /// Whether this binary tests over an engine that answers late.
 fn is_late() -> bool {

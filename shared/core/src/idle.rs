@@ -36,7 +36,7 @@ pub trait Idle {
 type Row<T> = (&'static str, fn(&T) -> bool, &'static str);
 
 /// The fields of a group, which is placed never itself.
-const OF_GROUP: &[&str] = &["id", "type", "tags", "roles", "tasks", "foreign"];
+const OF_GROUP: &[&str] = &["id", "type", "tags", "roles", "tasks", "privileged", "foreign"];
 /// The fields of a stage, which stands on no node.
 const OF_STAGE: &[&str] = &["id", "type", "requires", "required_for", "cross_depends", "cross_depended_by", "foreign"];
 

@@ -10,14 +10,17 @@ pub struct Shares {
     pub all: u64,
     /// The most of one principal. Who holds nothing may take one thing that is larger, as far as there is room.
     pub of_one: u64,
+    /// The most of all who are bound to one cluster together; likewise. Whoever is an admin there makes principals.
+    pub of_cluster: u64,
     /// What is kept for admins of the fleet.
     pub for_admins: u64,
 }
 
 impl Shares {
-    /// An amount of which one principal has a quarter at most, and of which a sixteenth is kept for admins of the fleet.
+    /// An amount of which one principal has a quarter at most, all who are bound to one cluster have half, and of which a sixteenth is kept for
+    /// admins of the fleet.
     pub const fn of(all: u64) -> Self {
-        Self { all, of_one: all / 4, for_admins: all / 16 }
+        Self { all, of_one: all / 4, of_cluster: all / 2, for_admins: all / 16 }
     }
 
     /// Whether a principal may take so much more, which holds `own` of what is held by all.
@@ -26,8 +29,17 @@ impl Shares {
     }
 
     const fn has_room(&self, asked: u64, held: u64, is_fleet_admin: bool) -> bool {
-        let most = if is_fleet_admin { self.all } else { self.all - self.for_admins };
-        held.saturating_add(asked) <= most
+        held.saturating_add(asked) <= self.most(is_fleet_admin)
+    }
+
+    /// How much all may hold together when one more is asked for, by an admin of the fleet or by somebody else.
+    pub const fn most(&self, is_fleet_admin: bool) -> u64 {
+        if is_fleet_admin { self.all } else { self.all - self.for_admins }
+    }
+
+    /// Whether somebody may have so much more who is bound to a cluster of which all hold so much together.
+    pub const fn is_within_cluster(&self, asked: u64, of_cluster: u64) -> bool {
+        of_cluster == 0 || of_cluster.saturating_add(asked) <= self.of_cluster
     }
 
     /// Whether a principal that holds `own` may have so much more, as far as it alone is asked.
@@ -87,6 +99,17 @@ mod tests {
             let found = shares.admits(asked, own, held, is_fleet_admin);
             assert_eq!(found, admits, "{asked} beside {own} of {held}, admin: {is_fleet_admin}");
         }
+    }
+
+    #[test]
+    fn x03_all_who_are_bound_to_one_cluster_have_half() {
+        let shares = Shares::of(64);
+        for (asked, of_cluster, is_within) in
+            [(1, 31, true), (1, 32, false), (40, 0, true), (32, 1, false), (u64::MAX, 1, false)]
+        {
+            assert_eq!(shares.is_within_cluster(asked, of_cluster), is_within, "{asked} beside {of_cluster}");
+        }
+        assert_eq!((shares.most(false), shares.most(true)), (60, 64));
     }
 
     #[test]

@@ -181,6 +181,10 @@ fn x02_a_backup_is_encrypted_to_its_recipients_and_says_aloud_where_it_is_not() 
     let as_it_is = format!("stemma-controller backup {to} --data-dir {data} --unencrypted");
     refused(&["backup", to, "--data-dir", data], &[&by_configuration, &as_it_is, "nothing was written"])?;
     ensure!(!file.exists(), "nothing was written");
+    refused(
+        &["backup", "-", "--config", configuration, "--data-dir", data],
+        &["a backup is a file", "nothing was written"],
+    )?;
 
     let said = done(&["backup", to, "--config", configuration, "--data-dir", data])?;
     ensure!(said.contains("encrypted to backup_recipients (1)") && !said.contains("NOT ENCRYPTED"), "{said}");
@@ -226,6 +230,10 @@ fn x02_a_backup_is_encrypted_to_its_recipients_and_says_aloud_where_it_is_not() 
         done(&["restore", text(&plain)?, "--data-dir", text(&from_plain)?])?;
         let with_a_key = ["restore", text(&plain)?, "--data-dir", text(&none)?, "--identity", text(&own)?];
         refused(&with_a_key, &["is not encrypted: leave --identity out", "nothing was changed"])?;
+        let armored = path("armored");
+        age(&["-a", "-r", PUBLIC, "-o", text(&armored)?, text(&plain)?])?;
+        let of_armored = ["restore", text(&armored)?, "--data-dir", text(&none)?, "--identity", text(&own)?];
+        refused(&of_armored, &["text form of age", "age -d -i KEYFILE", "nothing was changed"])?;
         age(&["-r", PUBLIC, "-o", text(&again)?, text(&plain)?])?;
         done(&["restore", text(&again)?, "--data-dir", text(&from_again)?, "--identity", text(&own)?])?;
     }

@@ -5,7 +5,7 @@
 //! fleet of its own, and the jumps of a test are tried at the same time.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,21 +19,23 @@ use stemma_tests::tool;
 const AFTER: Duration = Duration::from_mins(3);
 
 /// A clock that can be set while programs run by it.
-struct Dial {
+pub(crate) struct Dial {
     file: PathBuf,
-    words: Vec<OsString>,
+    /// What a program is started under that goes by it.
+    pub(crate) words: Vec<OsString>,
 }
 
 impl Dial {
-    fn new(fleet: &Fleet) -> Result<Option<Self>> {
-        let file = fleet.dir().join("clock");
+    /// With its file in this directory, and right at first; without `faketime`, none.
+    pub(crate) fn new(dir: &Path) -> Result<Option<Self>> {
+        let file = dir.join("clock");
         let words = tool::clocked(&file);
         let dial = words.map(|words| Self { file, words });
         dial.map(|dial| dial.set("+0").map(|()| dial)).transpose()
     }
 
     /// In one step, so that nobody reads half of it.
-    fn set(&self, by: &str) -> Result<()> {
+    pub(crate) fn set(&self, by: &str) -> Result<()> {
         let next = self.file.with_extension("next");
         std::fs::write(&next, format!("{by}\n"))?;
         Ok(std::fs::rename(next, &self.file)?)
@@ -44,7 +46,7 @@ impl Dial {
 fn at_each_jump(jumps: &[&str], try_one: impl Fn(&str, Fleet, Agent, Dial) -> Result<()> + Sync) -> Result<()> {
     let tried = &|jump: &str| -> Result<()> {
         let (fleet, web) = converged()?;
-        let Some(dial) = Dial::new(&fleet)? else { return Ok(()) };
+        let Some(dial) = Dial::new(fleet.dir())? else { return Ok(()) };
         try_one(jump, fleet, web, dial).with_context(|| format!("a clock that is wrong by {jump}"))
     };
     std::thread::scope(|scope| {

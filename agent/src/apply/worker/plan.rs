@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stemma_core::task::Mode;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::{Known, Profile};
 use stemma_wire::message::observed::{LocalState, Progress};
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use super::{ApplyError, ApplyWorker, BETWEEN_LOOKS, SAID_TO_RUN, SETTLE};
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
+use crate::apply::leftovers::sweep_recorded;
 use crate::apply::outputs;
 use crate::host::HostError;
 use crate::watch::Part;
@@ -92,7 +94,8 @@ impl ApplyWorker {
         (self.run, self.replaced) = (None, false);
         if self.is_stopped(desired) {
             self.progress = Progress::Idle;
-            return Ok(());
+            // As in a pass: where tasks only look, nothing is changed.
+            return if desired.mode() == Mode::Apply { sweep_recorded(&self.site) } else { Ok(()) };
         }
         // No profile: no tasks, which are soon applied.
         let profile = match desired.task_set.profile {

@@ -10,7 +10,8 @@ use stemma_wire::message::signed::{Grant, LeaseKind};
 use stemma_wire::message::{Epoch, Hash};
 
 use super::*;
-use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger, OPEN_BARRIERS};
+use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger, OPEN_BARRIERS, STAGING_DIRS};
+use crate::apply::leftovers::StagingDirs;
 use crate::apply::testing::{Controller, EPOCH, NODE, Set};
 use crate::channel::{SyncEnd, pair};
 use crate::host::memory::MemoryHost;
@@ -318,6 +319,27 @@ fn paused_labels_flow_and_no_task_is_touched() {
     let resumed = FromSync::Local(LocalState::default());
     runtime().block_on(offered(&host, &controller, vec![resumed]));
     assert_eq!(host.text("/f").as_deref(), Some("x"));
+}
+
+#[test]
+fn x05_what_a_killed_agent_left_goes_also_where_no_task_is_applied_now() {
+    let left = "/srv/.stemma-0123456789abcdef";
+    let paused = LocalState { paused: true, ..LocalState::default() };
+    for (mode, goes) in [(Mode::Apply, true), (Mode::Noop, false), (Mode::Observe, false)] {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        host.put(left, "secret");
+        host.put("/srv/theirs", "x");
+        let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+        ledger.put(&LOCAL, &paused).unwrap();
+        let recorded = StagingDirs::from([("/srv".to_owned(), BTreeSet::from([33]))]);
+        ledger.put(&STAGING_DIRS, &recorded).unwrap();
+        let set = Set::default().file("f", &[], "/f", "x").mode(mode);
+        runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+        assert_eq!(host.text(left).is_none(), goes, "{mode:?}");
+        assert_eq!((host.text("/srv/theirs").as_deref(), host.text("/f")), (Some("x"), None));
+        let kept = Ledger::open(Rc::new(host.clone())).unwrap().get(&STAGING_DIRS).unwrap();
+        assert_eq!(kept, Some(recorded), "it stays on record: tasks may leave something there again");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{Content, MemoryHost, Names, Node, directory, failed, kind_of};
+use crate::host::extras::DEFAULT_ACL;
 use crate::host::{Dir, Extras, Fixed, HostError, Kind, Look, NewFile, Stat};
 
 pub(super) struct MemoryDir {
@@ -93,10 +94,18 @@ impl Dir for MemoryDir {
         let nodes = self.host.0.nodes.borrow();
         let Some(by) = child.and_then(|node| nodes[node].fixed).or(nodes[self.node].fixed) else { return Ok(()) };
         let at = match by {
-            Fixed::Immutable | Fixed::AppendOnly | Fixed::Mounted | Fixed::OtherFileSystem => self.at(name),
+            Fixed::Immutable | Fixed::AppendOnly | Fixed::Mounted | Fixed::Swap | Fixed::OtherFileSystem => {
+                self.at(name)
+            }
             Fixed::ImmutableDirectory | Fixed::AppendOnlyDirectory | Fixed::ReadOnly => self.path.clone(),
         };
         Err(HostError::Fixed { path: self.at(name), at, by, is_there: child.is_some() })
+    }
+
+    fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
+        self.host.alive(&self.path)?;
+        let nodes = self.host.0.nodes.borrow();
+        Ok(nodes[self.node].extras.as_ref().and_then(|extras| extras.attributes.get(DEFAULT_ACL).cloned()))
     }
 
     fn names(&self) -> Result<Vec<String>, HostError> {

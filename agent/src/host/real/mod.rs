@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::extras::{ACL, ACL_AGAIN, FLAGS_OF_EMPTY, KEPT_FLAGS, TOLD_FLAGS};
+use super::extras::{ACL, ACL_AGAIN, DEFAULT_ACL, FLAGS_OF_EMPTY, KEPT_FLAGS, TOLD_FLAGS};
 use super::{Command, Dir, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, Look, NewFile, Pending, Stat};
 
 mod accounts;
@@ -30,6 +30,9 @@ const MOST_OF_ATTRIBUTE: usize = 64 * 1024;
 
 /// The most bytes of extended attributes that are kept of a file.
 const MOST_OF_ATTRIBUTES: usize = 1024 * 1024;
+
+/// What the kernel swaps to.
+const SWAPS: &str = "/proc/swaps";
 
 /// The machine that this process runs on, seen from a directory on.
 pub struct RealHost {
@@ -208,6 +211,16 @@ impl RealDir {
         }
     }
 
+    /// Whether the kernel swaps to a file: it is the same as one of its list, whatever its path is there. What cannot be looked at is none.
+    fn is_swap(&self, name: &str) -> bool {
+        let Ok(found) = rustix::fs::statat(&self.fd, plain(name), AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let swaps = std::fs::read(SWAPS).unwrap_or_default();
+        kind(found.st_mode) == Kind::File
+            && swap_files(&String::from_utf8_lossy(&swaps)).any(|path| {
+                rustix::fs::stat(path).is_ok_and(|swap| (swap.st_dev, swap.st_ino) == (found.st_dev, found.st_ino))
+            })
+    }
+
     /// A regular file with one name, opened without following a link and without waiting for a FIFO's other end.
     fn open_file(&self, name: &str) -> Result<Option<OwnedFd>, HostError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -227,9 +240,11 @@ impl RealDir {
     }
 
     /// Gives a directory that was just made its mode. Whoever may write this one may have put another one under the name meanwhile, to have
-    /// it opened: one that is not the agent's, or not empty, keeps its mode.
+    /// it opened: one that is not the agent's, or not empty, keeps its mode. Setgid, which it has of the directory above, stays: what is made in
+    /// it has its group by that.
     fn give_mode(&self, name: &str, made: &OwnedFd, mode: Mode) -> Result<(), HostError> {
         let found = self.tried("look at", name, rustix::fs::fstat(made))?;
+        let mode = mode | Mode::from_raw_mode(found.st_mode) & Mode::SGID;
         if Mode::from_raw_mode(found.st_mode) == mode {
             return Ok(());
         }
@@ -319,7 +334,20 @@ impl Dir for RealDir {
                 Err(self.fixed(name, self.shown(), by, is_there))
             }
             Some((_, _, by)) => Err(self.fixed(name, self.at(name), by, is_there)),
+            None if is_there && self.is_swap(name) => Err(self.fixed(name, self.at(name), Fixed::Swap, true)),
             None => Ok(()),
+        }
+    }
+
+    fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
+        let mut list = vec![0; MOST_OF_ATTRIBUTE];
+        match rustix::fs::fgetxattr(&self.fd, DEFAULT_ACL, &mut list[..]) {
+            Ok(length) => {
+                list.truncate(length);
+                Ok(Some(list))
+            }
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
+            Err(errno) => self.tried("read the default list of", "", Err(errno)),
         }
     }
 
@@ -498,6 +526,31 @@ fn flags(fd: &OwnedFd) -> Result<Option<IFlags>, Errno> {
         Err(Errno::NOTTY | Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) => Ok(None),
         flags => flags.map(Some),
     }
+}
+
+/// The files of the kernel's list of what it swaps to: a heading, then a line of each, with its path, its type and more. Of a path it writes
+/// blanks and backslashes as octal numbers.
+fn swap_files(swaps: &str) -> impl Iterator<Item = CString> {
+    let fields = swaps.lines().skip(1).map(|line| line.split_ascii_whitespace());
+    let files = fields.filter_map(|mut fields| fields.next().filter(|_| fields.next() == Some("file")));
+    files.filter_map(|path| CString::new(unescaped(path)).ok())
+}
+
+/// A path as the kernel meant it where it wrote bytes as a backslash and three octal digits.
+fn unescaped(path: &str) -> Vec<u8> {
+    let mut parts = path.split('\\');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let octal = part.split_at_checked(3);
+        if let Some((byte, rest)) = octal.and_then(|(digits, rest)| Some((u8::from_str_radix(digits, 8).ok()?, rest))) {
+            bytes.push(byte);
+            bytes.extend_from_slice(rest.as_bytes());
+        } else {
+            bytes.push(b'\\');
+            bytes.extend_from_slice(part.as_bytes());
+        }
+    }
+    bytes
 }
 
 /// Opens a directory to list it, sync it and work in it.

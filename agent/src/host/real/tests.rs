@@ -11,6 +11,7 @@ use std::{fs, io};
 use super::*;
 use crate::host::End;
 use crate::host::atomic::{Attributes, Staged, Staging, ensure_dir, replace, sweep};
+use crate::host::extras::within_default;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -194,6 +195,10 @@ impl Dir for Swept<'_> {
         self.dir.check_replaceable(name)
     }
 
+    fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
+        self.dir.default_list()
+    }
+
     fn names(&self) -> Result<Vec<String>, HostError> {
         self.dir.names()
     }
@@ -318,6 +323,42 @@ fn x05_a_file_in_the_place_of_another_has_its_attributes_list_and_flags_and_no_o
     replace(&host, &*dir, "bare", b"", &bare).unwrap();
     assert!(!look("bare").unwrap().1.attributes.contains_key(c"system.posix_acl_access"));
     assert_eq!(dir.names().unwrap(), ["bare", "listed", "new", "plain"]);
+}
+
+/// The kernel says what a default list leaves of a mode.
+#[test]
+fn x05_what_a_default_list_leaves_of_a_mode_is_what_the_kernel_leaves() {
+    const NONE: u32 = u32::MAX;
+    let (root, host) = host();
+    for (at, list) in [
+        acl(&[(1, 7, NONE), (4, 0, NONE), (0x20, 0, NONE)]),
+        acl(&[(1, 7, NONE), (2, 6, 1), (4, 0, NONE), (0x10, 6, NONE), (0x20, 0, NONE)]),
+        acl(&[(1, 7, NONE), (2, 7, 1), (4, 5, NONE), (0x10, 7, NONE), (0x20, 5, NONE)]),
+        acl(&[(1, 5, NONE), (4, 4, NONE), (0x20, 1, NONE)]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let top = root.path().join(at.to_string());
+        fs::create_dir(&top).unwrap();
+        assert_eq!(host.default_list(&path(&format!("/{at}/a/f"))).unwrap(), None);
+        let set = rustix::fs::setxattr(&top, c"system.posix_acl_default", &list, XattrFlags::empty());
+        if !has("access control lists", set) {
+            return;
+        }
+        assert_eq!(host.default_list(&path(&format!("/{at}/a/b/f"))).unwrap().as_ref(), Some(&list), "{at}");
+        let mode = |name: &str| fs::metadata(top.join(name)).unwrap().permissions().mode() & 0o777;
+        for asked in [0o644, 0o755, 0o777] {
+            let (flags, rights) = (OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(asked));
+            let name = format!("{asked:o}");
+            drop(rustix::fs::open(top.join(&name), flags, rights).unwrap());
+            assert_eq!(within_default(&list, asked, true), mode(&name), "{at} {asked:o}");
+            let within = within_default(&list, asked, true);
+            let dir = host.dir(&path(&format!("/{at}"))).unwrap().unwrap();
+            dir.make_dir(&format!("d{asked:o}"), within).unwrap();
+            assert_eq!(mode(&format!("d{asked:o}")), within, "{at} {asked:o}: no more is given");
+        }
+    }
 }
 
 #[test]
@@ -577,4 +618,54 @@ fn x05_a_directory_that_somebody_put_in_the_place_of_a_new_one_is_not_opened_to_
     fs::remove_file(closed.join("theirs")).unwrap();
     dir.give_mode("closed", &open(&closed), Mode::from_raw_mode(0o755)).unwrap();
     assert_eq!(mode(), 0o755);
+}
+
+/// As mkdir(2): "If the directory containing the file has the set-group-ID bit set, then it will be inherited".
+#[test]
+fn x05_a_directory_on_the_way_keeps_the_setgid_bit_that_it_has_of_the_one_above() {
+    for (above, mode, want) in
+        [(0o2775, 0o755, 0o2755), (0o2775, 0o777, 0o2777), (0o2770, 0o700, 0o2700), (0o775, 0o755, 0o755)]
+    {
+        let (root, host) = host();
+        let top = root.path().join("top");
+        fs::create_dir(&top).unwrap();
+        fs::set_permissions(&top, fs::Permissions::from_mode(above)).unwrap();
+        ensure_dir(&host, &path("/top/a/b"), mode).unwrap();
+        for name in ["a", "a/b"] {
+            let made = fs::metadata(top.join(name)).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(made, want, "{name} in {above:o}: {made:o}");
+        }
+    }
+}
+
+/// As the kernel writes it (`swap_show`, `seq_file_path`).
+#[test]
+fn x05_the_files_that_the_kernel_swaps_to_are_those_of_its_list() {
+    let list = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+                /dev/dm-1                               partition\t8388604\t\t0\t\t-2\n\
+                /swap.img                               file\t\t2097148\t\t0\t\t-3\n\
+                /srv/my\\040swap\\134\\134a\\012 file\t\t1020\t\t0\t\t-4\n\
+                /srv/gone\\040(deleted) file\t\t1020\t\t0\t\t-5\n";
+    let found: Vec<_> = swap_files(list).collect();
+    let paths = [c"/swap.img", c"/srv/my swap\\\\a\n", c"/srv/gone (deleted)"];
+    assert_eq!(found, paths.map(CStr::to_owned));
+    assert_eq!(swap_files("").count() + swap_files("Filename\tType\n").count(), 0);
+}
+
+/// Where this machine has a swap file, and who runs the test may look at it.
+#[test]
+fn x05_an_active_swap_file_is_not_replaced_and_says_so() {
+    let (root, host) = host();
+    fs::write(root.path().join("f"), "").unwrap();
+    let dir = host.root().unwrap();
+    assert!(dir.check_replaceable("f").is_ok(), "one that is none");
+    let host = RealHost::new(Path::new("/")).unwrap();
+    for file in swap_files(&fs::read_to_string(SWAPS).unwrap_or_default()) {
+        let Ok(file) = HostPath::parse(&file.to_string_lossy()) else { continue };
+        let Ok(Some(dir)) = host.parent_of(&file) else { continue };
+        if dir.stat(file.name()).is_ok_and(|stat| stat.is_some()) {
+            let refused = dir.check_replaceable(file.name()).unwrap_err();
+            assert!(matches!(refused, HostError::Fixed { .. }), "{refused:?}");
+        }
+    }
 }

@@ -43,15 +43,17 @@ pub struct Budgets {
 
 impl Default for Budgets {
     fn default() -> Self {
+        // Bodies come and go in turns. What waits for clients is there for as long as they like, so that of it one cluster has a part.
+        let small = Shares { of_cluster: 32 * MIB, ..Shares::of(32 * MIB) };
         // Admins have room for a body of the most bytes, whatever others hold.
-        let arriving = Shares { all: 64 * MIB, of_one: 16 * MIB, for_admins: 8 * MIB };
-        let decided = Shares { all: 64 * MIB, of_one: 16 * MIB, for_admins: 20 * MIB };
-        let blobs = Shares { all: 192 * MIB, of_one: 64 * MIB, for_admins: 64 * MIB };
+        let arriving = Shares { all: 64 * MIB, of_one: 16 * MIB, of_cluster: 64 * MIB, for_admins: 8 * MIB };
+        let decided = Shares { all: 64 * MIB, of_one: 16 * MIB, of_cluster: 64 * MIB, for_admins: 20 * MIB };
+        let blobs = Shares { all: 192 * MIB, of_one: 64 * MIB, of_cluster: 192 * MIB, for_admins: 64 * MIB };
         Self {
             arriving: Budget::giving_way(arriving, Some(Duration::from_secs(10))),
-            arriving_small: Budget::giving_way(Shares::of(32 * MIB), Some(SMALL_GIVES_WAY_AFTER)),
+            arriving_small: Budget::giving_way(small, Some(SMALL_GIVES_WAY_AFTER)),
             decided: Budget::new(decided),
-            decided_small: Budget::new(Shares::of(32 * MIB)),
+            decided_small: Budget::new(small),
             blobs: Budget::giving_way(blobs, Some(Duration::from_mins(1))),
             answers: Budget::new(Shares::of(64 * MIB)),
         }

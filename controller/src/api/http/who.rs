@@ -44,10 +44,54 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<&str> {
 /// How many digits the id of a principal's token has.
 const TOKEN_ID_DIGITS: usize = 16;
 
+/// What the two headers of a token show where a token is not asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Optional<'a> {
+    /// Nothing that is meant as a principal's token.
+    Nothing,
+    /// One.
+    Token(&'a str),
+    /// What may be meant as one and is not exactly one.
+    Unclear,
+}
+
+/// What a request shows of principals' tokens to a listener that asks for none. Clients of `OpenStack`'s are made to send some text all the same,
+/// which is nothing. But whoever means to be a principal is never taken for an admin because of how the token is written: that is told by the
+/// scheme, and by the form of a token anywhere in a header.
+pub(crate) fn optional_token(headers: &HeaderMap) -> Optional<'_> {
+    let in_scheme = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
+        let scheme = value.as_bytes().split(u8::is_ascii_whitespace).next().unwrap_or_default();
+        let token = value.to_str().ok().and_then(|text| text.split_once(' ')).map(|(_, token)| token);
+        let is_bearer = scheme.eq_ignore_ascii_case(b"bearer");
+        (is_bearer || has_form_of_token(value.as_bytes()), token.filter(|_| is_bearer))
+    });
+    let named = headers.get_all(AUTH_TOKEN).iter();
+    let named = named.map(|value| (has_form_of_token(value.as_bytes()), value.to_str().ok()));
+    let mut found = Optional::Nothing;
+    for (_, token) in in_scheme.chain(named).filter(|(is_meant, _)| *is_meant) {
+        found = match (found, token.map(str::trim).filter(|token| is_of_stemma(token))) {
+            (Optional::Nothing, Some(token)) => Optional::Token(token),
+            (Optional::Token(known), Some(token)) if known == token => found,
+            (Optional::Nothing, None) | (Optional::Token(_) | Optional::Unclear, _) => return Optional::Unclear,
+        };
+    }
+    found
+}
+
 /// Whether a token has the form of a principal's, `ID.SECRET`, whoever's it may be: an id is so many digits of a hexadecimal number, in small letters.
-pub(crate) fn is_of_stemma(token: &str) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    token.split_once('.').is_some_and(|(id, _)| id.len() == TOKEN_ID_DIGITS && id.bytes().all(is_digit))
+fn is_of_stemma(token: &str) -> bool {
+    token.split_once('.').is_some_and(|(id, _)| id.len() == TOKEN_ID_DIGITS && id.bytes().all(is_id_digit))
+}
+
+/// Whether that form stands anywhere in a text.
+fn has_form_of_token(text: &[u8]) -> bool {
+    let is_form =
+        |part: &[u8]| part.split_last().is_some_and(|(last, id)| *last == b'.' && id.iter().copied().all(is_id_digit));
+    text.windows(TOKEN_ID_DIGITS + 1).any(is_form)
+}
+
+const fn is_id_digit(byte: u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'a'..=b'f')
 }
 
 /// Who may go on to this row. A caller with bad credentials may still use a row that is open to everyone, as nobody.
@@ -93,6 +137,53 @@ mod tests {
             ("eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ4In0.c2ln", false),
         ] {
             assert_eq!(is_of_stemma(token), is_its, "{token}");
+        }
+    }
+
+    /// Each of these counted as no token, and who sent it was an admin.
+    #[test]
+    fn x04_what_is_meant_as_a_token_and_is_not_exactly_one_is_unclear() {
+        const TOKEN: &str = "0123456789abcdef.c2VjcmV0";
+        let (auth, named) = ("authorization", "x-auth-token");
+        let read = |shown: &[(&str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in shown {
+                let name: header::HeaderName = name.parse().unwrap();
+                headers.append(name, value.replace("TOKEN", TOKEN).parse().unwrap());
+            }
+            match optional_token(&headers) {
+                Optional::Nothing => "nothing",
+                Optional::Token(token) if token == TOKEN => "the token",
+                Optional::Token(_) => "another",
+                Optional::Unclear => "unclear",
+            }
+        };
+        for (shown, found) in [
+            (&[(auth, "Bearer TOKEN")][..], "the token"),
+            (&[(auth, "bearer  TOKEN ")], "the token"),
+            (&[(named, "TOKEN")], "the token"),
+            (&[(auth, "Bearer TOKEN"), (named, "TOKEN")], "the token"),
+            (&[(auth, "Bearer TOKEN"), (named, "tok")], "the token"),
+            (&[(auth, "Basic YTpi"), (named, "TOKEN")], "the token"),
+            (&[(auth, "Bearer\tTOKEN")], "unclear"),
+            (&[(auth, "Bearer \"TOKEN\"")], "unclear"),
+            (&[(auth, "Bearer x"), (named, "TOKEN")], "unclear"),
+            (&[(auth, "Bearer x")], "unclear"),
+            (&[(auth, "Bearer")], "unclear"),
+            (&[(auth, "Token TOKEN")], "unclear"),
+            (&[(auth, "TOKEN")], "unclear"),
+            (&[(named, "Bearer TOKEN")], "unclear"),
+            (&[(named, "\"TOKEN\"")], "unclear"),
+            (&[(named, "TOKEN"), (named, "fedcba9876543210.x")], "unclear"),
+            (&[(auth, "Bearer TOKEN"), (named, "fedcba9876543210.x")], "unclear"),
+            (&[(auth, "Basic YTpi")], "nothing"),
+            (&[(named, "tok")], "nothing"),
+            (&[(named, "notused")], "nothing"),
+            (&[(named, "secret")], "nothing"),
+            (&[(named, "")], "nothing"),
+            (&[], "nothing"),
+        ] {
+            assert_eq!(read(shown), found, "{shown:?}");
         }
     }
 

@@ -8,7 +8,8 @@ use stemma_wire::message::Hash;
 
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
-use crate::blobs::Put;
+use crate::blobs::{Put, Sender, Whose};
+use crate::registry::Who;
 
 /// `PUT /v1/blobs/{hash}`: a file body, before the manifest that names it.
 pub(super) async fn put(api: &Api, request: &Request) -> HandlerResult {
@@ -21,11 +22,12 @@ pub(super) async fn put(api: &Api, request: &Request) -> HandlerResult {
         api.registry.check_pace(&request.who)?;
     }
     let (blobs, cache, body) = (Arc::clone(&api.blobs), Arc::clone(api.cache()), request.body.clone());
-    let put = tokio::task::spawn_blocking(move || match blobs.put(hash, &body)? {
+    let sender = sender(&request.who);
+    let put = tokio::task::spawn_blocking(move || match blobs.put(hash, &body, &sender)? {
         // Some may have been named since they were counted.
         Put::NoRoom { .. } => {
             blobs.count(&cache.model().named_blobs())?;
-            blobs.put(hash, &body)
+            blobs.put(hash, &body, &sender)
         }
         put => Ok(put),
     })
@@ -36,7 +38,7 @@ pub(super) async fn put(api: &Api, request: &Request) -> HandlerResult {
             Ok(Reply::empty(StatusCode::NO_CONTENT))
         }
         Ok(Ok(Put::Known)) => Ok(Reply::empty(StatusCode::NO_CONTENT)),
-        Ok(Ok(Put::NoRoom { taken, most })) => Err(no_room(request.body.len(), taken, most)),
+        Ok(Ok(Put::NoRoom { whose, taken, most })) => Err(no_room(request.body.len(), whose, taken, most)),
         Ok(Ok(Put::OtherHash(found))) => {
             let message = format!("the body has the hash {found}, not that which the path names; nothing was kept");
             Err(ApiError::new(ErrorType::BlobMismatch, message))
@@ -49,12 +51,22 @@ pub(super) async fn put(api: &Api, request: &Request) -> HandlerResult {
     }
 }
 
-fn no_room(bytes: usize, taken: u64, most: u64) -> ApiError {
+fn sender(who: &Who) -> Sender {
+    Sender { name: who.name.clone(), within: who.rights.within, is_fleet_admin: who.is_fleet_admin() }
+}
+
+fn no_room(bytes: usize, whose: Whose, taken: u64, most: u64) -> ApiError {
+    let whose = match whose {
+        Whose::Own => "those that you sent",
+        Whose::Cluster => "those of all who are bound to your cluster",
+        Whose::All => "those of all senders together",
+    };
     let message = format!(
-        "file bodies that no release and no released task set names may take {most} bytes together, and take {taken}: there is no room for one \
-         of {bytes} bytes; nothing was kept"
+        "there is no room for a file body of {bytes} bytes among those that no release and no released task set names: {whose} take {taken} bytes \
+         of {most}; nothing was kept"
     );
     let advice = "apply the manifests that name what was sent, or wait: what nothing names goes a day after it was sent last. \
-                  unnamed_files_mebibytes in the controller's configuration says how much they may take";
+                  unnamed_files_mebibytes in the controller's configuration says how much they may take: one sender has a quarter, all who \
+                  are bound to one cluster have half, and a sixteenth is kept for admins of the fleet";
     ApiError::new(ErrorType::BlobNoRoom, message).detail(advice)
 }

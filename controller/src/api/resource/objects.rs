@@ -130,6 +130,14 @@ pub(super) trait Shown: Resource + Fields {
         refusal
     }
 
+    /// Refuses what a merge patch says otherwise of what no write changes.
+    ///
+    /// # Errors
+    /// With the first such field.
+    fn check_fixed(_model: &Model, _object: &Object<Self>, _fields: &Map<String, Value>) -> Result<(), ApiError> {
+        Ok(())
+    }
+
     /// Takes an object away.
     ///
     /// # Errors

@@ -134,6 +134,7 @@ fn merge<S: Shown>(
     caller: &Caller,
 ) -> Result<(), ApiError> {
     object.meta.name = take_name::<S>(object, &mut fields)?;
+    S::check_fixed(&work.model, object, &fields)?;
     let present = shown_fields(api, work, &object.spec);
     for (field, change) in &mut fields {
         if change.is_object() && MapName::named(field).is_none() {

@@ -5,6 +5,7 @@
 //! and throws it away, at the cost of what it changed.
 
 mod kinds;
+mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
+use stemma_wire::message::desired::InputValue;
 use uuid::Uuid;
 
 pub use kinds::shelf::{By, Shelf};
@@ -37,6 +39,7 @@ use crate::records::reported::{
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
 use kinds::KINDS;
+use texts::Texts;
 
 /// Records by node.
 pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
@@ -84,6 +87,8 @@ pub struct Model {
     pub said: ByNode<SaidOnHost>,
     /// What was released to them.
     pub released: ByNode<ReleasedRecord>,
+    /// The texts of these that many nodes have.
+    pub(super) texts: Texts,
     /// The profiles that these name.
     pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
     /// What became of their tasks.
@@ -188,6 +193,14 @@ impl Model {
         for row in &KINDS {
             (row.show_all)(self);
         }
+    }
+
+    /// Holds what was released to a node as others hold the same texts.
+    fn share_texts_of(&mut self, node: Uuid) {
+        let Some(record) = self.released.get_mut(&node) else { return };
+        let task_set = &mut Arc::make_mut(record).task_set;
+        let values = task_set.inputs.values_mut().filter_map(InputValue::text_mut);
+        self.texts.share(task_set.left_out.values_mut().chain(values));
     }
 
     /// How much of its host's last report, and of what became of its tasks, was not kept.
@@ -399,7 +412,11 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
         set(&mut model.said, node, now)?;
         Ok(model.apply(vec![Change::Said(NodeId(node), model.said.get(&node).cloned())]))
     }),
-    (key::RELEASED, |model, node, now| set(&mut model.released, node, now).map(|()| Reach::default())),
+    (key::RELEASED, |model, node, now| {
+        set(&mut model.released, node, now)?;
+        model.share_texts_of(node);
+        Ok(Reach::default())
+    }),
     (key::RESULTS, |model, node, now| {
         let before = model.results.get(&node).cloned();
         set(&mut model.results, node, now)?;

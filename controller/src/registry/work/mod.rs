@@ -112,6 +112,7 @@ impl<'a> Work<'a> {
         self.forget()?;
         self.settle_tags()?;
         self.check_primaries()?;
+        self.check_awaited_primaries()?;
         self.check_privileged()?;
         self.check_catalog()?;
         self.note_resource_types();

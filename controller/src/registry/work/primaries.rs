@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use stemma_core::access::Place;
-use stemma_core::fleet::{self, LostName, MovedPrimary, NotObeyed};
+use stemma_core::fleet::{self, AwaitedPrimary, LostName, MovedPrimary, NotObeyed};
 use stemma_core::name::TagName;
-use stemma_core::object::{Cluster, ClusterId, Kind, Node, NodeId};
+use stemma_core::object::{Cluster, ClusterId, Kind, Node, NodeId, PrincipalRole};
 use stemma_core::resolve::naming_another;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -20,7 +20,8 @@ impl Work<'_> {
     /// As [`Work::decide_tags`].
     pub fn settle_tags(&mut self) -> Result<(), Undecided> {
         self.decide_tags()?;
-        Ok(self.keep_primaries()?)
+        self.keep_primaries()?;
+        Ok(self.store_named_primaries()?)
     }
 
     /// Stores the choice of who holds a tag by rule and would lose it by the write, though the node has the tag still: it was only not stored
@@ -33,11 +34,27 @@ impl Work<'_> {
             let moved = before.unstored_holders(cluster).into_iter().filter(|(tag, node)| {
                 after.holder(cluster, tag.as_str()) != Some(*node)
                     && after.could_hold(cluster, tag, *node)
-                    && !after.is_chosen(cluster, tag)
+                    && !after.is_chosen_since(before, cluster, tag)
             });
             kept.extend(moved.map(|(tag, node)| (cluster, tag, node)));
         }
         kept.into_iter().try_for_each(|(cluster, tag, node)| self.elect(cluster, &tag, node))
+    }
+
+    /// Stores the choice of who holds a tag that the cluster gives to a node by this write, or gives to none any more. What comes after rests
+    /// on it, and does not wait for anybody to store it.
+    fn store_named_primaries(&mut self) -> Result<(), ApiError> {
+        let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
+        let mut named = Vec::new();
+        for (_, uuid) in self.written().filter(|(kind, _)| *kind == Kind::Cluster) {
+            let cluster = ClusterId(uuid);
+            let is_another = |tag: &TagName| {
+                before.named_primary(cluster, tag.as_str()) != after.named_primary(cluster, tag.as_str())
+            };
+            let open = after.unstored_holders(cluster).into_iter().filter(|(tag, _)| is_another(tag));
+            named.extend(open.map(|(tag, node)| (cluster, tag, node)));
+        }
+        named.into_iter().try_for_each(|(cluster, tag, node)| self.elect(cluster, &tag, node))
     }
 
     /// The primaries that the write takes from their holders, as far as who asks is told of them.
@@ -66,12 +83,58 @@ impl Work<'_> {
             let old = before.cluster(ClusterId(uuid)).map(|cluster| &cluster.spec.primaries);
             let is_new = |tag: &TagName, node: &String| old.and_then(|old| old.get(tag)) != Some(node);
             for (tag, node) in cluster.spec.primaries.iter().filter(|(tag, node)| is_new(tag, node)) {
-                if let Some(why) = after.not_obeyed(cluster, tag, node).filter(|why| why.is_decided()) {
+                let why = after.not_obeyed(cluster, tag, node).map(|why| self.as_told(why, node));
+                if let Some(why) = why.filter(|why| why.is_decided()) {
                     return Err(not_obeyed(cluster, tag, node, why));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Refuses entries of `primaries` by which a privileged task goes to a node that is still to come, unless an admin makes the write: nobody
+    /// is asked when a host joins by that name.
+    ///
+    /// # Errors
+    /// [`ErrorType::AuthForbidden`], with the task and the entry.
+    pub(super) fn check_awaited_primaries(&self) -> Result<(), ApiError> {
+        if self.places_as == PrincipalRole::Admin {
+            return Ok(());
+        }
+        let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
+        let written = self.written().filter(|(kind, _)| *kind == Kind::Cluster).map(|(_, uuid)| ClusterId(uuid));
+        let below = self.refolded().filter_map(|group| after.cluster_of_group(group));
+        let clusters: BTreeSet<ClusterId> = written.chain(below).collect();
+        for cluster in clusters {
+            let awaited = after.awaited_primaries(cluster);
+            if awaited.is_empty() {
+                continue;
+            }
+            let known = before.awaited_primaries(cluster);
+            if let Some(new) = awaited.difference(&known).next() {
+                return Err(self.is_awaited_by_privileged(cluster, new));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_awaited_by_privileged(&self, cluster: ClusterId, awaited: &AwaitedPrimary<'_>) -> ApiError {
+        let AwaitedPrimary { tag, node, task, .. } = awaited;
+        let name = self.cluster_name(cluster);
+        let message = format!(
+            "task {task} is privileged and goes by who holds tag {tag} of cluster {name} as primary, and an admin alone gives that to node {} in its \
+             field primaries: there is no node of that name in the cluster; nothing was changed",
+            quote(node)
+        );
+        ApiError::new(ErrorType::AuthForbidden, message)
+            .field(format!("primaries.{tag}"))
+            .detail("name a node that is there, or an admin makes this write")
+    }
+
+    /// Why an entry of `primaries` is not obeyed, as it is told to who asks.
+    fn as_told(&self, why: NotObeyed, node: &str) -> NotObeyed {
+        let node = self.model.fleet.node_meant(node);
+        if node.is_some_and(|node| self.is_told_of(node.id())) { why } else { why.beyond_cluster() }
     }
 
     fn loses_name(&self, LostName { cluster, tag, name }: &LostName) -> ApiError {

@@ -6,15 +6,16 @@
 //! A task that was placed and one whose condition is met now are told apart only for the refusal. The second costs more: it is in no profile,
 //! so nodes are resolved for it, but only those of profiles in which a privileged task has a condition.
 //!
-//! A condition that a report is to meet is asked of beforehand: nobody is asked when a report comes. So who opens a label to reports (by
-//! `host_labels.accept`, or by taking away what a level says of it) is asked as who sets it.
+//! A condition that a report is to meet is asked of beforehand: nobody is asked when a report comes. So where a condition reads something that
+//! is reported, who writes another value into what else it reads is asked, whichever of the two comes first, and so is who opens something to
+//! reports (by `host_labels.accept`, or by taking away what a level says of a label, or that a trait is suppressed).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::json;
 use stemma_core::finding::first_few;
-use stemma_core::fleet::{Fleet, OpenLabel};
+use stemma_core::fleet::Fleet;
 use stemma_core::name::Name;
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeId, NodeTags, PrincipalRole};
 use stemma_core::resolve::{Met, TaskSet};
@@ -60,7 +61,7 @@ enum How {
     Placed,
     /// They stand there, and their conditions give this now.
     Condition(Met),
-    /// They stand there, and the host meets their conditions once it reports a label of this key.
+    /// They stand there, and a report of this may meet their conditions.
     Report(String),
 }
 
@@ -137,28 +138,24 @@ impl Work<'_> {
         started.collect()
     }
 
-    /// The privileged tasks that do not run, and whose conditions read a label that the write opens to reports.
+    /// The privileged tasks that do not run, and whose conditions a report may meet by what the write says.
     fn opened(&self) -> BTreeMap<NodeId, Brought> {
         let written = self.written().filter(|(kind, _)| *kind == Kind::Node).map(|(_, uuid)| NodeId(uuid));
         let below = self.refolded().flat_map(|group| self.model.fleet.nodes_of(group));
-        let nodes: BTreeSet<NodeId> = written.chain(below).take_while(|_| self.is_awaited()).collect();
+        let nodes: BTreeSet<NodeId> =
+            written.chain(below).take_while(|_| self.is_awaited()).chain(self.reached()).collect();
         nodes.into_iter().filter_map(|node| Some((node, self.opened_on(node)?))).collect()
     }
 
     fn opened_on(&self, node: NodeId) -> Option<Brought> {
         let whole = self.context.whole;
-        let after = self.model.fleet.open_labels(node);
-        if after.is_empty() {
-            return None;
-        }
-        let before = whole.fleet.open_labels(node);
-        let mut opened: Vec<&OpenLabel<'_>> = after.difference(&before).collect();
+        let mut opened = self.model.fleet.opened_since(&whole.fleet, node);
         // Who lets a task run that runs already has brought nothing.
         let set = (!opened.is_empty()).then(|| task_set(whole, node)).flatten();
         opened.retain(|open| !set.as_ref().is_some_and(|set| set.runs_privileged(open.definition)));
-        let key = opened.first()?.key;
-        let tasks = opened.iter().filter(|open| open.key == key).map(|open| open.task.to_owned()).collect();
-        Some(Brought { tasks, how: How::Report(key.to_string()) })
+        let what = opened.first()?.what.clone();
+        let tasks = opened.iter().filter(|open| open.what == what).map(|open| open.task.to_owned()).collect();
+        Some(Brought { tasks, how: How::Report(what) })
     }
 
     /// Refuses a token by which hosts would join that get privileged tasks, unless an admin makes it: in a group, or in the place of a node
@@ -281,8 +278,8 @@ fn forbidden(tasks: &[impl AsRef<str>], how: &How, at: &str) -> ApiError {
             format!("lets {them} run on {at}, where this write leaves {conditions} undecided")
         }
         How::Condition(Met::Yes | Met::No) => format!("lets {them} run on {at}, where this write meets {conditions}"),
-        How::Report(key) => {
-            format!("lets {them} run on {at}, where by this write the host may meet {conditions} with label {key}")
+        How::Report(what) => {
+            format!("lets {them} run on {at}, where by this write the host may meet {conditions} with {what}")
         }
     };
     let message = format!("{word} {tasks} {are} privileged, and an admin alone {brings}; nothing was changed");

@@ -323,3 +323,120 @@ async fn x04_a_host_takes_the_place_of_a_node_with_a_privileged_task_by_an_admin
     fleet.apply(json!([{"kind": "Node", "name": "a2", "nodegroup": "own/app", "tags": assigned}])).await;
     assert_eq!(token(json!({"node": "a2"})).await, "");
 }
+
+/// The field was taken on a group, and restricted nobody: an operator gave a node the role, and the task of the group ran.
+#[tokio::test]
+async fn x04_what_a_privileged_group_places_is_brought_by_an_admin_alone() {
+    let fleet = Fleet::start().await;
+    fleet
+        .apply(json!([
+            {"kind": "Release", "name": "site", "version": "1", "tasks": [
+                {"id": "all", "type": "group", "roles": ["web"], "tasks": ["keys"], "privileged": true},
+                {"id": "keys", "type": "file", "parameters": {"path": "/etc/keys", "content": "x"}}],
+                "roles": {"app": {"tags": ["app"]}, "web": {"tags": ["nginx"]}}, "tags": {"app": {}, "nginx": {}}},
+            {"kind": "Cluster", "name": "own", "release": "site@1"},
+            {"kind": "NodeGroup", "cluster": "own", "name": "app", "roles": ["app"]},
+            {"kind": "Node", "name": "a1", "nodegroup": "own/app"},
+        ]))
+        .await;
+    let mut admin = principal(&fleet, "ada", "admin", None).await;
+    let mut operator = principal(&fleet, "otto", "operator", None).await;
+    let body = json!({"roles": ["web"]});
+    let told = send(&mut operator, "PUT", "/v1/nodes/a1/roles", &body, false).await;
+    let says = "task keys is privileged, and an admin alone places it on node a1; nothing was changed";
+    assert_eq!((told.status, &*message(&told)), (403, says), "{}", told.body);
+    let told = send(&mut admin, "PUT", "/v1/nodes/a1/roles", &body, false).await;
+    assert!(told.status < 300, "{}", told.body);
+}
+
+/// An operator named a primary that was not there yet, and a host that joined by an admin's token got the privileged task by its name.
+#[tokio::test]
+async fn x04_a_primary_that_is_still_to_come_is_named_by_an_admin_where_a_privileged_task_goes_by_it() {
+    let fleet = site().await;
+    let mut admin = principal(&fleet, "ada", "admin", None).await;
+    let mut operator = principal(&fleet, "otto", "operator", None).await;
+    let mut bound = principal(&fleet, "bo", "operator", Some("own")).await;
+    let named = |name: &str| json!({"primaries": {"seat": name}});
+    let says = |name: &str| {
+        format!(
+            "task crown is privileged and goes by who holds tag seat of cluster own as primary, and an admin alone gives that to node '{name}' in \
+             its field primaries: there is no node of that name in the cluster; nothing was changed"
+        )
+    };
+    let own = "/v1/clusters/own";
+    for tried in [true, false] {
+        let told = send(&mut operator, "PATCH", own, &named("zz9"), tried).await;
+        assert_eq!((told.status, message(&told)), (403, says("zz9")), "{}", told.body);
+        for name in ["zz9", "o1"] {
+            let told = send(&mut bound, "PATCH", own, &named(name), tried).await;
+            assert_eq!((told.status, message(&told)), (403, says(name)), "{}", told.body);
+        }
+        // Who sees the node that stands elsewhere is told so.
+        let told = send(&mut operator, "PATCH", own, &named("o1"), tried).await;
+        assert_eq!((told.status, &*told.kind), (400, "field.invalid"), "{}", told.body);
+    }
+    // A tag becomes that of a privileged task by the release.
+    let told = send(&mut operator, "PATCH", "/v1/clusters/old", &named("zz9"), false).await;
+    assert_eq!(told.status, 200, "no task is privileged there: {}", told.body);
+    fleet.apply(json!([{"kind": "NodeGroup", "cluster": "old", "name": "web", "roles": []}])).await;
+    let told = send(&mut operator, "PATCH", "/v1/clusters/old", &json!({"release": "site@1"}), false).await;
+    assert_eq!(
+        (told.status, message(&told)),
+        (403, says("zz9").replace("cluster own", "cluster old")),
+        "{}",
+        told.body
+    );
+    // What an admin wrote is in nobody's way, and taking it away is free.
+    let told = send(&mut admin, "PATCH", own, &named("zz9"), false).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    for body in [json!({"description": "x"}), json!({"primaries": null})] {
+        let told = send(&mut operator, "PATCH", own, &body, false).await;
+        assert_eq!(told.status, 200, "{body}: {}", told.body);
+    }
+    let told = send(&mut operator, "PATCH", own, &named("zz9"), false).await;
+    assert_eq!(told.status, 403, "{}", told.body);
+}
+
+/// Names of nodes of other clusters were told from names that nobody has.
+#[tokio::test]
+async fn x04_a_primary_of_another_cluster_is_told_as_one_that_is_not_there_to_who_is_bound() {
+    let fleet = Fleet::start().await;
+    let keys = json!({"id": "keys", "type": "file", "tags": ["app"], "privileged": true,
+        "condition": "nodes(tag='primary-crown').size() > 5", "parameters": {"path": "/etc/keys", "content": "x"}});
+    let held = json!({"assigned": ["lead", "crown"]});
+    fleet
+        .apply(json!([
+            {"kind": "Release", "name": "site", "version": "1", "tasks": [keys], "roles": {"app": {"tags": ["app"]}},
+                "tags": {"app": {}, "lead": {"has_primary": true}, "crown": {"has_primary": true}}},
+            {"kind": "Cluster", "name": "own", "release": "site@1"},
+            {"kind": "Cluster", "name": "other", "release": "site@1"},
+            {"kind": "NodeGroup", "cluster": "own", "name": "app", "roles": ["app"]},
+            {"kind": "NodeGroup", "cluster": "other", "name": "app", "roles": ["app"]},
+            {"kind": "Node", "name": "a1", "nodegroup": "own/app", "tags": held},
+            {"kind": "Node", "name": "o1", "nodegroup": "other/app", "tags": held},
+        ]))
+        .await;
+    let mut operator = principal(&fleet, "otto", "operator", None).await;
+    let mut bound = principal(&fleet, "bo", "operator", Some("own")).await;
+    let own = "/v1/clusters/own";
+    let lead = |name: &str| json!({"primaries": {"lead": name}});
+    let crown = send(&mut bound, "PATCH", own, &json!({"primaries": {"crown": "zz9"}}), false).await;
+    assert_eq!((crown.status, &*crown.kind), (403, "auth.forbidden"), "a condition reads it: {}", crown.body);
+    let told = send(&mut operator, "PATCH", own, &lead("o1"), false).await;
+    assert!(told.status == 400 && message(&told).contains("node 'o1' does not stand in the cluster"), "{}", told.body);
+    let mut said = Vec::new();
+    for name in ["o1", "zz"] {
+        for tried in [true, false] {
+            let told = send(&mut bound, "PATCH", own, &lead(name), tried).await;
+            assert_eq!(told.status, 200, "{}", told.body);
+        }
+        let checked = ask(&mut bound, "GET", "/v1/clusters/own/validate", &[], "").await;
+        let found = checked.body["findings"].as_array().unwrap().iter();
+        let found: Vec<&Value> = found.filter(|one| one["code"] == "primary.unknown").collect();
+        assert_eq!(found.len(), 1, "{name}");
+        let told = found[0]["message"].as_str().unwrap();
+        assert!(told.contains(&format!("there is no node {name} in the cluster")), "{told}");
+        said.push((found[0]["severity"].clone(), told.replace(name, "NAME")));
+    }
+    assert_eq!(said[0], said[1]);
+}

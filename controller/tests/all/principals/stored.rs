@@ -4,6 +4,7 @@ use bytes::Bytes;
 use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use stemma_controller::registry::ByteRate;
+use stemma_controller::run::Publishing;
 use stemma_wire::client::Client;
 use stemma_wire::message::hash_content;
 
@@ -146,4 +147,42 @@ async fn x03_principals_of_one_cluster_store_together_four_times_what_one_may() 
     assert!(refused.contains("together with all who are bound to the same cluster"), "{refused}");
     let mut other = principal(&fleet, "other", "operator", None).await;
     assert_eq!(patch(&mut other, "/v1/nodes/own-node", 2_000).await.status().as_u16(), 200, "who is bound to none");
+}
+
+/// One small write to a group changes what each of its nodes has, and that is stored for each of them.
+#[tokio::test]
+async fn x03_f04_what_is_released_to_many_nodes_is_paid_for_by_those_who_are_bound_to_their_cluster() {
+    let rate = ByteRate { at_once: AT_ONCE as u64, a_second: 1 };
+    let fleet = Fleet::start_with(|options| {
+        (options.writes, options.publishing) = (rate, Publishing::Reconciled);
+    })
+    .await;
+    let task = json!({"id": "t", "type": "file", "tags": ["web"],
+        "parameters": {"path": "/etc/t", "template": "{{ params.text }}"}});
+    let release = json!({"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}},
+        "tags": {"web": {}}, "tasks": [task]});
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "own/web"});
+    let others = json!([release, {"kind": "Cluster", "name": "own", "release": "site@1"},
+        {"kind": "NodeGroup", "cluster": "own", "name": "web", "roles": ["web"]}]);
+    let objects = others.as_array().unwrap().iter().cloned().chain((0..200).map(node)).collect::<Vec<_>>();
+    fleet.apply(Value::Array(objects)).await;
+    let [mut otto, mut ada, mut fred] = [
+        principal(&fleet, "otto", "operator", Some("own")).await,
+        principal(&fleet, "ada", "operator", Some("own")).await,
+        principal(&fleet, "fred", "operator", None).await,
+    ];
+    let text = json!({"parameters": {"text": "x".repeat(LONG)}});
+    let request =
+        Request::patch("/v1/clusters/own/nodegroups/web").header("content-type", "application/merge-patch+json");
+    let answer = otto.send(request.body(text.to_string().into()).unwrap()).await.unwrap();
+    assert!(answer.status().is_success(), "{answer:?}");
+    // 200 nodes have 50 kB each: ten times as much as one may store at once, and all who are bound four times as much.
+    let revision = fleet.revision().await;
+    wait_until(|| fleet.parts().desired.resolved().0 >= revision).await;
+    let refused = patch(&mut ada, "/v1/nodes/n0", 1).await;
+    assert_eq!(refused.status().as_u16(), 503);
+    let body: Value = serde_json::from_slice(refused.body()).unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("together with all who are bound to the same cluster"), "{body}");
+    assert_eq!(patch(&mut fred, "/v1/nodes/n0", 2).await.status().as_u16(), 200, "who is bound to none");
 }

@@ -61,13 +61,22 @@ impl NotObeyed {
         }
     }
 
+    /// The same as it is told to who may see nothing beyond the cluster: whether a node stands elsewhere is no matter of theirs.
+    #[must_use]
+    pub fn beyond_cluster(self) -> Self {
+        match self {
+            Self::Elsewhere => Self::NoNode,
+            Self::NoTag | Self::NoPrimary | Self::NoRelease | Self::NoNode | Self::LacksTag => self,
+        }
+    }
+
     /// The reason, as the end of a sentence about a cluster.
     pub fn reason(self, tag: &TagName, node: &str) -> String {
         match self {
             Self::NoTag => format!("the cluster's release has no tag {tag}"),
             Self::NoPrimary => format!("tag {tag} has no primary there (its has_primary is false)"),
             Self::NoRelease => format!("the cluster has no release that has tag {tag}"),
-            Self::NoNode => format!("there is no node {node}"),
+            Self::NoNode => format!("there is no node {node} in the cluster"),
             Self::Elsewhere => format!("node {node} does not stand in the cluster"),
             Self::LacksTag => format!("node {node} does not have the tag"),
         }
@@ -114,15 +123,18 @@ impl Fleet {
         open.map(|(tag, node)| (tag.clone(), *node)).collect()
     }
 
-    /// Whether somebody chose who holds a tag: the cluster, or a stored choice. Otherwise it is the first by name, or nobody.
-    pub fn is_chosen(&self, id: ClusterId, tag: &TagName) -> bool {
-        let chosen = || {
-            let (entry, holder) = (self.clusters.get(&id)?, self.holder(id, tag.as_str())?);
-            let named = self.named_primary(id, tag.as_str()).and_then(|named| self.node_meant(named));
-            let stored = entry.chosen.get(tag).map(|chosen| chosen.spec.node);
-            Some(named.is_some_and(|node| node.id() == holder) || stored == Some(holder))
-        };
-        chosen().unwrap_or(false)
+    /// Whether what came after another fleet chose who holds a tag: the cluster names the holder, or the stored choice became the holder. A
+    /// choice that was stored already is none: another may have held the tag, and its choice not be stored yet.
+    pub fn is_chosen_since(&self, before: &Self, id: ClusterId, tag: &TagName) -> bool {
+        let Some(holder) = self.holder(id, tag.as_str()) else { return false };
+        let named = self.named_primary(id, tag.as_str()).and_then(|named| self.node_meant(named));
+        let stored = self.stored_choice(id, tag);
+        named.is_some_and(|node| node.id() == holder)
+            || (stored == Some(holder) && before.stored_choice(id, tag) != stored)
+    }
+
+    fn stored_choice(&self, id: ClusterId, tag: &TagName) -> Option<NodeId> {
+        Some(self.clusters.get(&id)?.chosen.get(tag)?.spec.node)
     }
 
     /// The node that a cluster means in `primaries`: by its name, or by its uuid, which no name looks like.

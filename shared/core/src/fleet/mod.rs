@@ -9,6 +9,7 @@
 //! as incomplete until it is.
 
 mod apply;
+mod awaited;
 mod change;
 mod elect;
 mod fold;
@@ -29,6 +30,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use imbl::{OrdMap, OrdSet};
 use uuid::Uuid;
 
+pub use awaited::AwaitedPrimary;
 pub use change::{Change, Dirty};
 pub use elect::{LostName, MovedPrimary, NotObeyed, lost_name, moved_primaries};
 pub use fold::{GroupFold, Levels, Maps};
@@ -40,7 +42,7 @@ pub use missing::Missing;
 pub(crate) use node::NodeEntry;
 pub use node::ended_unassignments;
 pub(crate) use node::roles_below;
-pub use open::OpenLabel;
+pub use open::OpenRead;
 use share::Shared;
 pub use view::NodeView;
 

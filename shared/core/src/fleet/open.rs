@@ -1,72 +1,147 @@
-//! Which labels a report may still give a node where the condition of a privileged task reads them.
+//! What a report may still decide where the condition of a privileged task reads it.
 //!
-//! What is reported grants nothing. A report is no write, and nobody is asked when it comes: so it is asked when a write opens a label to
-//! reports. Look-ups are no matter here, since labels of other nodes that their hosts reported are not among what they give.
+//! What is reported grants nothing. A report is no write, and nobody is asked when it comes: so it is asked when a write gives what a condition
+//! reads beside it, and when a write opens something to reports. A condition is not taken apart for that: whoever writes another value into
+//! what it reads counts as meeting it, as long as a report has a part in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Fleet;
-use crate::input::{Read, Reference};
+use super::{Fleet, GroupFold, NodeEntry, NodeView};
+use crate::input::{Input, Path, Read, Reference};
 use crate::key::LabelKey;
+use crate::labels::Labels;
 use crate::object::NodeId;
-use crate::origin::Level;
+use crate::release::{CompiledTask, Profile};
 
-/// A label that the condition of a privileged task on a node reads, and that a report of the node's host gives it: `host_labels.accept` names
-/// its key, and no level sets or stops it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OpenLabel<'a> {
+/// Something that the condition of a privileged task on a node reads, and that a report decides, of its host or of another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpenRead<'a> {
     /// The task's id.
     pub task: &'a str,
     /// What the task is: one of the same id that is defined otherwise is another.
     pub definition: &'a [u8; 32],
-    /// The label's key.
-    pub key: &'a LabelKey,
+    /// What is read, in words: `label rack`, `trait HW_ARCH_X86_64`.
+    pub what: String,
+}
+
+/// A node with privileged tasks that have conditions, as it is while its host has reported nothing.
+struct Unreported<'a> {
+    fleet: &'a Fleet,
+    entry: NodeEntry,
+    fold: &'a GroupFold,
+    profile: &'a Profile,
 }
 
 impl Fleet {
-    /// The labels by which reports of a node's host may meet conditions of privileged tasks that stand there.
-    pub fn open_labels(&self, node: NodeId) -> BTreeSet<OpenLabel<'_>> {
-        let Some(entry) = self.entry(node) else { return BTreeSet::new() };
-        let placed = self.fold_above(&entry.node.spec).zip(self.profile(node));
-        let Some((fold, profile)) = placed.filter(|(_, profile)| profile.has_privileged_condition()) else {
-            return BTreeSet::new();
-        };
-        let accepted = fold.host_labels.value.accepted();
-        if accepted.is_empty() {
-            return BTreeSet::new();
+    /// What reports decide of what conditions of privileged tasks that stand on a node read: facts, traits that no operator gives or suppresses,
+    /// labels that hosts or inspection rules may fill and of which no level says anything, properties of rules, and what look-ups see of these.
+    pub fn open_reads(&self, node: NodeId) -> BTreeSet<OpenRead<'_>> {
+        self.unreported(node).map(|node| node.open()).unwrap_or_default()
+    }
+
+    /// Those by which a report may meet conditions after a write, and perhaps could not before it: the write opened them to reports, or it
+    /// changed something else that the same condition reads.
+    pub fn opened_since(&self, before: &Self, node: NodeId) -> BTreeSet<OpenRead<'_>> {
+        let Some(now) = self.unreported(node) else { return BTreeSet::new() };
+        let mut opened = now.open();
+        if opened.is_empty() {
+            return opened;
         }
-        let levels = fold.maps.labels.below(Level::Node, &entry.node.spec.inherited.labels);
-        let is_open = |key: &&LabelKey| levels.line(key.as_str()).is_none_or(|line| !line.is_spoken_for());
-        let open: Vec<&LabelKey> = accepted.iter().filter(is_open).collect();
-        let mut found = BTreeSet::new();
-        for task in profile.privileged_tasks() {
-            let references = task.condition.iter().flat_map(|condition| condition.references());
-            for read in references.map(Reference::read) {
-                let keys = open.iter().copied().filter(|key| reads_label(read, key.as_str()));
-                found.extend(keys.map(|key| OpenLabel {
-                    task: task.task.id.as_str(),
-                    definition: &task.definition,
-                    key,
-                }));
-            }
-        }
-        found
+        let Some(then) = before.unreported(node) else { return opened };
+        let was_open = then.open();
+        let (inputs, known) = (now.inputs(), then.inputs());
+        opened.retain(|read| !was_open.contains(read) || inputs.get(read.definition) != known.get(read.definition));
+        opened
+    }
+
+    fn unreported(&self, node: NodeId) -> Option<Unreported<'_>> {
+        let entry = self.entry(node)?;
+        let profile = entry.profile.as_ref().filter(|profile| profile.has_privileged_condition())?;
+        let fold = self.fold_above(&entry.node.spec)?;
+        Some(Unreported { fleet: self, entry: entry.with_observation(None), fold, profile })
     }
 }
 
-/// Whether a label of the host itself is among what is read.
-fn reads_label(read: &Read, key: &str) -> bool {
-    match read {
-        Read::Label(name) => **name == *key,
-        Read::LabelsWithPrefix(prefix) => key.starts_with(&**prefix),
-        Read::Parameter(_)
-        | Read::Trait(_)
-        | Read::Tag(_)
-        | Read::Fact(_)
-        | Read::Node(_)
-        | Read::Cluster(_)
-        | Read::Nodes { .. }
-        | Read::Primary { .. }
-        | Read::Secret(_) => false,
+impl<'a> Unreported<'a> {
+    fn view(&self) -> NodeView<'_> {
+        NodeView::new(self.fleet, &self.entry, Some(self.fold))
     }
+
+    /// The tasks, each with what its condition reads.
+    fn reads(&self) -> Vec<(&'a CompiledTask, &'a [Reference])> {
+        let profile = self.profile;
+        let read = |task: &'a CompiledTask| Some((task, task.condition.as_ref()?.references()));
+        profile.privileged_tasks().filter_map(read).collect()
+    }
+
+    /// What operators say of all that conditions read, by the definitions of their tasks.
+    fn inputs(&self) -> BTreeMap<&'a [u8; 32], Vec<Input>> {
+        let view = self.view();
+        let mut inputs = BTreeMap::new();
+        for (task, reads) in self.reads() {
+            inputs.insert(&task.definition, reads.iter().map(|reference| view.input(reference)).collect());
+        }
+        inputs
+    }
+
+    fn open(&self) -> BTreeSet<OpenRead<'a>> {
+        let labels = self.view().labels();
+        let mut found = BTreeSet::new();
+        for (task, reads) in self.reads() {
+            let open = reads.iter().flat_map(|reference| self.open_in(&labels, reference));
+            found.extend(open.map(|what| OpenRead { task: task.task.id.as_str(), definition: &task.definition, what }));
+        }
+        found
+    }
+
+    /// What reports decide of one reference, in words.
+    fn open_in(&self, labels: &Labels, reference: &Reference) -> Vec<String> {
+        let (is_open, what) = match reference.read() {
+            Read::LabelsWithPrefix(prefix) => return self.open_below(labels, prefix),
+            Read::Label(key) => (self.is_open_label(labels, key), format!("label {key}")),
+            Read::Trait(name) => (self.is_open_trait(name), format!("trait {name}")),
+            Read::Fact(_) => (true, reference.to_string()),
+            Read::Node(path) => (is_reported(path) || self.is_open_property(path), reference.to_string()),
+            Read::Nodes { fields, .. } | Read::Primary { fields, .. } => {
+                (fields.iter().any(is_reported), "what hosts report of themselves".to_owned())
+            }
+            Read::Parameter(_) | Read::Tag(_) | Read::Cluster(_) | Read::Secret(_) => return Vec::new(),
+        };
+        if is_open { vec![what] } else { Vec::new() }
+    }
+
+    /// Whether no level says anything of a label that the host or a rule may fill.
+    fn is_open_label(&self, labels: &Labels, key: &str) -> bool {
+        let is_free = labels.line(key).is_none_or(|line| !line.is_spoken_for());
+        let gives = self.fleet.rules().gives();
+        let is_ruled = || LabelKey::new(key).is_ok_and(|key| gives.may_give_label(&key));
+        is_free && (self.fold.host_labels.value.accepts(key) || is_ruled())
+    }
+
+    fn open_below(&self, labels: &Labels, prefix: &str) -> Vec<String> {
+        let accepted = self.fold.host_labels.value.accepted().iter().map(LabelKey::as_str);
+        let open = accepted.filter(|key| key.starts_with(prefix) && self.is_open_label(labels, key));
+        let mut open: Vec<String> = open.map(|key| format!("label {key}")).collect();
+        if self.fleet.rules().gives().may_give_label_below(prefix) {
+            open.push(format!("labels that begin with {prefix}"));
+        }
+        open
+    }
+
+    /// Whether no operator says anything of a trait: any may be detected.
+    fn is_open_trait(&self, name: &str) -> bool {
+        let said = self.entry.unruled_traits();
+        said.operators.get(name).is_none() && !said.suppressed.contains(name)
+    }
+
+    /// Whether a field of the node itself is a property that a rule may give.
+    fn is_open_property(&self, path: &Path) -> bool {
+        let ("properties", [_, name]) = (path.first(), path.keys()) else { return false };
+        self.fleet.rules().gives().may_give_property(name)
+    }
+}
+
+/// Whether a field of a node is one that its host reports.
+fn is_reported(field: &Path) -> bool {
+    matches!(field.first(), "address" | "hostname" | "facts")
 }

@@ -37,6 +37,11 @@ impl Gives {
         self.any_attribute || self.labels.contains(key)
     }
 
+    /// Whether a node may have a label of a rule whose key begins so.
+    pub(crate) fn may_give_label_below(&self, prefix: &str) -> bool {
+        self.any_attribute || self.labels.iter().any(|key| key.as_str().starts_with(prefix))
+    }
+
     /// Whether a node may have this property of a rule.
     pub(crate) fn may_give_property(&self, name: &str) -> bool {
         self.any_attribute || self.properties.contains(name)

@@ -15,7 +15,9 @@ use super::reader::read;
 use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
-use crate::object::{Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, TagSpec, TraitSet};
+use crate::object::{
+    Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, TagSpec, TraitSet,
+};
 use crate::requirement::Requirements;
 use crate::task::Task;
 
@@ -160,7 +162,35 @@ pub(super) fn role_names(to: &mut Vec<Name>, raw: &RawValue, _: &dyn Names) -> R
 pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw)?;
     let checked = to.as_ref().map_or(Ok(()), |rule| rule.compile().map(drop));
-    checked.map_err(|why| BodyError::new(why.field(), why.to_string()))
+    checked.map_err(|why| BodyError::new(why.field(), why.to_string()))?;
+    let Some(rule) = to else { return Ok(()) };
+    check_means_keys("patterns", &rule.patterns)?;
+    check_means_keys("annotations", &rule.annotations)
+}
+
+/// Refuses a pattern that stands for no key, since it has nothing but groups, anchors and what repeats them. It is as good as an empty one.
+fn check_means_keys(field: &str, patterns: &[String]) -> Result<(), BodyError> {
+    // The empty text itself is refused where lists are bound.
+    let is_empty =
+        |pattern: &str| !pattern.is_empty() && pattern.chars().all(|character| "()|?:*+^$".contains(character));
+    match patterns.iter().enumerate().find(|(_, pattern)| is_empty(pattern)) {
+        Some((at, pattern)) => {
+            let why = format!("{:?} matches no key: write what keys look like, or leave it out", cut(pattern));
+            Err(BodyError::new(format!("{field}[{at}]"), why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// How rollouts go. An empty date is none, and would look like one that holds them.
+pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    match to.as_ref().and_then(|rollout| rollout.freeze.as_deref()) {
+        Some(freeze) if is_blank(freeze) => {
+            Err(BodyError::new("freeze", "is empty: write a date as 2026-12-31T00:00:00Z, or leave it out"))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Which node is to hold a tag. An empty name is no node's, and would be taken for nobody's.
@@ -287,12 +317,27 @@ mod tests {
     }
 
     #[test]
+    fn x06_an_empty_date_of_a_rollout_is_refused() {
+        for empty in [r#"{"freeze": ""}"#, r#"{"freeze": " "}"#, "{\"freeze\": \"\u{2800}\"}"] {
+            let said = says(empty, rollout);
+            assert!(said.starts_with("freeze: is empty: write a date"), "{empty}: {said}");
+        }
+        for taken in [r#"{"freeze": "2026-12-31T00:00:00Z"}"#, r#"{"freeze": null}"#, r#"{"max_groups": 1}"#, "null"] {
+            assert_eq!(says(taken, rollout), "taken", "{taken}");
+        }
+    }
+
+    #[test]
     fn a_rule_that_does_not_compile_is_refused_with_its_place() {
         for (json, begins) in [
             (r#"{"patterns": ["a", "["]}"#, "patterns[1]: \"[\" is no regular expression of at most 256 bytes: "),
             (r#"{"annotations": ["("]}"#, "annotations[0]: \"(\" is no regular expression"),
             (r#"{"prefixes": [""]}"#, "prefixes[0]: \"\" must be a lower-case DNS name"),
             (r#"{"accept": ["kubernetes.io/x"]}"#, "accept: kubernetes.io/x is restricted, no host may set it"),
+            (r#"{"patterns": ["a", "()"]}"#, "patterns[1]: \"()\" matches no key: "),
+            (r#"{"patterns": ["(?:)|^$"]}"#, "patterns[0]: \"(?:)|^$\" matches no key: "),
+            (r#"{"annotations": ["()*"]}"#, "annotations[0]: \"()*\" matches no key: "),
+            (r#"{"patterns": [".*", "tier|zone", "(a)?b"]}"#, "taken"),
             (r#"{"patterns": ["a"]}"#, "taken"),
             ("null", "taken"),
         ] {

@@ -1,7 +1,7 @@
 //! Texts that show nothing.
 
 /// Characters without a glyph of their own, beside white space and control characters: those of Unicode's category Cf and those that a renderer
-/// leaves out (`Default_Ignorable_Code_Point`), from the Unicode Character Database.
+/// leaves out (`Default_Ignorable_Code_Point`), from the Unicode Character Database, and Braille without a dot, whose glyph is empty.
 const INVISIBLE: &[(char, char)] = &[
     ('\u{ad}', '\u{ad}'),
     ('\u{34f}', '\u{34f}'),
@@ -17,6 +17,7 @@ const INVISIBLE: &[(char, char)] = &[
     ('\u{200b}', '\u{200f}'),
     ('\u{202a}', '\u{202e}'),
     ('\u{2060}', '\u{206f}'),
+    ('\u{2800}', '\u{2800}'),
     ('\u{3164}', '\u{3164}'),
     ('\u{fe00}', '\u{fe0f}'),
     ('\u{feff}', '\u{feff}'),
@@ -56,10 +57,11 @@ mod tests {
             "\u{202e}",
             "\u{e0041}",
             "\0",
+            "\u{2800}",
         ] {
             assert!(is_blank(text), "{text:?}");
         }
-        for text in ["a", " a ", "\u{200b}a", "-", "0", "ä", "\u{2800}"] {
+        for text in ["a", " a ", "\u{200b}a", "-", "0", "ä", "\u{2801}"] {
             assert!(!is_blank(text), "{text:?}");
         }
     }

@@ -198,6 +198,7 @@ impl Compiler<'_> {
             references: references.into_iter().collect(),
             needs: needs.into_iter().collect(),
             condition,
+            condition_text: task.condition.as_deref().unwrap_or_default().into(),
             raw,
             rank: 0,
             groups: Box::new([]),
@@ -437,10 +438,10 @@ impl Compiler<'_> {
     }
 
     fn finish(mut self, spec: &ReleaseSpec, library: Library, tasks: Vec<CompiledTask>) -> CompiledRelease {
-        let those = |is: fn(&CompiledTask) -> bool| -> Box<[TaskIx]> {
+        let those = |is: &dyn Fn(&CompiledTask) -> bool| -> Box<[TaskIx]> {
             (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| is(task)).map(|(ix, _)| ix).collect()
         };
-        let (stages, privileged) = (those(|task| task.task.is_stage()), those(CompiledTask::is_privileged));
+        let (stages, privileged) = (those(&|task| task.task.is_stage()), those(&|task| task.is_privileged(&tasks)));
         self.findings.extend(idle::findings(&format!("release/{}", self.name), spec));
         self.findings.extend(not_run_yet(self.name, &spec.tasks));
         let named = spec.extensions.iter().flat_map(|one| &one.roles);

@@ -87,6 +87,8 @@ pub struct CompiledTask {
     pub needs: Box<[Need]>,
     /// What can leave it out.
     pub condition: Option<Arc<dyn Condition>>,
+    /// The same as its author wrote it; empty without one. All nodes that it leaves the task out of share it.
+    pub condition_text: Arc<str>,
     /// Whether a `|raw` stands in its script: only an admin may store it.
     pub raw: bool,
     /// Its position in an order of all tasks that heeds every dependency, where there is one.
@@ -173,9 +175,11 @@ impl CompiledTask {
         self.task.kind == "skipped"
     }
 
-    /// Whether it runs on hosts and is placed by an admin alone. A group and a stage run nowhere, and a skipped task never does.
-    fn is_privileged(&self) -> bool {
-        self.task.privileged && !self.task.is_group() && !self.task.is_stage() && !self.is_skipped_type()
+    /// Whether it runs on hosts and is placed by an admin alone: it says so, or a group does that lists it. A group and a stage run nowhere, and
+    /// a skipped task never does. `tasks`: all of its release.
+    fn is_privileged(&self, tasks: &[Self]) -> bool {
+        let runs = !self.task.is_group() && !self.task.is_stage() && !self.is_skipped_type();
+        runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.at()].task.privileged))
     }
 
     /// The text of its own selector, for people.

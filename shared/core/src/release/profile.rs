@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cycle::topological;
-use super::select::NameSelector;
+use super::select::{NameSelector, Pattern};
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
 use crate::input::{Read, Reference};
-use crate::name::{Name, TagName};
-use crate::object::RoleMatching;
+use crate::name::{Name, PRIMARY_PREFIX, TagName};
+use crate::object::{PrimaryMatching, RoleMatching};
 use crate::role::MatchNames;
 use crate::task::{Phase, Policy};
 
@@ -192,6 +192,29 @@ impl Known<'_> {
         !task.task.is_group()
             && !task.task.is_stage()
             && (by(task) || task.groups.iter().any(|ix| by(release.task(*ix))))
+    }
+}
+
+impl CompiledRelease {
+    /// The privileged tasks that fall to other nodes, or whose conditions give something else, where another node holds a tag as primary.
+    pub(crate) fn privileged_by_primary(&self, tag: &str) -> Vec<&CompiledTask> {
+        let primary = format!("{PRIMARY_PREFIX}{tag}");
+        let held = match self.matching.primary {
+            PrimaryMatching::Adds => vec![tag, primary.as_str()],
+            PrimaryMatching::Replaces => vec![primary.as_str()],
+        };
+        let is_placed = |task: &CompiledTask| match &task.placement {
+            Placement::Tags(selector) | Placement::Roles(selector) => {
+                selector.matches(held.iter().copied()) != selector.matches([tag])
+            }
+        };
+        let is_moved = |task: &CompiledTask| is_placed(task) || task.groups.iter().any(|ix| is_placed(self.task(*ix)));
+        let reads_it = |task: &CompiledTask| {
+            let mut references = task.condition.iter().flat_map(|condition| condition.references());
+            references.any(|reference| reads_primary(reference.read(), tag, &held))
+        };
+        let privileged = self.privileged.iter().map(|ix| self.task(*ix));
+        privileged.filter(|&task| is_moved(task) || reads_it(task)).collect()
     }
 }
 
@@ -444,4 +467,24 @@ fn reads(release: &CompiledRelease, placed: &[TaskIx]) -> Box<[Reference]> {
     reads.sort();
     reads.dedup();
     reads.into()
+}
+
+/// Whether what is read may be something else where another node holds a tag as primary, whose holder has the names of `held` for it.
+fn reads_primary(read: &Read, tag: &str, held: &[&str]) -> bool {
+    match read {
+        Read::Primary { tag: read, .. } => **read == *tag,
+        Read::Tag(name) => held.contains(&&**name) != (**name == *tag),
+        Read::Nodes { query, .. } => query.names().any(|name| {
+            Pattern::new(name)
+                .is_ok_and(|pattern| held.iter().any(|held| pattern.matches(held)) != pattern.matches(tag))
+        }),
+        Read::Label(_)
+        | Read::LabelsWithPrefix(_)
+        | Read::Parameter(_)
+        | Read::Trait(_)
+        | Read::Fact(_)
+        | Read::Node(_)
+        | Read::Cluster(_)
+        | Read::Secret(_) => false,
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
-use crate::finding::Finding;
+use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Inputs, Reference};
@@ -55,8 +55,6 @@ pub struct TaskSet {
     pub inputs: Inputs,
     /// What a rollout compares, under the newest definition. [`Self::task_digest`] gives it under another.
     pub digest: TaskDigest,
-    /// Conditions that could not be evaluated, and inputs that were too large.
-    pub findings: Box<[Finding]>,
 }
 
 /// Why a task of the profile does not run.
@@ -66,20 +64,20 @@ pub enum LeftOut {
     #[display("condition is false: {condition}")]
     False {
         /// The condition as written.
-        condition: String,
+        condition: Arc<str>,
     },
     /// Its condition could not be evaluated, which counts as false.
     #[display("condition counts as false: it {reason}")]
     Failed {
         /// Why.
-        reason: String,
+        reason: Arc<str>,
     },
     /// Its condition takes more steps than it may, so nobody knows whether it holds. It counts as false for a host that does not run the
     /// task; one that runs it keeps the task set that it has.
     #[display("condition is undecided and counts as false: it {reason}")]
     Undecided {
         /// Why.
-        reason: String,
+        reason: Arc<str>,
     },
     /// It is only a marker (`type: skipped`).
     #[display("type is skipped")]
@@ -94,7 +92,7 @@ pub enum LeftOut {
     #[display("{reason}")]
     TooLarge {
         /// Which, and how large.
-        reason: String,
+        reason: Arc<str>,
     },
 }
 
@@ -114,6 +112,24 @@ pub enum Met {
 pub(crate) struct AllUnmet(pub(crate) Vec<Unmet>);
 
 impl LeftOut {
+    /// What is found of a task of this id that it leaves out; `None`: nothing is wrong.
+    fn finding(&self, task: &str) -> Option<Finding> {
+        let found = |rule, message| Some(Finding::of(rule, format!("task/{task}"), message));
+        match self {
+            Self::Failed { .. } => found(rule::CONDITION_FAILED, self.to_string()),
+            Self::Undecided { .. } => {
+                let until = "A host that runs the task keeps the task set that it has until then";
+                found(rule::CONDITION_FAILED, format!("{self}. {until}"))
+            }
+            Self::TooLarge { .. } => found(rule::INPUTS_SIZE, self.to_string()),
+            Self::NotAsserted => {
+                let advice = "assign the tag by hand, or let the role declare it";
+                found(rule::TASK_NOT_ASSERTED, format!("{self}; {advice}"))
+            }
+            Self::False { .. } | Self::Marker => None,
+        }
+    }
+
     /// The length of what it says.
     pub(super) fn text_len(&self) -> usize {
         match self {
@@ -137,6 +153,12 @@ impl Resolution {
 }
 
 impl TaskSet {
+    /// What is found of its tasks: conditions that could not be evaluated, inputs that were too large, and privileged tasks that nobody
+    /// asserted. Made anew each time, since a fleet has many such task sets.
+    pub fn findings(&self) -> impl Iterator<Item = Finding> {
+        self.left_out_ids().filter_map(|(id, why)| why.finding(id))
+    }
+
     /// The tasks that run, in order.
     pub fn tasks(&self) -> impl Iterator<Item = TaskIx> {
         self.profile.tasks.iter().copied().filter(|ix| self.runs(*ix))

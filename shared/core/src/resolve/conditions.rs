@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::answer::LeftOut;
 use crate::condition::ConditionError;
@@ -144,7 +144,7 @@ impl Evaluation {
     pub(super) fn left_out(&self, task: &CompiledTask) -> Option<LeftOut> {
         match self {
             Self::LeftOut(why) => Some(why.clone()),
-            Self::Decided(false) => Some(LeftOut::False { condition: task.task.condition.clone().unwrap_or_default() }),
+            Self::Decided(false) => Some(LeftOut::False { condition: Arc::clone(&task.condition_text) }),
             Self::Pending | Self::Decided(true) => None,
         }
     }
@@ -152,7 +152,7 @@ impl Evaluation {
 
 /// Why a task does not run whose condition cannot be evaluated.
 pub(super) fn unevaluated(reason: &ConditionError) -> LeftOut {
-    let said = reason.to_string();
+    let said = reason.to_string().into();
     match reason {
         ConditionError::TooLong { .. } | ConditionError::TooMany { .. } => LeftOut::Undecided { reason: said },
         ConditionError::Absent { .. }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn saying(len: usize) -> Evaluated {
-        Evaluated { steps: 0, result: Evaluation::LeftOut(LeftOut::Failed { reason: "x".repeat(len) }) }
+        Evaluated { steps: 0, result: Evaluation::LeftOut(LeftOut::Failed { reason: "x".repeat(len).into() }) }
     }
 
     /// Two hashes, and what stands beside them.

@@ -15,7 +15,6 @@ use super::answer::{LeftOut, TaskSet, task_digest};
 use super::conditions::{Account, Evaluated, Evaluation, Outcomes, Scope, unevaluated};
 use crate::condition::{Condition, MAX_STEPS, share_of};
 use crate::digest::{DigestVersion, sha256};
-use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, NodeView};
 use crate::input::{Input, Inputs, Read, Reference};
 use crate::object::GroupId;
@@ -218,10 +217,10 @@ impl Base {
         for reads in &self.tasks {
             let task = self.profile.release.task(reads.ix);
             match self.left_out(task, reads, &values, &mut account) {
-                Some(why) => set.leave_out(reads.ix, task, why),
+                Some(why) => set.leave_out(reads.ix, why),
                 None => {
                     if let Err(why) = self.collect(&reads.templates, &values).and_then(|inputs| set.add(&inputs)) {
-                        set.leave_out(reads.ix, task, why);
+                        set.leave_out(reads.ix, why);
                     }
                 }
             }
@@ -286,7 +285,7 @@ impl Base {
         let mut inputs = Inputs::new();
         for at in places {
             let added = inputs.insert(self.profile.reads[*at as usize].clone(), values.at(*at).clone());
-            added.map_err(|reason| LeftOut::TooLarge { reason: reason.to_string() })?;
+            added.map_err(|reason| LeftOut::TooLarge { reason: reason.to_string().into() })?;
         }
         Ok(inputs)
     }
@@ -309,38 +308,23 @@ impl<'a> Values<'a> {
 struct TaskSetBuilder {
     profile: Arc<Profile>,
     left_out: Vec<(TaskIx, LeftOut)>,
-    findings: Vec<Finding>,
     inputs: Inputs,
 }
 
 impl TaskSetBuilder {
     fn new(profile: &Arc<Profile>) -> Self {
-        Self { profile: Arc::clone(profile), left_out: Vec::new(), findings: Vec::new(), inputs: Inputs::new() }
+        Self { profile: Arc::clone(profile), left_out: Vec::new(), inputs: Inputs::new() }
     }
 
     fn add(&mut self, inputs: &Inputs) -> Result<(), LeftOut> {
         for (reference, input) in inputs {
             let added = self.inputs.insert(reference.clone(), input.clone());
-            added.map_err(|reason| LeftOut::TooLarge { reason: reason.to_string() })?;
+            added.map_err(|reason| LeftOut::TooLarge { reason: reason.to_string().into() })?;
         }
         Ok(())
     }
 
-    fn leave_out(&mut self, ix: TaskIx, task: &CompiledTask, why: LeftOut) {
-        let object = format!("task/{}", task.task.id);
-        match &why {
-            LeftOut::Failed { .. } => self.findings.push(Finding::of(rule::CONDITION_FAILED, object, why.to_string())),
-            LeftOut::Undecided { .. } => {
-                let message = format!("{why}. A host that runs the task keeps the task set that it has until then");
-                self.findings.push(Finding::of(rule::CONDITION_FAILED, object, message));
-            }
-            LeftOut::TooLarge { .. } => self.findings.push(Finding::of(rule::INPUTS_SIZE, object, why.to_string())),
-            LeftOut::NotAsserted => {
-                let advice = "assign the tag by hand, or let the role declare it";
-                self.findings.push(Finding::of(rule::TASK_NOT_ASSERTED, object, format!("{why}; {advice}")));
-            }
-            LeftOut::False { .. } | LeftOut::Marker => {}
-        }
+    fn leave_out(&mut self, ix: TaskIx, why: LeftOut) {
         self.left_out.push((ix, why));
     }
 
@@ -350,7 +334,6 @@ impl TaskSetBuilder {
             profile: self.profile,
             left_out: self.left_out.into(),
             inputs: self.inputs,
-            findings: self.findings.into(),
         }
     }
 }

@@ -101,7 +101,7 @@ described! {
         /// At most this mode for this task, whatever the node's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub mode: Option<Mode> = Form::OneOf(Mode::WORDS), "the node's", r#""noop""#;
-        /// Whether only roles and tags that operators gave place it, and only an admin does (docs/trust.md, rule 2).
+        /// Whether only roles and tags that operators gave place it, and only an admin does; of a group: each task that it lists (docs/trust.md, rule 2).
         #[serde(default, skip_serializing_if = "is_default")]
         pub privileged: bool = Form::Flag, "false", "true";
         /// How long one attempt may take, in seconds.

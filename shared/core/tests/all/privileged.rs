@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::finding::Severity;
-use stemma_core::fleet::Change;
-use stemma_core::name::{Name, TagName};
-use stemma_core::object::DecidedTags;
+use stemma_core::fleet::{Change, OpenRead};
+use stemma_core::name::{Name, ObjectName, TagName};
+use stemma_core::object::{DecidedTags, Meta, Object, Timestamp};
 use stemma_core::ownership::{Manager, OwnedSet, Said};
 use stemma_core::resolve::{LeftOut, Met, TaskSet};
+use uuid::Uuid;
 
 use crate::made::{Made, site};
 
@@ -134,11 +135,10 @@ fn x04_a_privileged_task_has_begun_where_its_condition_lets_it_run_or_may_and_di
         left_out: left_out.map(|why| (keys, why)).into_iter().collect(),
         inputs: set.inputs.clone(),
         digest: set.digest,
-        findings: Box::default(),
     };
-    let no = || Some(LeftOut::False { condition: "has(labels.go)".to_owned() });
-    let failed = || Some(LeftOut::Failed { reason: String::new() });
-    let undecided = || Some(LeftOut::Undecided { reason: String::new() });
+    let no = || Some(LeftOut::False { condition: "has(labels.go)".into() });
+    let failed = || Some(LeftOut::Failed { reason: "".into() });
+    let undecided = || Some(LeftOut::Undecided { reason: "".into() });
     let yes = || None;
     for (before, after, begun) in [
         (no(), yes(), Some(Met::Yes)),
@@ -170,18 +170,125 @@ fn x04_a_label_is_open_to_reports_where_accept_names_it_and_no_level_speaks_for_
         documents[4]["host_labels"] = json!({"accept": accept});
         documents[7]["labels"] = labels;
         let made = Made::of(&documents);
-        let found = made.fleet.open_labels(made.node("web-1").id());
-        found.iter().map(|open| format!("{} {}", open.task, open.key)).collect::<Vec<_>>()
+        told(&made.fleet.open_reads(made.node("web-1").id()))
     };
     for (accept, labels, expected) in [
         (json!([]), json!({}), &[][..]),
         (json!(["rack", "gone"]), json!({}), &[]),
-        (json!(["go"]), json!({}), &["keys go"]),
+        (json!(["go"]), json!({}), &["keys label go"]),
         (json!(["go"]), json!({"go": "no"}), &[]),
         (json!(["go"]), json!({"go": null}), &[]),
-        (json!(["x/a", "y/a"]), json!({"rack": "r"}), &["keys x/a"]),
-        (json!(["go", "x/a"]), json!({"x/a": "1"}), &["keys go"]),
+        (json!(["x/a", "y/a"]), json!({"rack": "r"}), &["keys label x/a"]),
+        (json!(["go", "x/a"]), json!({"x/a": "1"}), &["keys label go"]),
     ] {
         assert_eq!(open(accept.clone(), labels.clone()), expected, "{accept} {labels}");
     }
+}
+
+fn told(open: &BTreeSet<OpenRead<'_>>) -> Vec<String> {
+    open.iter().map(|open| format!("{} {}", open.task, open.what)).collect()
+}
+
+/// An operator met the half of a condition before the host reported the other half, and then the task ran: only the order decided.
+#[test]
+fn x04_a_condition_that_a_report_may_meet_is_open_where_a_write_changes_what_else_it_reads_or_opens_it() {
+    let go = json!({"labels": {"go": "1"}});
+    let suppressed = json!({"suppressed_traits": ["HW_CPU_X86_SSE"]});
+    let with_go = |mut node: Value| {
+        node["labels"] = json!({"go": "1"});
+        node
+    };
+    let half = "has(labels.go) && 'HW_CPU_X86_SSE' in traits";
+    let given = json!({"traits": ["HW_CPU_X86_SSE"]});
+    let looked_up = "has(labels.go) && nodes(tag='nginx').exists(n, n.facts.cpu.count > 4)";
+    for (condition, before, after, expected) in [
+        (half, json!({}), go.clone(), &["keys trait HW_CPU_X86_SSE"][..]),
+        (half, go.clone(), json!({"labels": {"go": "2"}}), &["keys trait HW_CPU_X86_SSE"]),
+        (half, json!({}), json!({"labels": {"other": "1"}}), &[]),
+        // No report has a part in these: what the tasks were and are says all.
+        (half, suppressed.clone(), with_go(suppressed.clone()), &[]),
+        (half, given.clone(), with_go(given), &[]),
+        ("has(labels.go)", json!({}), go.clone(), &[]),
+        (
+            "has(params.go) && facts.cpu.count > 0",
+            json!({}),
+            json!({"parameters": {"go": 1}}),
+            &["keys facts.cpu.count"],
+        ),
+        (
+            "has(node.properties.go) && node.address == '10.0.0.1'",
+            json!({}),
+            json!({"properties": {"go": 1}}),
+            &["keys node.address"],
+        ),
+        (
+            "'mysql' in tags && facts.cpu.count > 0",
+            json!({}),
+            json!({"tags": {"assigned": ["mysql"]}}),
+            &["keys facts.cpu.count"],
+        ),
+        (looked_up, json!({}), go, &["keys what hosts report of themselves"]),
+        ("'HW_CPU_X86_SSE' in traits", suppressed.clone(), json!({}), &["keys trait HW_CPU_X86_SSE"]),
+        ("'HW_CPU_X86_SSE' in traits", json!({}), suppressed, &[]),
+    ] {
+        let keys =
+            json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
+        let mut documents = site(&json!({}), &json!([keys]));
+        let plain = documents[7].clone();
+        let mut say = |more: &Value| {
+            documents[7] = plain.clone();
+            documents[7].as_object_mut().expect("a node").extend(more.as_object().expect("fields").clone());
+            documents.clone()
+        };
+        let mut made = Made::of(&say(&before));
+        let then = made.fleet.clone();
+        made.edit(&say(&after));
+        let opened = made.fleet.opened_since(&then, made.node("web-1").id());
+        assert_eq!(told(&opened), expected, "{condition}: {before} {after}");
+    }
+}
+
+/// What rules give follows from reports, so nobody is asked when it comes.
+#[test]
+fn x04_what_inspection_rules_may_give_is_open_to_reports() {
+    let condition = "has(labels.rack) || has(node.properties.size) || size(labels_with_prefix('x/')) > 0";
+    let keys = json!({"id": "keys", "type": "puppet", "tags": ["nginx"], "privileged": true, "condition": condition});
+    for (path, labels, expected) in [
+        ("/labels/rack", json!({}), &["keys label rack"][..]),
+        ("/labels/rack", json!({"rack": "by hand"}), &[]),
+        ("/labels/other", json!({}), &[]),
+        ("/properties/size", json!({}), &["keys node.properties.size"]),
+        ("/labels/x/a", json!({}), &["keys labels that begin with x/"]),
+    ] {
+        let mut documents = site(&json!({}), &json!([keys]));
+        documents[7]["labels"] = labels;
+        let mut made = Made::of(&documents);
+        let node = made.node("web-1").id();
+        assert_eq!(told(&made.fleet.open_reads(node)), [""; 0]);
+        let action = json!({"op": "set-attribute", "args": {"path": path, "value": "r1"}});
+        let spec = serde_json::from_value(json!({"actions": [action]})).expect("a rule");
+        let meta = Meta::new(Uuid::from_u128(1), ObjectName::new("gives").ok(), Timestamp(0));
+        made.fleet.apply(Change::Rule(Arc::new(Object { meta, spec })));
+        assert_eq!(told(&made.fleet.open_reads(node)), expected, "{path}");
+    }
+}
+
+/// The field was taken on a group, and restricted nobody.
+#[test]
+fn x04_a_privileged_group_makes_the_tasks_that_it_lists_privileged() {
+    let mut made = decided_site(&json!([
+        {"id": "member", "type": "puppet"},
+        {"id": "all", "type": "group", "tags": ["spare"], "tasks": ["member"], "privileged": true},
+        {"id": "other", "type": "puppet"},
+        {"id": "others", "type": "group", "tags": ["spare"], "tasks": ["other"]},
+    ]));
+    let without = Arc::clone(made.fleet.profile(made.node("web-1").id()).expect("it is placed"));
+    give(&mut made, &["nginx", "spare"], None);
+    let left_out = BTreeMap::from([("member".to_owned(), WHY.to_owned())]);
+    assert_eq!(of(&made, "web-1"), (ids(&["other"]), left_out));
+    give(&mut made, &["nginx", "spare"], Some("spare"));
+    assert_eq!(of(&made, "web-1"), (ids(&["member", "other"]), BTreeMap::new()));
+    let profile = made.fleet.profile(made.node("web-1").id()).expect("it is placed");
+    assert_eq!(profile.privileged_beyond(Some(&without)), ["member"]);
+    assert!(profile.release.findings.iter().all(|one| one.code != "field.idle"), "{:?}", profile.release.findings);
 }

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use stemma_core::digest::canonical_json;
@@ -100,7 +101,7 @@ pub struct TaskSet {
     pub primaries: Vec<String>,
     /// Task ids that stand in the profile and do not run here, with the reason.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
-    pub left_out: BTreeMap<String, String>,
+    pub left_out: BTreeMap<String, Arc<str>>,
     /// Each reference's value, by the reference's canonical text.
     #[serde(deserialize_with = "bounded::map::<_, _, _, MAX_ENTRIES>")]
     pub inputs: BTreeMap<String, InputValue>,
@@ -110,7 +111,7 @@ pub struct TaskSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputValue {
     /// A value, as canonical JSON text.
-    Json(String),
+    Json(Arc<str>),
     /// It is not there: `is defined` is false.
     Absent,
     /// A secret by name and version; its value is never here.
@@ -123,11 +124,21 @@ pub enum InputValue {
     },
 }
 
+impl InputValue {
+    /// The text of a value, to be replaced by an equal one that is shared.
+    pub fn text_mut(&mut self) -> Option<&mut Arc<str>> {
+        match self {
+            Self::Json(text) => Some(text),
+            Self::Absent | Self::Secret { .. } => None,
+        }
+    }
+}
+
 impl From<&Input> for InputValue {
     fn from(input: &Input) -> Self {
         match input {
-            Input::Value(value) => Self::Json(canonical_json(value)),
-            Input::Shared(found) => Self::Json(canonical_json(found.value())),
+            Input::Value(value) => Self::Json(canonical_json(value).into()),
+            Input::Shared(found) => Self::Json(canonical_json(found.value()).into()),
             Input::Absent => Self::Absent,
             Input::Secret { name, version } => Self::Secret { name: name.to_string(), version: *version },
         }

@@ -120,9 +120,9 @@ fn task_set() -> TaskSet {
         profile: Some(Hash([8; 32])),
         tags: vec!["common".to_owned(), "nginx".to_owned()],
         primaries: vec!["nginx".to_owned()],
-        left_out: [("ceph".to_owned(), "its condition is false".to_owned())].into(),
+        left_out: [("ceph".to_owned(), "its condition is false".into())].into(),
         inputs: [
-            ("labels.ntp".to_owned(), InputValue::Json("\"ntp.example\"".to_owned())),
+            ("labels.ntp".to_owned(), InputValue::Json("\"ntp.example\"".into())),
             ("params.x".to_owned(), InputValue::Absent),
             ("secret('db')".to_owned(), InputValue::Secret { name: "db".to_owned(), version: 3 }),
         ]

@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::peer::{Holder, Peer, Room, Seat};
 use super::{Limits, Rejected};
@@ -204,6 +205,8 @@ struct Entry {
     peer: Option<Arc<Peer>>,
     /// Among whose it is counted.
     holder: Option<String>,
+    /// Among those of which cluster.
+    within: Option<Uuid>,
     task: Option<AbortHandle>,
 }
 
@@ -293,7 +296,10 @@ impl Connections {
         let id = open.next;
         open.next += 1;
         let watch = Arc::new(Watch::new(self.0.began));
-        open.by_id.insert(id, Entry { address, watch: Arc::clone(&watch), peer: None, holder: None, task: None });
+        open.by_id.insert(
+            id,
+            Entry { address, watch: Arc::clone(&watch), peer: None, holder: None, within: None, task: None },
+        );
         Ok(Place { connections: self.clone(), id, counted, watch })
     }
 
@@ -309,19 +315,27 @@ impl Connections {
         if !holder.is_fleet_admin && count.saturating_add(self.0.for_admins) > self.0.max_total {
             return Room::Full;
         }
+        let is_cluster_full = holder.within.is_some_and(|cluster| open.of_cluster(cluster) >= most.saturating_mul(2));
+        if is_cluster_full && !open.by_principal.contains_key(&holder.name) {
+            return Room::Full;
+        }
         let Open { by_id, by_principal, .. } = &mut *open;
         let held = by_principal.entry(holder.name.clone()).or_default();
         let mut room = Room::Free;
-        if held.len() >= most {
+        if held.len() >= most || is_cluster_full {
             let idle = held.iter().find_map(|id| Some((*id, by_id.get(id)?.idle_task()?)));
             let Some((oldest, task)) = idle else { return Room::Full };
             task.abort();
             held.remove(&oldest);
+            if let Some(entry) = by_id.get_mut(&oldest) {
+                entry.within = None;
+            }
             room = Room::OfAnother;
         }
         held.insert(id);
         if let Some(entry) = by_id.get_mut(&id) {
             entry.holder = Some(holder.name.clone());
+            entry.within = holder.within;
         }
         if let Some(before) = before {
             open.leave(&before, id);
@@ -374,6 +388,11 @@ impl Connections {
 }
 
 impl Open {
+    /// How many are those of principals that are bound to a cluster.
+    fn of_cluster(&self, cluster: Uuid) -> usize {
+        self.by_id.values().filter(|entry| entry.within == Some(cluster)).count()
+    }
+
     /// Takes a connection out of those of a principal.
     fn leave(&mut self, principal: &str, id: u64) {
         let Some(held) = self.by_principal.get_mut(principal) else { return };

@@ -91,7 +91,7 @@ pub struct Limits {
     /// hold. One more takes the place of the one that is there for the longest, so that nobody is locked out by those who only sit there.
     pub strangers_of_one_address: usize,
     /// Connections of one principal that has shown who it is, by certificate or token; `None`: they are not counted. One more takes the place of the
-    /// one that is there for the longest, where its request is not being answered.
+    /// one that is there for the longest, where its request is not being answered. All principals that are bound to one cluster have twice as many together.
     pub connections_of_one_principal: Option<usize>,
     /// How many of all connections are kept for admins of the fleet, where those of principals are counted: who shows to be another has none of
     /// the last ones.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use uuid::Uuid;
+
 use crate::tls::{Class, Identity};
 
 /// Whose a connection is.
@@ -13,6 +15,8 @@ pub struct Holder {
     pub name: String,
     /// Whether it is an admin of the whole fleet, for whom places are kept.
     pub is_fleet_admin: bool,
+    /// Among whom it is counted as well: the cluster that it is bound to. All of them have twice what one principal may.
+    pub within: Option<Uuid>,
 }
 
 /// What room there was for a connection.
@@ -58,6 +62,7 @@ impl Peer {
 
     /// Counts its connection among those of the principal whose it shows to be. Where that has its part of the places, the one of its connections
     /// that is there for the longest and whose request is not being answered is cut for it; without such a one there is no room.
+    /// So it is where all of the same cluster have theirs.
     pub fn hold(&self, holder: &Holder) -> Room {
         self.seat.as_ref().map_or(Room::Free, |seat| seat.hold(holder))
     }

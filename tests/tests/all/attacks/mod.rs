@@ -4,14 +4,16 @@
 
 mod answers;
 mod bodies;
+mod rights;
 mod stored;
 mod streams;
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use stemma_tests::plain::Plain;
 use stemma_tests::program::PATIENCE;
@@ -164,6 +166,22 @@ fn is_served(site: &str) -> Result<()> {
     let output = curl.output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     Ok(())
+}
+
+/// Waits until all nodes are resolved as of what was written last.
+fn until_resolved(site: &str, token: &str) -> Result<()> {
+    let began = Instant::now();
+    let mut revisions = (None, None);
+    while began.elapsed() < PATIENCE {
+        let metrics = ask(site, token, "GET /metrics", (JSON, b""))?.body;
+        let of = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        revisions = (of("stemma_store_revision "), of("stemma_desired_revision "));
+        if revisions.0.is_some() && revisions.0 == revisions.1 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!("the store's revision, and that as of which all nodes are resolved: {revisions:?}")
 }
 
 /// The body of an apply of so many nodes, each of about `bytes` bytes.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use stemma_tests::plain::Plain;
-use stemma_tests::program::PATIENCE;
 
-use super::{JSON, JSON_PATCH, MERGE_PATCH, MIB, Told, ask, is_served_within, say, token, token_within};
+use super::{
+    JSON, JSON_PATCH, MERGE_PATCH, MIB, Told, ask, is_served_within, say, token, token_within, until_resolved,
+};
 use crate::description::post;
 
 /// What the files below a directory take on the disk, in bytes. One that is gone meanwhile takes nothing.
@@ -21,22 +22,6 @@ fn on_disk(dir: &Path) -> Result<u64> {
         bytes += if about.is_dir() { on_disk(&entry.path())? } else { about.blocks() * 512 };
     }
     Ok(bytes)
-}
-
-/// Waits until all nodes are resolved as of what was written last.
-fn until_resolved(site: &str, token: &str) -> Result<()> {
-    let began = Instant::now();
-    let mut revisions = (None, None);
-    while began.elapsed() < PATIENCE {
-        let metrics = ask(site, token, "GET /metrics", (JSON, b""))?.body;
-        let of = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-        revisions = (of("stemma_store_revision "), of("stemma_desired_revision "));
-        if revisions.0.is_some() && revisions.0 == revisions.1 {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    bail!("the store's revision, and that as of which all nodes are resolved: {revisions:?}")
 }
 
 /// A write as large as a text of a node may be, by a JSON patch.
@@ -158,6 +143,46 @@ fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_chang
     let at = site.bound.admin.clone();
     until_resolved(&at, &boss)?;
     annotate(&at, "z")?;
+    is_served_within(&site, before, MOST)?;
+    site.stop()
+}
+
+/// Each node has another value of the label that the conditions read, so that no two are alike. A condition is held once for all nodes that it
+/// leaves a task out of.
+#[test]
+fn x03_f07_conditions_that_leave_tasks_out_of_many_nodes_are_held_once() -> Result<()> {
+    const MOST: u64 = 128 * MIB;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let condition = format!("labels.own == 'never' && '{}' == 'x'", "q".repeat(3_000));
+    let task = |n: usize| {
+        json!({"id": format!("t{n}"), "type": "shell", "tags": ["web"], "condition": condition,
+            "parameters": {"script": "true"}})
+    };
+    let tasks: Vec<Value> = (0..40).map(task).collect();
+    let objects = json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
+         "tasks": tasks},
+        {"kind": "Cluster", "name": "c", "release": "site@1"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]},
+    ]);
+    post(&at, "/v1/apply", &json!({"objects": objects}))?;
+    let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
+    let before = site.most_memory()?;
+    for batch in 0..2 {
+        let node = |n: usize| {
+            let (name, own) = (format!("n{batch}-{n}"), format!("v{batch}-{n}"));
+            json!({"kind": "Node", "name": name, "nodegroup": "c/g", "labels": {"own": own}})
+        };
+        let body = serde_json::to_vec(&json!({"objects": (0..500).map(node).collect::<Vec<_>>()}))?;
+        let told = ask(&at, &operator, "POST /v1/apply", (JSON, &body))?;
+        ensure!(told.status == 200, "{} {}", told.status, told.body);
+        until_resolved(&at, &boss)?;
+    }
+    is_served_within(&site, before, MOST)?;
+    let site = site.restarted()?;
+    let at = site.bound.admin.clone();
+    until_resolved(&at, &boss)?;
     is_served_within(&site, before, MOST)?;
     site.stop()
 }

@@ -18,6 +18,7 @@ use crate::apply::ledger::UndoNote;
 use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, Staging, check_makeable, ensure_dir};
+use crate::host::extras::within_default;
 use crate::host::{Command, Dir, Extras, Host, HostError, HostPath, Look, Pending, Stat};
 
 /// The largest file that is written: a blob.
@@ -202,7 +203,11 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let attributes = attributes(site, task, (&path, &parameters), kept)?;
     let unasked = kept.map_or_else(Vec::new, |present| unasked(&present.stat, &attributes, &parameters));
     let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes, unasked });
-    let dir_mode = parameters.dir_mode.as_deref().map_or(Ok(0o755), |text| mode("dir_mode", text))?;
+    let dir_mode = match &parameters.dir_mode {
+        Some(text) => mode("dir_mode", text)?,
+        None if parent.is_none() && !parameters.absent => within_list(site, &path, 0o755, true)?,
+        None => 0o755,
+    };
     let validate = texts.words("parameters.validate", &parameters.validate)?;
     let is_secret = task.is_sensitive() || site.ledger.is_secret_path(&path)?;
     Ok(FileState { path, parent, present, wanted, dir_mode, validate, is_secret })
@@ -269,11 +274,7 @@ fn attributes(
     let owner = parameters.owner.as_ref().map(|owner| user(site, owner)).transpose()?;
     let new = if task.reads_secrets() { 0o600 } else { 0o644 };
     let mut attributes = match present {
-        // A list that the directory gives may be somebody else's: none reads a secret by it, and none what stands in a directory of theirs.
-        None if task.reads_secrets() || !is_closed(site, path)? => {
-            Attributes { extras: Some(Extras::default()), ..Attributes::mode(new) }
-        }
-        None => Attributes::mode(new),
+        None => of_new(site, task, (path, parameters), new)?,
         Some(Present { stat, extras, .. }) if stat.user == own_user || stat.user == 0 => {
             Attributes::of(stat, extras.as_ref().ok().cloned())
         }
@@ -311,8 +312,31 @@ fn attributes(
     Ok(attributes)
 }
 
+/// What a file has where nothing stood. A list that the directory gives may be somebody else's: none reads a secret by it, and none what stands
+/// in a directory of theirs. Where no mode is said, nobody has more than that list gives, also where the file is without it.
+fn of_new(
+    site: &Site,
+    task: &HostTask,
+    (path, parameters): (&HostPath, &FileParameters),
+    mode: u32,
+) -> Result<Attributes, TaskError> {
+    let has_list = !task.reads_secrets() && is_closed(site, path)?;
+    let is_said = parameters.mode.is_some() || parameters.absent;
+    let mode = if is_said { mode } else { within_list(site, path, mode, has_list)? };
+    let extras = (!has_list).then(Extras::default);
+    Ok(Attributes { extras, ..Attributes::mode(mode) })
+}
+
+/// What the default list that governs a path leaves of a mode that nobody said.
+fn within_list(site: &Site, path: &HostPath, mode: u32, has_list: bool) -> Result<u32, HostError> {
+    let list = site.host.default_list(path)?;
+    Ok(list.map_or(mode, |list| within_default(&list, mode, has_list)))
+}
+
 /// The bits of a mode that may be left where the owner or the group is another one from now on. Who it was is among all others then, or among
-/// the group and them, and has no more than before.
+/// the group and them, and has no more than before. Nobody runs it as an owner or a group that was not asked for: setuid and setgid go, both
+/// with either, as chown(2) has it, since the new group may run what it could not, and the new owner write it. The sticky bit goes with
+/// the owner, of whom alone it would be kept at the next look.
 fn left_to_others(present: &Present, attributes: &Attributes) -> u32 {
     let Present { stat, extras, .. } = present;
     let is_another = |wanted: Option<u32>, was: u32| wanted.is_some_and(|wanted| wanted != was);
@@ -320,10 +344,10 @@ fn left_to_others(present: &Present, attributes: &Attributes) -> u32 {
         (stat.mode >> 6 & 7, extras.as_ref().map_or(0, |extras| extras.without_acl(stat.mode)) >> 3 & 7);
     let mut left = 0o7777;
     if is_another(attributes.user, stat.user) {
-        left &= !0o077 | of_owner << 3 | of_owner;
+        left &= 0o700 | of_owner << 3 | of_owner;
     }
     if is_another(attributes.group, stat.group) {
-        left &= !0o007 | of_group;
+        left &= 0o1770 | of_group;
     }
     left
 }

@@ -151,6 +151,7 @@ fn x05_a_file_that_root_cannot_replace_either_says_why_and_what_to_do_and_nothin
         (Fixed::Immutable, "it is immutable; it is left as it was, until `chattr -i /etc/f` or"),
         (Fixed::AppendOnly, "it is append-only; it is left as it was, until `chattr -a /etc/f` or"),
         (Fixed::Mounted, "a file is mounted over it; it is left as it was, until `umount /etc/f` or"),
+        (Fixed::Swap, "it is an active swap file; it is left as it was, until `swapoff /etc/f` or"),
         (Fixed::ImmutableDirectory, "the directory /etc is immutable; it is left as it was, until `chattr -i /etc` or"),
         (
             Fixed::AppendOnlyDirectory,
@@ -520,6 +521,86 @@ fn x05_who_is_neither_owner_nor_group_any_more_has_no_more_than_before() {
         let said = if want.2 == mode { String::new() } else { format!("mode {mode:04o} becomes {:04o}", want.2) };
         assert_eq!(applied.message, said, "what was not asked for is named");
         assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{parameters}");
+    }
+}
+
+/// As chown(2): "When the owner or group of an executable file is changed by an unprivileged user, the `S_ISUID` and `S_ISGID` mode bits are
+/// cleared"; Linux does so for root too.
+#[test]
+fn x05_nobody_runs_a_file_as_an_owner_or_a_group_that_it_is_given_without_a_mode() {
+    for (mode, parameters, want) in [
+        // It would read what the group shadow may.
+        (0o2755, json!({"group": "42"}), (0, 42, 0o755)),
+        // It would act as www-data.
+        (0o4755, json!({"owner": "www-data"}), (33, 7, 0o755)),
+        (0o6755, json!({"owner": "www-data", "group": "42"}), (33, 42, 0o755)),
+        // The group 42 did not run it as root before, and www-data did not write what acts as the group 7.
+        (0o4750, json!({"group": "42"}), (0, 42, 0o750)),
+        (0o2755, json!({"owner": "www-data"}), (33, 7, 0o755)),
+        (0o7755, json!({"owner": "www-data"}), (33, 7, 0o755)),
+        (0o1644, json!({"group": "42"}), (0, 42, 0o1644)),
+        // Nothing becomes another, or the author has said it.
+        (0o6755, json!({"owner": "root", "group": "7"}), (0, 7, 0o6755)),
+        (0o6755, json!({}), (0, 7, 0o6755)),
+        (0o2755, json!({"group": "42", "mode": "2755"}), (0, 42, 0o2755)),
+        (0o755, json!({"owner": "www-data", "mode": "4755"}), (33, 7, 0o4755)),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/etc/tool", "old");
+        host.chgrp("/etc/tool", 7);
+        host.chmod("/etc/tool", mode);
+        let mut parameters = parameters;
+        (parameters["path"], parameters["content"]) = (json!("/etc/tool"), json!("old"));
+        let asked = parameters.get("mode").is_some();
+        let loses = !asked && want.2 != mode;
+        let said = if loses { format!("mode {mode:04o} becomes {:04o}", want.2) } else { String::new() };
+        match check(&host, &parameters) {
+            Ok(Check::Differs { message, .. }) => assert_eq!(message, said, "{parameters} {mode:o}"),
+            found => assert_eq!((found, want), (Ok(Check::AsItShould), (0, 7, mode)), "{parameters}"),
+        }
+        let applied = apply(&host, &parameters).unwrap();
+        assert_eq!(applied.message, said, "{parameters} {mode:o}");
+        let stat = host.dir(&HostPath::own("/etc")).unwrap().unwrap().stat("tool").unwrap().unwrap();
+        assert_eq!((stat.user, stat.group, stat.mode), want, "{parameters} {mode:o}");
+        assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{parameters} {mode:o}: a second look");
+    }
+}
+
+/// As setfacl(1) writes them: `u::rwx,g::---,o::---`, and the same with `u:1:rw-,m::rw-`.
+#[test]
+fn x05_what_is_new_without_a_mode_gives_nobody_more_than_the_default_list_of_the_directory() {
+    let list = |entries: &[u32]| [&[2][..], entries].concat().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let closed: Vec<u8> = list(&[7 << 16 | 1, u32::MAX, 4, u32::MAX, 0x20, u32::MAX]);
+    let named: Vec<u8> =
+        list(&[7 << 16 | 1, u32::MAX, 6 << 16 | 2, 1, 4, u32::MAX, 6 << 16 | 0x10, u32::MAX, 0x20, u32::MAX]);
+    for (list, is_open, parameters, file, dir) in [
+        (&closed, false, json!({}), 0o600, 0o700),
+        (&named, false, json!({}), 0o640, 0o740),
+        // The file is without the list there, and its group has no mask.
+        (&named, true, json!({}), 0o600, 0o740),
+        (&closed, false, json!({"mode": "0644", "dir_mode": "0755"}), 0o644, 0o755),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/srv/other", "");
+        let attributes = [(c"system.posix_acl_default".into(), list.clone())];
+        host.set_extras("/srv", Some(Extras { attributes: attributes.into(), flags: None }));
+        if is_open {
+            host.chmod("/srv", 0o775);
+        }
+        for path in ["/srv/f", "/srv/a/b/f"] {
+            let mut parameters = parameters.clone();
+            (parameters["path"], parameters["content"]) = (json!(path), json!("x"));
+            // What is made on the way has the list by the kernel; this machine gives none.
+            apply(&host, &parameters).unwrap();
+            let parent = HostPath::parse(path).unwrap().parent().unwrap();
+            let found = host.dir(&parent).unwrap().unwrap().stat("f").unwrap().unwrap();
+            assert_eq!(found.mode, file, "{path} {parameters}");
+            assert_eq!(check(&host, &parameters), Ok(Check::AsItShould), "{path} {parameters}");
+        }
+        let made = |dir: &'static str, name: &str| {
+            host.dir(&HostPath::own(dir)).unwrap().unwrap().stat(name).unwrap().unwrap().mode
+        };
+        assert_eq!((made("/srv", "a"), made("/srv/a", "b")), (dir, dir), "{parameters}");
     }
 }
 

@@ -24,7 +24,8 @@ fn task(fields: &Value, tier: &str) -> HostTask {
         after: vec![],
         barriers: vec![],
     };
-    HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string()))].into()).unwrap()
+    HostTask::new(&profile, &[("labels.tier".to_owned(), InputValue::Json(json!(tier).to_string().into()))].into())
+        .unwrap()
 }
 
 fn ready<T>(future: Pending<'_, T>) -> T {

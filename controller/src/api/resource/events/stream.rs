@@ -75,9 +75,12 @@ impl Streams {
     /// A place for one stream of a principal, until it is dropped.
     ///
     /// # Errors
-    /// [`ErrorType::ServerBusy`] when there are as many as may be, or as one principal may have.
+    /// [`ErrorType::ServerBusy`] when there are as many as may be, or as one principal, or all who are bound to one cluster, may have.
     pub(super) fn admit(&self, who: &Who) -> Result<Share, ApiError> {
-        let message = format!("{MOST_STREAMS} clients are told of events at most, a quarter of them of one principal");
+        let message = format!(
+            "{MOST_STREAMS} clients are told of events at most, a quarter of them of one principal and half of all who are bound to one cluster; \
+             end some of yours, or try again"
+        );
         self.places.try_take(who, 1).ok_or_else(|| ApiError::new(ErrorType::ServerBusy, message))
     }
 
@@ -338,7 +341,7 @@ async fn changed(statuses: &mut Option<watch::Receiver<Position>>) {
 #[cfg(test)]
 mod tests {
     use stemma_core::access::Rights;
-    use stemma_core::object::PrincipalRole;
+    use stemma_core::object::{ClusterId, PrincipalRole};
 
     use super::*;
 
@@ -361,6 +364,25 @@ mod tests {
         assert!(streams.admit(&Who::by_way("root")).is_err());
         held.clear();
         assert!(streams.admit(&viewer("e")).is_ok());
+    }
+
+    #[test]
+    fn x03_principals_of_one_cluster_take_half_of_the_places_together() {
+        let streams = Streams::default();
+        let bound = |name: &str, id: u128| {
+            let within = Some(ClusterId(Uuid::from_u128(id)));
+            Who { rights: Rights { role: PrincipalRole::Viewer, within }, ..Who::by_way(name) }
+        };
+        let mut held = Vec::new();
+        for name in ["a", "b"] {
+            held.extend((0..250).map(|_| streams.admit(&bound(name, 1)).unwrap()));
+        }
+        let refused = streams.admit(&bound("c", 1)).err().expect("they have half");
+        assert_eq!(refused.kind, ErrorType::ServerBusy);
+        assert!(refused.message.contains("half of all who are bound to one cluster"), "{}", refused.message);
+        assert!(streams.admit(&bound("d", 2)).is_ok() && streams.admit(&viewer("e")).is_ok());
+        held.pop();
+        assert!(streams.admit(&bound("c", 1)).is_ok());
     }
 
     #[tokio::test(start_paused = true)]

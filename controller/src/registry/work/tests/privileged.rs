@@ -233,3 +233,69 @@ fn saying_no(key: Option<&'static str>) -> Write {
         spec.inherited.labels.provided = Some(said);
     }))
 }
+
+/// An operator met the half of a condition first, and the host reported the other half then: only the order decided.
+#[tokio::test]
+async fn x04_who_meets_half_of_a_condition_before_a_report_may_meet_the_other_half_is_an_admin() {
+    let half = "has(labels.go) && 'HW_ARCH_X86_64' in traits";
+    let cases: [(&str, &str, &str, Write); 5] = [
+        ("a label of the node", half, "trait HW_ARCH_X86_64", label_node(1, Some("go"))),
+        ("one of its group", half, "trait HW_ARCH_X86_64", label_group("z", "go")),
+        ("one of its cluster", half, "trait HW_ARCH_X86_64", label_cluster("go")),
+        (
+            "a role",
+            "'b' in tags && facts.cpu.count > 0",
+            "facts.cpu.count",
+            Box::new(edit(1, |spec| spec.roles = roles("b"))),
+        ),
+        (
+            "a property",
+            "has(node.properties.go) && 'HW_ARCH_X86_64' in traits",
+            "trait HW_ARCH_X86_64",
+            Box::new(edit(1, |spec| drop(spec.properties.insert("go".to_owned(), json!(1))))),
+        ),
+    ];
+    for (what, condition, with, write) in cases {
+        let mut site = site_under(condition).await;
+        site.write(label_node(1, Some("other"))).await.expect("the condition does not read it");
+        site.write(label_node(1, None)).await.expect("nor this");
+        let refusal = site.write(&write).await.expect_err(what);
+        assert_eq!((refusal.kind, refusal.message), (ErrorType::AuthForbidden, may_meet(with)), "{what}");
+        site.caller = caller();
+        site.write(&write).await.expect(what);
+    }
+}
+
+/// What is said where a report may meet the condition of task p by a write.
+fn may_meet(with: &str) -> String {
+    format!(
+        "task p is privileged, and an admin alone lets it run on node n1, where by this write the host may meet its condition with {with}; nothing was changed"
+    )
+}
+
+#[tokio::test]
+async fn x04_who_meets_the_half_of_a_condition_whose_other_half_is_an_accepted_label_is_an_admin() {
+    let mut site = site_under("has(labels.go) && has(labels.rack)").await;
+    site.caller = caller();
+    site.write(accepting("z", &["rack"])).await.unwrap();
+    site.caller = operator();
+    let refusal = site.write(label_node(1, Some("go"))).await.expect_err("the host may report the other");
+    assert_eq!((refusal.kind, refusal.message), (ErrorType::AuthForbidden, may_meet("label rack")));
+}
+
+/// An operator lifted the suppression of a trait before the host reported it, and the task ran.
+#[tokio::test]
+async fn x04_who_lifts_the_suppression_of_a_trait_that_a_privileged_task_reads_is_an_admin() {
+    let suppress = |names: &'static [&'static str]| -> Write {
+        Box::new(edit(1, move |spec| {
+            spec.suppressed_traits = names.iter().map(|name| Trait::new(name).unwrap()).collect();
+        }))
+    };
+    let mut site = site_under("'HW_CPU_X86_SSE' in traits").await;
+    site.write(suppress(&["HW_CPU_X86_SSE", "HW_CPU_X86_AVX"])).await.expect("who suppresses it lets nothing run");
+    site.write(suppress(&["HW_CPU_X86_SSE"])).await.expect("the condition does not read the other");
+    let refusal = site.write(suppress(&[])).await.expect_err("the host may report it then");
+    assert_eq!((refusal.kind, refusal.message), (ErrorType::AuthForbidden, may_meet("trait HW_CPU_X86_SSE")));
+    site.caller = caller();
+    site.write(suppress(&[])).await.expect("an admin may");
+}

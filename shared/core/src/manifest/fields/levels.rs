@@ -75,7 +75,8 @@ impl Fields for ClusterSpec {
             field!(
                 Self,
                 rollout: Form::Object(Rollout::PARTS),
-                Help::new("no limit", "How rollouts go over its groups.", r#"{"max_groups": 1}"#)
+                Help::new("no limit", "How rollouts go over its groups.", r#"{"max_groups": 1}"#),
+                sound::rollout
             ),
             field!(Self, paused: Form::Flag, help::PAUSED),
             field!(

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::primary::naming_another;
 use crate::finding::{Finding, Rule, Severity, rule};
-use crate::fleet::{Fleet, GroupFold};
+use crate::fleet::{Fleet, GroupFold, NotObeyed};
 use crate::graph::{Class, pseudo_master};
 use crate::idle::{self, Idle};
 use crate::labels::LabelLayer;
@@ -92,7 +92,7 @@ impl Check<'_> {
     fn primaries(&mut self) {
         let id = ClusterId(self.cluster.meta.uuid);
         for (tag, node) in &self.cluster.spec.primaries {
-            if let Some(why) = self.fleet.not_obeyed(self.cluster, tag, node) {
+            if let Some(why) = self.fleet.not_obeyed(self.cluster, tag, node).map(NotObeyed::beyond_cluster) {
                 let message = format!(
                     "primaries: {tag} is to be held by {node}, which is not obeyed: {}; who held it keeps it, or the first by name holds it; \
                      name a node that has it there, or leave {tag} out",

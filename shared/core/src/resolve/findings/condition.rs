@@ -29,7 +29,7 @@ impl FailedConditions {
     /// Takes in a host.
     pub fn add(&mut self, answer: &Answer) {
         let Some((set, release)) = answer.task_set().zip(answer.release()) else { return };
-        for finding in set.findings.iter().filter(|finding| is_of_condition(finding)) {
+        for finding in set.findings().filter(is_of_condition) {
             let new =
                 || Failing { first: answer.node().id(), why: finding.message.clone(), hosts: 0, names: Vec::new() };
             let failing = self.0.entry((release.name.clone(), finding.object.clone())).or_insert_with(new);

@@ -220,8 +220,8 @@ impl Answer {
         if let Err(lacks) = self.check_instance() {
             findings.push(Finding::of(rule::INSTANCE_TRAITS, object, lacks.to_string()));
         }
-        let of_tasks = self.task_set.iter().flat_map(|set| &*set.findings);
-        findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one.clone() }));
+        let of_tasks = self.task_set.iter().flat_map(|set| set.findings());
+        findings.extend(of_tasks.map(|one| Finding { object: format!("{object} {}", one.object), ..one }));
         findings
     }
 

@@ -413,7 +413,7 @@ async fn x03_one_principal_has_its_part_of_the_places_and_some_are_kept_for_admi
             Some((name, _)) => (name.to_owned(), true),
             None => (request.uri().path().trim_start_matches('/').to_owned(), false),
         };
-        let room = peer.hold(&Holder { is_fleet_admin: name == "root", name });
+        let room = peer.hold(&Holder { is_fleet_admin: name == "root", name, within: None });
         told.lock().expect("no panic").push(room);
         async move {
             if parks {
@@ -454,6 +454,46 @@ async fn x03_one_principal_has_its_part_of_the_places_and_some_are_kept_for_admi
     for one in parked {
         assert!(one.await.expect("no panic").is_ok());
     }
+}
+
+/// An admin who is bound to one cluster makes principals there, each of whom took a quarter of the places.
+#[tokio::test(start_paused = true)]
+async fn x03_principals_of_one_cluster_have_twice_the_places_of_one() {
+    let limits = Limits { connections: 16, connections_of_one_principal: Some(2), ..Limits::default() };
+    let rooms = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = Arc::clone(&rooms);
+    let server = serve(limits, None, move |peer: &Arc<Peer>, request: Request<RequestBody>| {
+        let name = request.uri().path().trim_start_matches('/').to_owned();
+        let within = name.starts_with("bound").then(|| uuid::Uuid::from_u128(1));
+        let room = peer.hold(&Holder { is_fleet_admin: false, name, within });
+        told.lock().expect("no panic").push(room);
+        async move { Response::new(Full::from("done")) }
+    });
+    let client = || Client::over(server.connect.clone(), target(), None, ClientLimits::default());
+    let room = || rooms.lock().expect("no panic").pop().expect("it was asked");
+    let mut held = Vec::new();
+    for (path, expected) in [
+        ("/bound-a", Room::Free),
+        ("/bound-a", Room::Free),
+        ("/bound-b", Room::Free),
+        ("/bound-b", Room::Free),
+        ("/bound-c", Room::Full),
+        ("/bound-a", Room::OfAnother),
+        ("/bound-c", Room::Full),
+        ("/other", Room::Free),
+        ("/other", Room::Free),
+    ] {
+        let mut one = client();
+        assert!(one.send(get(path)).await.is_ok());
+        assert_eq!(room(), expected, "{path}");
+        held.push(one);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    drop(held.remove(1));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut last = client();
+    assert!(last.send(get("/bound-c")).await.is_ok());
+    assert_eq!(room(), Room::Free, "one has made room");
 }
 
 #[tokio::test(start_paused = true)]
