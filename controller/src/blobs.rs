@@ -20,8 +20,7 @@ use std::time::SystemTime;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use sha2::{Digest as _, Sha256};
-use stemma_core::object::ClusterId;
-use stemma_core::shares::Shares;
+use stemma_core::shares::{Full, Holder, Holdings, Shares};
 use stemma_wire::message::{Hash, hash_content};
 
 /// The largest body, in bytes.
@@ -60,39 +59,19 @@ pub struct Taken {
     pub unnamed: u64,
 }
 
-/// Who sends a body.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sender {
-    /// Their name.
-    pub name: String,
-    /// The cluster that they are bound to.
-    pub within: Option<ClusterId>,
-    /// Whether they are an admin of the fleet.
-    pub is_fleet_admin: bool,
-}
-
-/// Whose part of what nothing may name is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// The sender's own.
-    Own,
-    /// That of all who are bound to the sender's cluster.
-    Cluster,
-    /// What all may take together, or all but admins of the fleet.
-    All,
-}
-
 /// What the files take, and who sent them.
 #[derive(Debug, Default)]
 struct Room {
     taken: Taken,
     sent: BTreeMap<Hash, Sent>,
+    /// What those of known senders take that nothing names.
+    unnamed: Holdings,
 }
 
 /// A body whose sender is known.
 #[derive(Debug)]
 struct Sent {
-    by: Sender,
+    by: Holder,
     bytes: u64,
     stands: Stands,
 }
@@ -106,25 +85,51 @@ enum Stands {
     Named,
 }
 
+impl Sent {
+    /// What it takes of what nothing may name.
+    const fn unnamed(&self) -> u64 {
+        match self.stands {
+            Stands::Arrives | Stands::Unnamed => self.bytes,
+            Stands::Named => 0,
+        }
+    }
+}
+
 impl Room {
-    /// What bodies that nothing names take of some senders.
-    fn unnamed_of(&self, is_one: impl Fn(&Sender) -> bool) -> u64 {
-        self.sent.values().filter(|sent| sent.stands != Stands::Named && is_one(&sent.by)).map(|sent| sent.bytes).sum()
+    /// Takes in that a body of a known sender arrives.
+    fn arrives(&mut self, hash: Hash, bytes: u64, by: &Holder) {
+        self.taken.all = self.taken.all.saturating_add(bytes);
+        self.taken.unnamed = self.taken.unnamed.saturating_add(bytes);
+        self.unnamed.change(by, 0, bytes);
+        let sent = Sent { by: by.clone(), bytes, stands: Stands::Arrives };
+        if let Some(before) = self.sent.insert(hash, sent) {
+            self.unnamed.change(&before.by, before.unnamed(), 0);
+        }
     }
 
-    /// Why a sender may not send so many bytes more.
-    fn refusal(&self, shares: Shares, bytes: u64, by: &Sender) -> Option<Put> {
-        let own = self.unnamed_of(|one| one.name == by.name);
-        if !shares.is_within_own(bytes, own) {
-            return Some(Put::NoRoom { whose: Whose::Own, taken: own, most: shares.of_one });
+    /// Takes in that it did not.
+    fn failed(&mut self, hash: Hash, bytes: u64) {
+        self.taken.all = self.taken.all.saturating_sub(bytes);
+        self.taken.unnamed = self.taken.unnamed.saturating_sub(bytes);
+        if let Some(sent) = self.sent.remove(&hash) {
+            self.unnamed.change(&sent.by, sent.unnamed(), 0);
         }
-        let of_cluster = by.within.map_or(0, |cluster| self.unnamed_of(|one| one.within == Some(cluster)));
-        if !shares.is_within_cluster(bytes, of_cluster) {
-            return Some(Put::NoRoom { whose: Whose::Cluster, taken: of_cluster, most: shares.of_cluster });
-        }
-        let taken = self.taken.unnamed;
-        let has_room = shares.admits(bytes, own, taken, by.is_fleet_admin);
-        (!has_room).then(|| Put::NoRoom { whose: Whose::All, taken, most: shares.most(by.is_fleet_admin) })
+    }
+
+    /// Takes in what was counted, where these are here and those named. What arrives meanwhile may have been seen or not.
+    fn counted(&mut self, taken: Taken, present: &BTreeSet<Hash>, named: &BTreeSet<Hash>) {
+        self.taken = taken;
+        let unnamed = &mut self.unnamed;
+        self.sent.retain(|hash, sent| {
+            if sent.stands == Stands::Arrives {
+                return true;
+            }
+            let before = sent.unnamed();
+            sent.stands = if named.contains(hash) { Stands::Named } else { Stands::Unnamed };
+            let is_here = present.contains(hash);
+            unnamed.change(&sent.by, before, if is_here { sent.unnamed() } else { 0 });
+            is_here
+        });
     }
 }
 
@@ -147,14 +152,7 @@ pub enum Put {
     /// It does not have this hash; nothing was kept.
     OtherHash(Hash),
     /// Those that nothing names would take more than they may, the sender's or all together; nothing was kept.
-    NoRoom {
-        /// Whose part is full.
-        whose: Whose,
-        /// What these take.
-        taken: u64,
-        /// What these may take.
-        most: u64,
-    },
+    NoRoom(Full),
 }
 
 impl Blobs {
@@ -209,7 +207,7 @@ impl Blobs {
     ///
     /// # Errors
     /// What the system says; nothing stands under the name then.
-    pub fn put(&self, hash: Hash, body: &[u8], by: &Sender) -> io::Result<Put> {
+    pub fn put(&self, hash: Hash, body: &[u8], by: &Holder) -> io::Result<Put> {
         let found = hash_content(body);
         if found != hash {
             return Ok(Put::OtherHash(found));
@@ -221,8 +219,8 @@ impl Blobs {
             return Ok(Put::Known);
         }
         let bytes = counted(body.len() as u64);
-        if let Some(refusal) = self.reserve(hash, bytes, by) {
-            return Ok(refusal);
+        if let Some(full) = self.reserve(hash, bytes, by) {
+            return Ok(Put::NoRoom(full));
         }
         let writer = self.writers.fetch_add(1, Ordering::Relaxed);
         let beside = path.with_added_extension(format!("new{writer}"));
@@ -234,11 +232,7 @@ impl Blobs {
         if let Err(error) = written {
             // Half a body under another name harms nobody; it is taken away as a courtesy.
             let _ = fs::remove_file(&beside);
-            self.change(|Room { taken, sent }| {
-                taken.all = taken.all.saturating_sub(bytes);
-                taken.unnamed = taken.unnamed.saturating_sub(bytes);
-                sent.remove(&hash);
-            });
+            self.change(|room| room.failed(hash, bytes));
             return Err(error);
         }
         if let Some(sent) = self.room().sent.get_mut(&hash) {
@@ -247,17 +241,15 @@ impl Blobs {
         Ok(Put::New)
     }
 
-    /// Takes room among those that nothing names. Gives the refusal where there is none.
-    fn reserve(&self, hash: Hash, bytes: u64, by: &Sender) -> Option<Put> {
-        let mut room = self.room();
-        let refusal = room.refusal(Shares::of(self.most_unnamed), bytes, by);
-        if refusal.is_none() {
-            let Taken { all, unnamed } = room.taken;
-            room.taken = Taken { all: all.saturating_add(bytes), unnamed: unnamed.saturating_add(bytes) };
-            room.sent.insert(hash, Sent { by: by.clone(), bytes, stands: Stands::Arrives });
-            self.show(room.taken);
-        }
-        refusal
+    /// Takes room among those that nothing names. Gives the part that is full where there is none.
+    fn reserve(&self, hash: Hash, bytes: u64, by: &Holder) -> Option<Full> {
+        self.change(|room| {
+            let full = Shares::of(self.most_unnamed).full(bytes, by, &room.unnamed, room.taken.unnamed);
+            if full.is_none() {
+                room.arrives(hash, bytes, by);
+            }
+            full
+        })
     }
 
     /// Counts what the files take, where these are named. Blocks for the disk.
@@ -281,20 +273,15 @@ impl Blobs {
                 total.unnamed += bytes;
             }
         }
-        self.change(|Room { taken, sent }| {
-            *taken = total;
-            sent.retain(|hash, one| one.stands == Stands::Arrives || present.contains(hash));
-            for (hash, one) in sent.iter_mut().filter(|(_, one)| one.stands != Stands::Arrives) {
-                one.stands = if named.contains(hash) { Stands::Named } else { Stands::Unnamed };
-            }
-        });
+        self.change(|room| room.counted(total, &present, named));
         Ok(())
     }
 
-    fn change(&self, change: impl FnOnce(&mut Room)) {
+    fn change<T>(&self, change: impl FnOnce(&mut Room) -> T) -> T {
         let mut room = self.room();
-        change(&mut room);
+        let answer = change(&mut room);
         self.show(room.taken);
+        answer
     }
 
     fn show(&self, taken: Taken) {
@@ -386,7 +373,9 @@ impl Blobs {
         let mut dropped = 0;
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
-            if !is_named(&entry, named) && self.drop_older(&entry.path(), before)? {
+            // What a writer left half done has no hash as its name, and goes when it is old.
+            let is_named = hash_of(&entry).is_some_and(|hash| named.contains(&hash));
+            if !is_named && self.drop_older(&entry.path(), before)? {
                 dropped += 1;
             }
         }
@@ -419,11 +408,6 @@ impl Blobs {
     }
 }
 
-/// Whether a file is a body that something names. What a writer left half done has no hash as its name, and goes when it is old.
-fn is_named(entry: &fs::DirEntry, named: &BTreeSet<Hash>) -> bool {
-    hash_of(entry).is_some_and(|hash| named.contains(&hash))
-}
-
 /// The hash of the body that a file is.
 fn hash_of(entry: &fs::DirEntry) -> Option<Hash> {
     entry.file_name().to_str().and_then(|name| name.parse().ok())
@@ -443,16 +427,18 @@ fn write_durably(path: &Path, body: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use stemma_core::object::ClusterId;
+    use stemma_core::shares::Part;
     use uuid::Uuid;
 
     use super::*;
 
-    fn sender(name: &str, within: Option<u128>, is_fleet_admin: bool) -> Sender {
+    fn sender(name: &str, within: Option<u128>, is_fleet_admin: bool) -> Holder {
         let within = within.map(|id| ClusterId(Uuid::from_u128(id)));
-        Sender { name: name.to_owned(), within, is_fleet_admin }
+        Holder { name: name.to_owned(), within, is_fleet_admin }
     }
 
-    fn somebody() -> Sender {
+    fn somebody() -> Holder {
         sender("somebody", None, false)
     }
 
@@ -540,10 +526,10 @@ mod tests {
             assert_eq!(put(letter, 5, name, false), Put::New);
         }
         assert_eq!(shown(), (15, 15));
-        let full = Put::NoRoom { whose: Whose::All, taken: 15 * 4096, most: 15 * 4096 };
+        let full = Put::NoRoom(Full { part: Part::OfAll, held: 15 * 4096, most: 15 * 4096 });
         assert_eq!((put(b'd', 1, "d", false), put(b'a', 5, "d", false)), (full, Put::Known));
         assert_eq!(put(b'd', 1, "root", true), Put::New, "a sixteenth is kept for it");
-        let full = Put::NoRoom { whose: Whose::All, taken: 16 * 4096, most: 16 * 4096 };
+        let full = Put::NoRoom(Full { part: Part::OfAll, held: 16 * 4096, most: 16 * 4096 });
         assert_eq!(put(b'e', 1, "root", true), full);
         // What is named takes no room from others.
         let named = BTreeSet::from([blocks(b'a', 5).0]);
@@ -553,7 +539,7 @@ mod tests {
         // Of an earlier process all counts until it is counted, and to nobody's part.
         let later = Blobs::new(directory.path()).at_most(20 * 4096);
         let (hash, body) = blocks(b'f', 1);
-        let full = Put::NoRoom { whose: Whose::All, taken: 20 * 4096, most: 20 * 4096 };
+        let full = Put::NoRoom(Full { part: Part::OfAll, held: 20 * 4096, most: 20 * 4096 });
         assert_eq!(later.put(hash, &body, &sender("a", None, true)).unwrap(), full);
         assert_eq!(later.drop_unnamed(&named, SystemTime::now() + std::time::Duration::from_hours(1)).unwrap(), 4);
         assert_eq!(later.put(hash, &body, &somebody()).unwrap(), Put::New);
@@ -564,16 +550,16 @@ mod tests {
     fn x03_of_what_nothing_names_one_sender_has_a_quarter_and_one_cluster_half() {
         let directory = tempfile::tempdir().unwrap();
         let blobs = Blobs::new(directory.path()).at_most(16 * 4096);
-        let put = |letter: u8, by: &Sender| {
+        let put = |letter: u8, by: &Holder| {
             let (hash, body) = blocks(letter, 2);
             blobs.put(hash, &body, by).unwrap()
         };
         let [one, two, three] = ["one", "two", "three"].map(|name| sender(name, Some(1), false));
         assert_eq!((put(b'a', &one), put(b'b', &one)), (Put::New, Put::New));
-        let own = Put::NoRoom { whose: Whose::Own, taken: 4 * 4096, most: 4 * 4096 };
+        let own = Put::NoRoom(Full { part: Part::OfOne, held: 4 * 4096, most: 4 * 4096 });
         assert_eq!(put(b'c', &one), own);
         assert_eq!((put(b'c', &two), put(b'd', &two)), (Put::New, Put::New));
-        let of_cluster = Put::NoRoom { whose: Whose::Cluster, taken: 8 * 4096, most: 8 * 4096 };
+        let of_cluster = Put::NoRoom(Full { part: Part::OfCluster, held: 8 * 4096, most: 8 * 4096 });
         assert_eq!(put(b'e', &three), of_cluster);
         assert_eq!(
             (put(b'e', &sender("four", Some(2), false)), put(b'f', &sender("root", None, true))),
@@ -583,10 +569,10 @@ mod tests {
         blobs.count(&BTreeSet::from([blocks(b'a', 2).0])).unwrap();
         assert_eq!(put(b'g', &one), Put::New);
         blobs.count(&BTreeSet::new()).unwrap();
-        let own = Put::NoRoom { whose: Whose::Own, taken: 6 * 4096, most: 4 * 4096 };
+        let own = Put::NoRoom(Full { part: Part::OfOne, held: 6 * 4096, most: 4 * 4096 });
         assert_eq!(put(b'h', &one), own);
         // An empty one takes a block.
-        let empty = |by: &Sender| blobs.put(hash_content(b""), b"", by).unwrap();
+        let empty = |by: &Holder| blobs.put(hash_content(b""), b"", by).unwrap();
         assert_eq!((empty(&one), empty(&sender("five", None, false))), (own, Put::New));
     }
 

@@ -246,18 +246,12 @@ pub fn sweep_those(host: &dyn Host, dir: &dyn Dir, may_be_own: &dyn Fn(&Stat) ->
 /// # Errors
 /// As [`Dir::check_replaceable`], of the first name that is missing.
 pub fn check_makeable(host: &dyn Host, path: &HostPath) -> Result<(), HostError> {
-    let mut dir = host.root()?;
-    for name in path.names() {
-        let Some(below) = dir.dir(name)? else {
-            return match dir.check_replaceable(name) {
-                // Such a directory takes new ones.
-                Err(HostError::Fixed { by: Fixed::AppendOnlyDirectory, .. }) => Ok(()),
-                checked => checked,
-            };
-        };
-        dir = below;
+    let (dir, missing) = host.nearest(path)?;
+    match missing.map_or(Ok(()), |name| dir.check_replaceable(name)) {
+        // Such a directory takes new ones.
+        Err(HostError::Fixed { by: Fixed::AppendOnlyDirectory, .. }) => Ok(()),
+        checked => checked,
     }
-    Ok(())
 }
 
 /// Opens a directory, making what is missing of it (owner: the agent; each new one with `mode`), durably.

@@ -80,14 +80,21 @@ pub trait Host {
     /// # Errors
     /// As [`Self::dir`].
     fn default_list(&self, path: &HostPath) -> Result<Option<Vec<u8>>, HostError> {
-        let mut dir = self.root()?;
-        if let Some(parent) = path.parent() {
-            for name in parent.names() {
-                let Some(below) = dir.dir(name)? else { break };
-                dir = below;
-            }
-        }
+        let dir = path.parent().map_or_else(|| self.root(), |parent| Ok(self.nearest(&parent)?.0))?;
         dir.default_list()
+    }
+
+    /// The last directory on the way to one that is there, and the name that is missing in it; `None` where it is that one.
+    ///
+    /// # Errors
+    /// As [`Self::dir`].
+    fn nearest<'a>(&self, path: &'a HostPath) -> Result<(Box<dyn Dir>, Option<&'a str>), HostError> {
+        let mut dir = self.root()?;
+        for name in path.names() {
+            let Some(below) = dir.dir(name)? else { return Ok((dir, Some(name))) };
+            dir = below;
+        }
+        Ok((dir, None))
     }
 
     /// Runs a command to its end or its time limit. Its whole process group is ended at the limit, and when
@@ -333,6 +340,17 @@ pub enum Fixed {
     ReadOnly,
     /// It lies on another file system than its directory.
     OtherFileSystem,
+}
+
+impl Fixed {
+    /// Whether it is something of the directory of a file, or of what that lies on, and not of the file.
+    #[must_use]
+    pub const fn is_of_directory(self) -> bool {
+        match self {
+            Self::ImmutableDirectory | Self::AppendOnlyDirectory | Self::ReadOnly => true,
+            Self::Immutable | Self::AppendOnly | Self::Mounted | Self::Swap | Self::OtherFileSystem => false,
+        }
+    }
 }
 
 /// What the machine would not do, or what the agent would not do to it.

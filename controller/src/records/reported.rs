@@ -7,13 +7,11 @@ use std::sync::OnceLock;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
-use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
-use uuid::Uuid;
 
 use crate::desired::PUBLISHED;
 
@@ -95,28 +93,6 @@ pub struct SeenRecord {
     pub lost: bool,
     /// Since when.
     pub since: Timestamp,
-}
-
-/// What a node's host was told last: the state's epoch and revision. Stored before it is told, so that a host which holds a later one was told
-/// it by another copy of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldRecord {
-    /// The epoch.
-    pub epoch: Uuid,
-    /// The revision in it.
-    pub revision: u64,
-}
-
-impl From<HeldRevision> for ToldRecord {
-    fn from(HeldRevision { epoch, revision }: HeldRevision) -> Self {
-        Self { epoch, revision }
-    }
-}
-
-impl From<ToldRecord> for HeldRevision {
-    fn from(ToldRecord { epoch, revision }: ToldRecord) -> Self {
-        Self { epoch, revision }
-    }
 }
 
 /// What was released to a node: the task set that is in force there until another is released.

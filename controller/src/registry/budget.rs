@@ -3,12 +3,10 @@
 //! An amount is of bytes, places or turns. Core says who may take how much, and who is next ([`Shares`]).
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stemma_core::object::ClusterId;
-use stemma_core::shares::{Shares, Waiting};
+use stemma_core::shares::{Holder, Holdings, Shares, Waiting};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -36,9 +34,7 @@ struct Inner {
 #[derive(Default)]
 struct Held {
     all: u64,
-    of: HashMap<String, u64>,
-    /// What all hold together who are bound to a cluster.
-    of_cluster: HashMap<ClusterId, u64>,
+    parts: Holdings,
     /// Those who wait, of each principal in the order in which they came; no principal of whom nobody waits.
     waiting: HashMap<String, BTreeMap<u64, Waiter>>,
     /// The shares that may give way, in the order in which they were taken.
@@ -48,8 +44,7 @@ struct Held {
 
 struct Waiter {
     amount: u64,
-    within: Option<ClusterId>,
-    is_fleet_admin: bool,
+    holder: Holder,
     served: oneshot::Sender<Share>,
 }
 
@@ -62,8 +57,7 @@ struct Yielding {
 /// What a principal has of a budget; given back when it is dropped.
 pub(crate) struct Share {
     budget: Arc<Inner>,
-    principal: String,
-    within: Option<ClusterId>,
+    holder: Holder,
     amount: u64,
     /// Its number among those that may give way, and where it is told to.
     yields: Option<(u64, Arc<Notify>)>,
@@ -89,21 +83,19 @@ impl Budget {
 
     /// Takes a share, where the principal may have it now and nobody waits.
     pub(crate) fn try_take(&self, who: &Who, amount: u64) -> Option<Share> {
-        let mut held = self.0.held();
-        let shares = &self.0.shares;
-        let admits = shares.admits(amount, held.own(&who.name), held.all, who.is_fleet_admin())
-            && held.is_within_cluster(shares, amount, who.rights.within);
-        (admits && held.waiting.is_empty()).then(|| self.0.take(&mut held, &who.name, who.rights.within, amount))
+        let (mut held, holder) = (self.0.held(), who.holder());
+        let full = self.0.shares.full(amount, &holder, &held.parts, held.all);
+        (full.is_none() && held.waiting.is_empty()).then(|| self.0.take(&mut held, holder, amount))
     }
 
     /// Whether a principal may have more by what it holds itself.
     pub(crate) fn has_own_room(&self, who: &Who) -> bool {
-        self.0.shares.admits(1, self.0.held().own(&who.name), 0, who.is_fleet_admin())
+        self.0.shares.is_within_own(1, self.0.held().parts.own(&who.name))
     }
 
     /// Takes a share whatever is held: what it is for was done already.
     pub(crate) fn take_anyway(&self, who: &Who, amount: u64) -> Share {
-        self.0.take(&mut self.0.held(), &who.name, who.rights.within, amount)
+        self.0.take(&mut self.0.held(), who.holder(), amount)
     }
 
     /// Waits for a share; `None` where it was not to be had in time, or too many of the same principal wait.
@@ -146,23 +138,10 @@ impl Drop for Waits<'_> {
 }
 
 impl Held {
-    fn own(&self, principal: &str) -> u64 {
-        self.of.get(principal).copied().unwrap_or_default()
-    }
-
-    /// Whether who is bound to a cluster, or to none, may have so much more as far as that cluster's part is asked.
-    fn is_within_cluster(&self, shares: &Shares, amount: u64, within: Option<ClusterId>) -> bool {
-        let Some(cluster) = within else { return true };
-        shares.is_within_cluster(amount, self.of_cluster.get(&cluster).copied().unwrap_or_default())
-    }
-
     /// Notes that a principal holds so much in place of so much.
-    fn change(&mut self, principal: &str, within: Option<ClusterId>, from: u64, to: u64) {
+    fn change(&mut self, holder: &Holder, from: u64, to: u64) {
         self.all = self.all.saturating_sub(from).saturating_add(to);
-        change(&mut self.of, principal.to_owned(), from, to);
-        if let Some(cluster) = within {
-            change(&mut self.of_cluster, cluster, from, to);
-        }
+        self.parts.change(holder, from, to);
     }
 
     fn ticket(&mut self) -> u64 {
@@ -184,12 +163,12 @@ impl Held {
     fn first_waiting(&self, shares: &Shares) -> Vec<(u64, &str, Waiting)> {
         let mut firsts = Vec::with_capacity(self.waiting.len());
         for (principal, of_principal) in &self.waiting {
-            let own = self.own(principal);
-            let first = of_principal.iter().find(|(_, one)| {
-                shares.is_within_own(one.amount, own) && self.is_within_cluster(shares, one.amount, one.within)
-            });
+            let own = self.parts.own(principal);
+            let is_let_in = |one: &Waiter| shares.full_part(one.amount, &one.holder, &self.parts).is_none();
+            let first = of_principal.iter().find(|(_, one)| is_let_in(one));
             firsts.extend(first.map(|(ticket, one)| {
-                (*ticket, principal.as_str(), Waiting { asked: one.amount, own, is_fleet_admin: one.is_fleet_admin })
+                let is_fleet_admin = one.holder.is_fleet_admin;
+                (*ticket, principal.as_str(), Waiting { asked: one.amount, own, is_fleet_admin })
             }));
         }
         firsts.sort_unstable_by_key(|(ticket, ..)| *ticket);
@@ -197,26 +176,17 @@ impl Held {
     }
 }
 
-/// Notes that one holds so much in place of so much; of who holds nothing nothing is noted.
-fn change<K: Eq + Hash>(held: &mut HashMap<K, u64>, one: K, from: u64, to: u64) {
-    let own = held.get(&one).copied().unwrap_or_default().saturating_sub(from).saturating_add(to);
-    if own == 0 {
-        held.remove(&one);
-    } else {
-        held.insert(one, own);
-    }
-}
-
 impl Inner {
-    fn take(self: &Arc<Self>, held: &mut Held, principal: &str, within: Option<ClusterId>, amount: u64) -> Share {
-        held.change(principal, within, 0, amount);
+    fn take(self: &Arc<Self>, held: &mut Held, holder: Holder, amount: u64) -> Share {
+        held.change(&holder, 0, amount);
         let yields = self.gives_way_after.map(|_| {
             let (ticket, told) = (held.ticket(), Arc::new(Notify::new()));
-            let yielding = Yielding { principal: principal.to_owned(), since: Instant::now(), told: Arc::clone(&told) };
+            let (principal, since) = (holder.name.clone(), Instant::now());
+            let yielding = Yielding { principal, since, told: Arc::clone(&told) };
             held.yielding.insert(ticket, yielding);
             (ticket, told)
         });
-        Share { budget: Arc::clone(self), principal: principal.to_owned(), within, amount, yields }
+        Share { budget: Arc::clone(self), holder, amount, yields }
     }
 
     /// A place among those who wait; `None` where too many of the same principal do.
@@ -226,7 +196,7 @@ impl Inner {
             return None;
         }
         let (served, share) = oneshot::channel();
-        let waiter = Waiter { amount, within: who.rights.within, is_fleet_admin: who.is_fleet_admin(), served };
+        let waiter = Waiter { amount, holder: who.holder(), served };
         let ticket = held.ticket();
         held.waiting.entry(who.name.clone()).or_default().insert(ticket, waiter);
         Some((ticket, share))
@@ -246,9 +216,9 @@ impl Inner {
         let waiting: Vec<Waiting> = firsts.iter().map(|(.., waiting)| *waiting).collect();
         let (ticket, principal, _) = firsts.get(self.shares.next(held.all, &waiting)?)?;
         let (ticket, principal) = (*ticket, (*principal).to_owned());
-        let waiter = held.leave(&principal, ticket)?;
-        let share = self.take(&mut held, &principal, waiter.within, waiter.amount);
-        Some((waiter.served, share))
+        let Waiter { amount, holder, served } = held.leave(&principal, ticket)?;
+        let share = self.take(&mut held, holder, amount);
+        Some((served, share))
     }
 
     /// Tells a share to give way to a principal that waits: the first one whose principal holds more, once its time has come. Says when to look again;
@@ -256,11 +226,11 @@ impl Inner {
     fn give_way_to(&self, principal: &str) -> Option<Instant> {
         let after = self.gives_way_after?;
         let mut held = self.held();
-        let own = held.own(principal);
+        let own = held.parts.own(principal);
         let (ticket, since) = held
             .yielding
             .iter()
-            .find(|(_, one)| held.own(&one.principal) > own)
+            .find(|(_, one)| held.parts.own(&one.principal) > own)
             .map(|(ticket, one)| (*ticket, one.since))?;
         let (due, now) = (since + after, Instant::now());
         if due > now {
@@ -281,7 +251,7 @@ impl Share {
     /// Sets the amount to what it came to, once that is known. It is not refused: what the share is for is there already.
     pub(crate) fn settle(&mut self, amount: u64) {
         let mut held = self.budget.held();
-        held.change(&self.principal, self.within, self.amount, amount);
+        held.change(&self.holder, self.amount, amount);
         drop(held);
         self.amount = amount;
         self.budget.serve();
@@ -307,15 +277,8 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use stemma_core::access::Rights;
-    use stemma_core::object::PrincipalRole;
-
     use super::*;
-
-    fn viewer(name: &str) -> Who {
-        let rights = Rights { role: PrincipalRole::Viewer, within: None };
-        Who { rights, ..Who::by_way(name) }
-    }
+    use crate::registry::testing::{bound, viewer};
 
     #[tokio::test(start_paused = true)]
     async fn a_share_is_waited_for_and_given_back_when_it_is_dropped() {
@@ -337,7 +300,7 @@ mod tests {
         assert_eq!(budget.0.held().all, 6);
         drop((next, anyway));
         let held = budget.0.held();
-        assert_eq!((held.all, held.of.len()), (0, 0));
+        assert_eq!((held.all, &held.parts), (0, &Holdings::default()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -381,10 +344,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn x03_all_who_are_bound_to_one_cluster_have_half_and_who_waits_of_others_is_served() {
         let budget = Budget::new(Shares::of(16));
-        let bound = |name: &str, id: u128| {
-            let within = Some(ClusterId(uuid::Uuid::from_u128(id)));
-            Who { rights: Rights { role: PrincipalRole::Viewer, within }, ..Who::by_way(name) }
-        };
         let mut first = budget.try_take(&bound("a", 1), 4).unwrap();
         let second = budget.try_take(&bound("b", 1), 4).unwrap();
         assert!(budget.try_take(&bound("c", 1), 1).is_none());
@@ -396,7 +355,7 @@ mod tests {
         assert!(budget.try_take(&bound("c", 1), 1).is_some());
         drop((first, second, other));
         let held = budget.0.held();
-        assert_eq!((held.all, held.of.len(), held.of_cluster.len()), (0, 0, 0));
+        assert_eq!((held.all, &held.parts), (0, &Holdings::default()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,6 +47,8 @@ pub use extensions::{Ask, NoExtensions};
 pub(crate) use extensions::{failed, undeclared};
 use rate::BytePace;
 pub use rate::ByteRate;
+#[cfg(test)]
+pub(crate) use who::testing;
 pub use who::{Shown, Who, holder_of, rights};
 
 use crate::cache::Cache;

@@ -7,8 +7,8 @@
 use stemma_core::access::Rights;
 use stemma_core::digest::Hex;
 use stemma_core::object::{Kind, Principal, PrincipalRole, PrincipalSpec, Timestamp};
+use stemma_core::shares::Holder;
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::serve::Holder;
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
 
@@ -70,10 +70,9 @@ impl Who {
         self.rights.role == PrincipalRole::Admin && self.rights.within.is_none()
     }
 
-    /// Among whose connections one is counted that shows to be its.
+    /// As whom it holds what is shared.
     pub fn holder(&self) -> Holder {
-        let within = self.rights.within.map(|cluster| cluster.0);
-        Holder { name: self.name.clone(), is_fleet_admin: self.is_fleet_admin(), within }
+        Holder { name: self.name.clone(), within: self.rights.within, is_fleet_admin: self.is_fleet_admin() }
     }
 
     /// Refuses where this is no longer so in a fleet: what was shown is worth nothing, or what it may is something else.
@@ -136,5 +135,26 @@ impl Who {
             None => model.principals.named(None, &self.name),
         };
         found.map(|one| &**one)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use stemma_core::object::ClusterId;
+
+    use super::*;
+
+    /// A viewer of the whole fleet.
+    pub(crate) fn viewer(name: &str) -> Who {
+        viewer_within(name, None)
+    }
+
+    /// A viewer that is bound to a cluster.
+    pub(crate) fn bound(name: &str, cluster: u128) -> Who {
+        viewer_within(name, Some(ClusterId(Uuid::from_u128(cluster))))
+    }
+
+    fn viewer_within(name: &str, within: Option<ClusterId>) -> Who {
+        Who { rights: Rights { role: PrincipalRole::Viewer, within }, ..Who::by_way(name) }
     }
 }

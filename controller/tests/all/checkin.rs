@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
-use stemma_controller::blobs::Sender;
 use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
 use stemma_controller::run::{Options, Parts, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
 use stemma_core::object::Kind;
+use stemma_core::shares::Holder;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
@@ -98,7 +98,7 @@ async fn profiles_and_blobs_are_given_while_the_own_state_names_them() {
     let mut other = fleet.join("web-2").await;
     let body = vec![42; 200_000];
     let blob = hash_content(&body);
-    let sender = Sender { name: "root".into(), within: None, is_fleet_admin: true };
+    let sender = Holder { name: "root".into(), within: None, is_fleet_admin: true };
     fleet.parts().blobs.put(blob, &body, &sender).unwrap();
     let task = ProfileTask {
         id: "site-conf".into(),

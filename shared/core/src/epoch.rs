@@ -46,13 +46,20 @@ pub struct EpochLine {
     pub waits: bool,
 }
 
-/// What a host holds, as it says itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A state by the store's count: what a host holds, as it says itself, or what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldRevision {
     /// The epoch.
     pub epoch: Uuid,
     /// The revision in it.
     pub revision: u64,
+}
+
+impl HeldRevision {
+    /// Whether a state is of the same epoch and no later than this one.
+    pub fn covers(self, state: Self) -> bool {
+        self.epoch == state.epoch && state.revision <= self.revision
+    }
 }
 
 /// What a host holds, beside what the store told it last.
@@ -103,11 +110,8 @@ impl EpochLine {
     /// Whether what a host holds is of the present epoch, and may be what this store told it. Without a record of that, whatever the store has come
     /// to may be.
     fn may_have_told(&self, HeldAndTold { held, told }: HeldAndTold, head: u64) -> bool {
-        let last = match told {
-            None => Some(head),
-            Some(told) => (told.epoch == self.now).then_some(told.revision),
-        };
-        held.epoch == self.now && Some(held.revision) <= last
+        let last = told.unwrap_or(HeldRevision { epoch: self.now, revision: head });
+        held.epoch == self.now && last.covers(held)
     }
 
     /// Whether an admin led the hosts into the present epoch after that one began. What they said then holds for each host of that epoch,

@@ -4,7 +4,7 @@ use std::io;
 
 use super::{Content, MemoryHost, Names, Node, directory, failed, kind_of};
 use crate::host::extras::DEFAULT_ACL;
-use crate::host::{Dir, Extras, Fixed, HostError, Kind, Look, NewFile, Stat};
+use crate::host::{Dir, Extras, HostError, Kind, Look, NewFile, Stat};
 
 pub(super) struct MemoryDir {
     pub(super) host: MemoryHost,
@@ -93,12 +93,7 @@ impl Dir for MemoryDir {
         let child = self.host.child(self.node, name);
         let nodes = self.host.0.nodes.borrow();
         let Some(by) = child.and_then(|node| nodes[node].fixed).or(nodes[self.node].fixed) else { return Ok(()) };
-        let at = match by {
-            Fixed::Immutable | Fixed::AppendOnly | Fixed::Mounted | Fixed::Swap | Fixed::OtherFileSystem => {
-                self.at(name)
-            }
-            Fixed::ImmutableDirectory | Fixed::AppendOnlyDirectory | Fixed::ReadOnly => self.path.clone(),
-        };
+        let at = if by.is_of_directory() { self.path.clone() } else { self.at(name) };
         Err(HostError::Fixed { path: self.at(name), at, by, is_there: child.is_some() })
     }
 

@@ -175,15 +175,20 @@ impl RealDir {
     /// mount point cannot, and what is made on the way to a file is not looked at.
     fn changed<T>(&self, operation: &'static str, name: &str, result: Result<T, Errno>) -> Result<T, HostError> {
         match result.as_ref().err().copied() {
-            Some(Errno::BUSY) => return Err(self.fixed(name, self.at(name), Fixed::Mounted, true)),
-            Some(Errno::XDEV) => return Err(self.fixed(name, self.at(name), Fixed::OtherFileSystem, true)),
+            Some(Errno::BUSY) => return Err(self.fixed(name, Fixed::Mounted, true)),
+            Some(Errno::XDEV) => return Err(self.fixed(name, Fixed::OtherFileSystem, true)),
             Some(Errno::PERM | Errno::ACCESS | Errno::ROFS) => self.check_replaceable(name)?,
             Some(_) | None => {}
         }
         self.tried(operation, name, result)
     }
 
-    fn fixed(&self, name: &str, at: String, by: Fixed, is_there: bool) -> HostError {
+    fn fixed(&self, name: &str, by: Fixed, is_there: bool) -> HostError {
+        let at = match by {
+            Fixed::ReadOnly => self.mount_point(),
+            _ if by.is_of_directory() => self.shown(),
+            _ => self.at(name),
+        };
         HostError::Fixed { path: self.at(name), at, by, is_there }
     }
 
@@ -327,14 +332,11 @@ impl Dir for RealDir {
         let mount = self.tried("look at", name, rustix::fs::fstatvfs(&self.fd))?;
         // First: no flag is changed there either.
         if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            return Err(self.fixed(name, self.mount_point(), Fixed::ReadOnly, is_there));
+            return Err(self.fixed(name, Fixed::ReadOnly, is_there));
         }
         match by.into_iter().find(|(of, flag, _)| of.contains(*flag)) {
-            Some((_, _, by @ (Fixed::ImmutableDirectory | Fixed::AppendOnlyDirectory))) => {
-                Err(self.fixed(name, self.shown(), by, is_there))
-            }
-            Some((_, _, by)) => Err(self.fixed(name, self.at(name), by, is_there)),
-            None if is_there && self.is_swap(name) => Err(self.fixed(name, self.at(name), Fixed::Swap, true)),
+            Some((_, _, by)) => Err(self.fixed(name, by, is_there)),
+            None if is_there && self.is_swap(name) => Err(self.fixed(name, Fixed::Swap, true)),
             None => Ok(()),
         }
     }

@@ -275,8 +275,10 @@ impl CheckIns {
         // What a host that is ahead was told elsewhere is not undone here.
         let can_be_told = talk.may_be_told && self.standing(talk.held.as_ref(), stored.told).can_be_told();
         let desired = desired.filter(|_| can_be_told).and_then(|signed| self.to_send(talk, signed));
-        if let Some(told) = desired.as_ref().map(|signed| signed.told()).filter(|told| is_later(*told, stored.told)) {
-            return Ok(Looked::ToTell(told));
+        if let Some(state) = desired.as_ref().map(|signed| signed.told())
+            && !stored.told.is_some_and(|told| told.covers(state))
+        {
+            return Ok(Looked::ToTell(state));
         }
         let grants_are_new = grants_are_new && can_be_told;
         let stopping = self.desired.is_stopping();
@@ -434,11 +436,6 @@ impl Conversation {
 /// What a host holds, beside what it was told last; `None`: it holds nothing.
 fn held_and_told(held: Option<&Held>, told: Option<HeldRevision>) -> Option<HeldAndTold> {
     held.map(|held| HeldAndTold { held: held_revision(held), told })
-}
-
-/// Whether a state is later than what was told last, or of another epoch.
-fn is_later(state: HeldRevision, told: Option<HeldRevision>) -> bool {
-    told.is_none_or(|told| told.epoch != state.epoch || told.revision < state.revision)
 }
 
 fn gone() -> ApiError {

@@ -136,16 +136,10 @@ fn waited(share: Option<Share>) -> Result<Share, ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use stemma_core::access::Rights;
-    use stemma_core::object::PrincipalRole;
     use tokio::time::{Instant, timeout};
 
     use super::*;
-
-    fn viewer(name: &str) -> Who {
-        let rights = Rights { role: PrincipalRole::Viewer, within: None };
-        Who { rights, ..Who::by_way(name) }
-    }
+    use crate::registry::testing::viewer;
 
     #[tokio::test(start_paused = true)]
     async fn x03_f05_large_bodies_are_decided_a_few_at_a_time_and_small_ones_beside_them() {

@@ -75,15 +75,8 @@ async fn turn(turns: &Budget, who: &Who, refusal: &str) -> Result<Share, ApiErro
 
 #[cfg(test)]
 mod tests {
-    use stemma_core::access::Rights;
-    use stemma_core::object::PrincipalRole;
-
     use super::*;
-
-    fn viewer(name: &str) -> Who {
-        let rights = Rights { role: PrincipalRole::Viewer, within: None };
-        Who { rights, ..Who::by_way(name) }
-    }
+    use crate::registry::testing::viewer;
 
     #[tokio::test(start_paused = true)]
     async fn a_write_beyond_the_bound_waits_for_another_to_end_and_not_for_ever() {

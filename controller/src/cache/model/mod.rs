@@ -13,7 +13,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use serde::de::DeserializeOwned;
 use stemma_core::access::{Place, Rights};
-use stemma_core::epoch::EpochLine;
+use stemma_core::epoch::{EpochLine, HeldRevision};
 use stemma_core::fleet::{Change, Dirty, Fleet};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::{
@@ -34,7 +34,7 @@ pub use kinds::{Reference, Resource, certificate_key, content_fixed, protected, 
 use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult, ToldRecord,
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult,
 };
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
@@ -98,9 +98,9 @@ pub struct Model {
     /// When their silence began or ended.
     pub seen: ByNode<SeenRecord>,
     /// What they were told last.
-    pub told: ByNode<ToldRecord>,
+    pub told: ByNode<HeldRevision>,
     /// To which revision the store had come when it was first recorded what a host was told; `None`: it was not yet.
-    pub told_since: Option<ToldRecord>,
+    pub told_since: Option<HeldRevision>,
     /// The epochs of the store; `None`: it is in its first one.
     pub epoch_line: Option<Arc<Entry<EpochLine>>>,
     /// The last backup, if any was made.

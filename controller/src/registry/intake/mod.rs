@@ -24,7 +24,7 @@ use super::rate::{BytePace, ByteRate};
 use crate::blobs::Blobs;
 use crate::desired::DesiredTable;
 use crate::intake::{Intake, IntakeError, Part, Said, Seen, Stored, Taken};
-use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord, ToldRecord};
+use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord};
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
 
@@ -134,7 +134,7 @@ impl Intake for HostIntake {
             acknowledged: model.results.get(&node).map_or(0, |results| results.acknowledged),
             observation: model.observations.get(&node).map(|observation| observation.digest),
             silent: model.seen.get(&node).is_some_and(|seen| seen.lost),
-            told: model.told.get(&node).map(|told| **told).or(model.told_since).map(HeldRevision::from),
+            told: model.told.get(&node).map(|told| **told).or(model.told_since),
         }
     }
 
@@ -205,10 +205,10 @@ impl Intake for HostIntake {
     fn told(&self, node: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>> {
         let mut transaction = Transaction::new()
             .require(Precondition::present(key::object(Kind::Node, node)))
-            .put(key::of_node(key::TOLD, node), codec::encode(&ToldRecord::from(told)));
+            .put(key::of_node(key::TOLD, node), codec::encode(&told));
         if self.registry.cache().model().told_since.is_none() {
             // Of an earlier version, which wrote no records, each host holds no later revision than this.
-            let since = ToldRecord { epoch: told.epoch, revision: self.head() };
+            let since = HeldRevision { epoch: told.epoch, revision: self.head() };
             transaction = transaction.put(key::TOLD_SINCE, codec::encode(&since));
         }
         Box::pin(async move { self.records.commit(transaction).await.map(drop).map_err(|error| refused(&error)) })

@@ -75,8 +75,10 @@ impl Work<'_> {
 
     /// Whether extensions are asked about a cluster: then who leaves it is news too.
     fn is_asked_about(&self, cluster: ClusterId) -> bool {
-        let mut folds = self.model.fleet.groups_of(cluster).filter_map(|group| self.model.fleet.fold(group).ok());
-        folds.any(|fold| fold.table.as_ref().is_some_and(|table| table.deciders().next().is_some()))
+        self.model
+            .fleet
+            .folds_of(cluster)
+            .any(|fold| fold.table.as_ref().is_some_and(|table| table.deciders().next().is_some()))
     }
 
     /// Whether nodes that get these profiles can close a cycle. Nodes of one profile are one class in the order, so only a profile
@@ -158,8 +160,7 @@ impl Work<'_> {
 
 /// The releases with stages that a cluster's groups name.
 fn staged(fleet: &Fleet, cluster: ClusterId) -> BTreeSet<ReleaseHash> {
-    let folds = fleet.groups_of(cluster).filter_map(|group| fleet.fold(group).ok());
-    let releases = folds.filter_map(|fold| fold.release.as_ref()).map(|release| &release.value);
+    let releases = fleet.folds_of(cluster).filter_map(|fold| fold.release.as_ref()).map(|release| &release.value);
     releases.filter(|release| !release.stages.is_empty()).map(|release| release.hash).collect()
 }
 

@@ -31,8 +31,7 @@ impl Fleet {
         let stands_there =
             |node: &str| self.node_meant(node).is_some_and(|node| self.cluster_of_node(node.id()) == Some(id));
         for (tag, node) in cluster.spec.primaries.iter().filter(|(_, node)| !stands_there(node)) {
-            let of_groups =
-                self.groups_of(id).filter_map(|group| Some(&self.fold(group).ok()?.release.as_ref()?.value));
+            let of_groups = self.folds_of(id).filter_map(|fold| Some(&fold.release.as_ref()?.value));
             // The cluster's own: its groups may have other releases, or it has no group yet.
             let own = self.cluster_release(cluster).and_then(|release| self.release(release));
             for release in of_groups.chain(own) {

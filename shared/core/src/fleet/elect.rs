@@ -148,8 +148,7 @@ impl Fleet {
         if node.is_some_and(|node| self.could_hold(id, tag, node.id())) {
             return None;
         }
-        let tables: Vec<&RoleTable> =
-            self.groups_of(id).filter_map(|group| self.fold(group).ok()?.table.as_deref()).collect();
+        let tables: Vec<&RoleTable> = self.folds_of(id).filter_map(|fold| fold.table.as_deref()).collect();
         // The cluster's own: its groups may have other releases, or it has no group yet.
         let own = self.cluster_table(cluster);
         let mut all = tables.iter().copied().chain([&own]);

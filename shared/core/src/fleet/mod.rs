@@ -262,6 +262,11 @@ impl Fleet {
         entry.fold.as_ref().map_err(Clone::clone)
     }
 
+    /// What comes down to the groups of a cluster, but for those above which something is missing.
+    pub fn folds_of(&self, id: ClusterId) -> impl Iterator<Item = &Arc<GroupFold>> {
+        self.groups_of(id).filter_map(|group| self.fold(group).ok())
+    }
+
     /// What comes down to a node with this spec; none where it is unplaced, or something above it is missing.
     pub fn fold_above(&self, spec: &NodeSpec) -> Option<&Arc<GroupFold>> {
         self.fold(spec.nodegroup?).ok()

@@ -12,7 +12,7 @@ use super::arguments::{Argument, Given, Loop, Signature};
 use super::budget::Budget;
 use super::limits::{Failure, InvalidRule, MAX_MATCHED, MAX_PATTERN};
 use super::text::{Scope, python_text};
-use crate::name::{near, suggest};
+use crate::name::{is_blank, near, suggest};
 use crate::object::{Multiple, RuleCondition};
 
 /// What compiled patterns may take, in bytes, the smallest first: by the first that holds one it is known what it costs.
@@ -61,37 +61,65 @@ struct Pattern {
     cost: usize,
 }
 
-/// Every operator, with its arguments, and how a test is read of them.
-const OPERATORS: &[(&str, Signature, ReadTest)] = &[
-    ("eq", (&["values"], &["force_strings"]), |given| Test::compare(Ordering::Equal, given)),
-    ("lt", (&["values"], &["force_strings"]), |given| Test::compare(Ordering::Less, given)),
-    ("gt", (&["values"], &["force_strings"]), |given| Test::compare(Ordering::Greater, given)),
-    ("is-empty", (&["value"], &[]), |given| given.needed("value").map(Test::IsEmpty)),
-    ("in-net", (&["address", "subnet"], &[]), |given| {
+/// An operator: its name, its arguments, the one of them without which it says nothing, and how a test is read of them.
+type Operator = (&'static str, Signature, Option<&'static str>, ReadTest);
+
+/// Every operator.
+const OPERATORS: &[Operator] = &[
+    ("eq", (&["values"], &["force_strings"]), Some("values"), |given| Test::compare(Ordering::Equal, given)),
+    ("lt", (&["values"], &["force_strings"]), Some("values"), |given| Test::compare(Ordering::Less, given)),
+    ("gt", (&["values"], &["force_strings"]), Some("values"), |given| Test::compare(Ordering::Greater, given)),
+    ("is-empty", (&["value"], &[]), None, |given| given.needed("value").map(Test::IsEmpty)),
+    ("in-net", (&["address", "subnet"], &[]), None, |given| {
         Ok(Test::InNet { address: given.needed("address")?, subnet: given.needed("subnet")? })
     }),
-    ("matches", (&["value", "regex"], &[]), |given| Test::finds(given, true)),
-    ("contains", (&["value", "regex"], &[]), |given| Test::finds(given, false)),
-    ("one-of", (&["value"], &["values"]), Test::one_of),
-    ("is-none", (&["value"], &[]), |given| given.needed("value").map(Test::IsNone)),
-    ("is-true", (&["value"], &[]), |given| given.needed("value").map(Test::IsTrue)),
-    ("is-false", (&["value"], &[]), |given| given.needed("value").map(Test::IsFalse)),
+    ("matches", (&["value", "regex"], &[]), Some("regex"), |given| Test::finds(given, true)),
+    ("contains", (&["value", "regex"], &[]), Some("regex"), |given| Test::finds(given, false)),
+    ("one-of", (&["value"], &["values"]), None, Test::one_of),
+    ("is-none", (&["value"], &[]), None, |given| given.needed("value").map(Test::IsNone)),
+    ("is-true", (&["value"], &[]), None, |given| given.needed("value").map(Test::IsTrue)),
+    ("is-false", (&["value"], &[]), None, |given| given.needed("value").map(Test::IsFalse)),
 ];
 
 type ReadTest = fn(&Given<'_>) -> Result<Test, InvalidRule>;
 
+/// The operator of a condition, and whether it is inverted.
+fn operator(written: &RuleCondition) -> Result<(&'static Operator, bool), InvalidRule> {
+    let op = written.op.trim();
+    let (op, is_inverted) = op.strip_prefix('!').map_or((op, false), |op| (op.trim_start(), true));
+    let known = OPERATORS.iter().find(|(name, ..)| *name == op);
+    let known = known.ok_or_else(|| {
+        let names = OPERATORS.iter().map(|(name, ..)| *name);
+        let meant = suggest(near(op, names.clone()));
+        let reason = format!("{op:?} is no operator{meant}: it is one of {}", names.collect::<Vec<_>>().join(", "));
+        InvalidRule::new("op", reason)
+    })?;
+    Ok((known, is_inverted))
+}
+
+/// Refuses a condition that holds always, or never, since its pattern or each of its values is an empty text: a variable was not set. It is asked
+/// where a rule is written; one that is stored is taken as it is.
+pub(super) fn check_says_something(written: &RuleCondition) -> Result<(), InvalidRule> {
+    let (_, signature, Some(name), _) = operator(written)?.0 else { return Ok(()) };
+    let given = Given::read(*signature, &written.args)?;
+    let says_nothing = match given.get(name) {
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(values)) => {
+            !values.is_empty() && values.iter().all(|value| value.as_str().is_some_and(is_blank))
+        }
+        Some(_) | None => false,
+    };
+    if says_nothing {
+        let reason = "is empty, and so the condition says nothing: write what is compared, or take it out";
+        return Err(InvalidRule::new(name, reason).within("args"));
+    }
+    Ok(())
+}
+
 impl Condition {
     /// Reads a condition.
     pub(super) fn new(written: &RuleCondition) -> Result<Self, InvalidRule> {
-        let op = written.op.trim();
-        let (op, is_inverted) = op.strip_prefix('!').map_or((op, false), |op| (op.trim_start(), true));
-        let known = OPERATORS.iter().find(|(name, ..)| *name == op);
-        let (_, signature, read) = known.ok_or_else(|| {
-            let names = OPERATORS.iter().map(|(name, ..)| *name);
-            let meant = suggest(near(op, names.clone()));
-            let reason = format!("{op:?} is no operator{meant}: it is one of {}", names.collect::<Vec<_>>().join(", "));
-            InvalidRule::new("op", reason)
-        })?;
+        let ((_, signature, _, read), is_inverted) = operator(written)?;
         let given = Given::read(*signature, &written.args)?;
         Ok(Self {
             test: read(&given).map_err(|e| e.within("args"))?,

@@ -45,7 +45,10 @@ pub fn check_rule(spec: &InspectionRuleSpec) -> Result<(), InvalidRule> {
             format!("conditions and actions have {bytes} bytes, and the most are {MAX_RULE}"),
         ));
     }
-    run::Body::new(spec).map(drop)
+    run::Body::new(spec)?;
+    spec.conditions.iter().enumerate().try_for_each(|(at, written)| {
+        condition::check_says_something(written).map_err(|wrong| wrong.within(&format!("conditions[{at}]")))
+    })
 }
 
 /// Checks that traits which actions add by name are known ones.

@@ -298,3 +298,33 @@ fn rules_decide_the_same_while_only_their_words_for_people_change() {
     assert!(!rules.decides_like(&before));
     assert!(rules.is_empty());
 }
+
+#[test]
+fn x06_a_condition_that_compares_nothing_is_refused() {
+    let says = |op: &str, args: &Value| {
+        let act = json!({"op": "set-attribute", "args": {"path": "properties/a", "value": "x"}});
+        let rule = json!({"conditions": [{"op": op, "args": args}], "actions": [act]});
+        check_rule(&serde_json::from_value(rule).unwrap()).map_err(|wrong| wrong.to_string())
+    };
+    for (op, args, place) in [
+        ("eq", json!({"values": ["", ""]}), "values"),
+        ("!eq", json!([["", " "]]), "values"),
+        ("! lt", json!([["", "\u{200b}"]]), "values"),
+        ("lt", json!(["", "\u{200b}"]), "values"),
+        ("gt", json!({"values": [""]}), "values"),
+        ("matches", json!({"value": "{inventory[cpu][vendor]}", "regex": ""}), "regex"),
+        ("contains", json!(["{inventory[cpu][vendor]}", ""]), "regex"),
+    ] {
+        let refused = says(op, &args).unwrap_err();
+        assert!(refused.starts_with(&format!("conditions[0].args.{place}: ")), "{op} {args}: {refused}");
+    }
+    for (op, args) in [
+        ("eq", json!({"values": ["{inventory[cpu][vendor]}", ""]})),
+        ("eq", json!([["a", "a"]])),
+        ("is-empty", json!({"value": ""})),
+        ("one-of", json!({"value": "{inventory[cpu][vendor]}", "values": [""]})),
+        ("matches", json!(["{inventory[cpu][vendor]}", "^$"])),
+    ] {
+        assert_eq!(says(op, &args), Ok(()), "{op} {args}");
+    }
+}

@@ -217,10 +217,10 @@ impl Base {
         for reads in &self.tasks {
             let task = self.profile.release.task(reads.ix);
             match self.left_out(task, reads, &values, &mut account) {
-                Some(why) => set.leave_out(reads.ix, why),
+                Some(why) => set.left_out.push((reads.ix, why)),
                 None => {
                     if let Err(why) = self.collect(&reads.templates, &values).and_then(|inputs| set.add(&inputs)) {
-                        set.leave_out(reads.ix, why);
+                        set.left_out.push((reads.ix, why));
                     }
                 }
             }
@@ -322,10 +322,6 @@ impl TaskSetBuilder {
             added.map_err(|reason| LeftOut::TooLarge { reason: reason.to_string().into() })?;
         }
         Ok(())
-    }
-
-    fn leave_out(&mut self, ix: TaskIx, why: LeftOut) {
-        self.left_out.push((ix, why));
     }
 
     fn finish(self) -> TaskSet {

@@ -325,8 +325,8 @@ impl Wave {
 
 /// The releases that the groups of a cluster run.
 fn releases(fleet: &Fleet, cluster: ClusterId) -> BTreeMap<ReleaseHash, Arc<CompiledRelease>> {
-    let folds = fleet.groups_of(cluster).filter_map(|group| fleet.fold(group).ok());
-    folds.filter_map(|fold| fold.release.as_ref()).map(|one| (one.value.hash, Arc::clone(&one.value))).collect()
+    let releases = fleet.folds_of(cluster).filter_map(|fold| fold.release.as_ref());
+    releases.map(|one| (one.value.hash, Arc::clone(&one.value))).collect()
 }
 
 /// What a barrier waits for: itself, or all that its stage waits for by any release that has it, each stage once.

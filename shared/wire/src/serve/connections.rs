@@ -12,11 +12,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
+use stemma_core::object::ClusterId;
+use stemma_core::shares::Holder;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use uuid::Uuid;
 
-use super::peer::{Holder, Peer, Room, Seat};
+use super::peer::{Peer, Room, Seat};
 use super::{Limits, Rejected};
 use crate::net::network;
 use crate::tls::Identity;
@@ -206,7 +207,7 @@ struct Entry {
     /// Among whose it is counted.
     holder: Option<String>,
     /// Among those of which cluster.
-    within: Option<Uuid>,
+    within: Option<ClusterId>,
     task: Option<AbortHandle>,
 }
 
@@ -389,7 +390,7 @@ impl Connections {
 
 impl Open {
     /// How many are those of principals that are bound to a cluster.
-    fn of_cluster(&self, cluster: Uuid) -> usize {
+    fn of_cluster(&self, cluster: ClusterId) -> usize {
         self.by_id.values().filter(|entry| entry.within == Some(cluster)).count()
     }
 

@@ -36,6 +36,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
+use stemma_core::shares::Holder;
 use tokio_rustls::TlsAcceptor;
 
 use self::answer::Answerer;
@@ -48,7 +49,7 @@ use crate::tls::{Identity, Refusal, peer_identity};
 pub use body::{BodyError, RequestBody};
 pub use connections::Connections;
 pub use head::{Fault, HeadReader};
-pub use peer::{Holder, Peer, Room};
+pub use peer::{Peer, Room};
 pub use rejected::{Refused, Rejected, Witness};
 
 /// Any error that a body or a connection may end with.

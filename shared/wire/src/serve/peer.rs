@@ -4,20 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use uuid::Uuid;
+use stemma_core::shares::Holder;
 
 use crate::tls::{Class, Identity};
-
-/// Whose a connection is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The principal's name.
-    pub name: String,
-    /// Whether it is an admin of the whole fleet, for whom places are kept.
-    pub is_fleet_admin: bool,
-    /// Among whom it is counted as well: the cluster that it is bound to. All of them have twice what one principal may.
-    pub within: Option<Uuid>,
-}
 
 /// What room there was for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -112,6 +112,16 @@ fn x03_f07_many_tags_and_groups_of_a_cluster_take_no_more_after_a_restart() -> R
     site.stop()
 }
 
+/// Adds a thousand nodes, half of them with each write.
+fn add_thousand(site: &str, token: &str, node: impl Fn(usize) -> Value) -> Result<()> {
+    for batch in [0..500, 500..1_000] {
+        let body = serde_json::to_vec(&json!({"objects": batch.map(&node).collect::<Vec<_>>()}))?;
+        let told = ask(site, token, "POST /v1/apply", (JSON, &body))?;
+        ensure!(told.status == 200, "{} {}", told.status, told.body);
+    }
+    Ok(())
+}
+
 /// What a group says reaches each of its nodes; it is held once, and not for each of them.
 #[test]
 fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_change_and_a_restart() -> Result<()> {
@@ -131,12 +141,7 @@ fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_chang
         until_resolved(at, &boss)
     };
     annotate(&at, "x")?;
-    for batch in 0..2 {
-        let node = |n: usize| json!({"kind": "Node", "name": format!("n{batch}-{n}"), "nodegroup": "c/g"});
-        let body = serde_json::to_vec(&json!({"objects": (0..500).map(node).collect::<Vec<_>>()}))?;
-        let told = ask(&at, &operator, "POST /v1/apply", (JSON, &body))?;
-        ensure!(told.status == 200, "{} {}", told.status, told.body);
-    }
+    add_thousand(&at, &operator, |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g"}))?;
     annotate(&at, "y")?;
     is_served_within(&site, before, MOST)?;
     let site = site.restarted()?;
@@ -169,16 +174,12 @@ fn x03_f07_conditions_that_leave_tasks_out_of_many_nodes_are_held_once() -> Resu
     post(&at, "/v1/apply", &json!({"objects": objects}))?;
     let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
     let before = site.most_memory()?;
-    for batch in 0..2 {
-        let node = |n: usize| {
-            let (name, own) = (format!("n{batch}-{n}"), format!("v{batch}-{n}"));
-            json!({"kind": "Node", "name": name, "nodegroup": "c/g", "labels": {"own": own}})
-        };
-        let body = serde_json::to_vec(&json!({"objects": (0..500).map(node).collect::<Vec<_>>()}))?;
-        let told = ask(&at, &operator, "POST /v1/apply", (JSON, &body))?;
-        ensure!(told.status == 200, "{} {}", told.status, told.body);
-        until_resolved(&at, &boss)?;
-    }
+    add_thousand(
+        &at,
+        &operator,
+        |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"own": format!("v{n}")}}),
+    )?;
+    until_resolved(&at, &boss)?;
     is_served_within(&site, before, MOST)?;
     let site = site.restarted()?;
     let at = site.bound.admin.clone();

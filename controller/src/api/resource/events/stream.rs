@@ -340,15 +340,8 @@ async fn changed(statuses: &mut Option<watch::Receiver<Position>>) {
 
 #[cfg(test)]
 mod tests {
-    use stemma_core::access::Rights;
-    use stemma_core::object::{ClusterId, PrincipalRole};
-
     use super::*;
-
-    fn viewer(name: &str) -> Who {
-        let rights = Rights { role: PrincipalRole::Viewer, within: None };
-        Who { rights, ..Who::by_way(name) }
-    }
+    use crate::registry::testing::{bound, viewer};
 
     #[test]
     fn x03_who_takes_all_places_they_can_shuts_out_nobody_else() {
@@ -369,10 +362,6 @@ mod tests {
     #[test]
     fn x03_principals_of_one_cluster_take_half_of_the_places_together() {
         let streams = Streams::default();
-        let bound = |name: &str, id: u128| {
-            let within = Some(ClusterId(Uuid::from_u128(id)));
-            Who { rights: Rights { role: PrincipalRole::Viewer, within }, ..Who::by_way(name) }
-        };
         let mut held = Vec::new();
         for name in ["a", "b"] {
             held.extend((0..250).map(|_| streams.admit(&bound(name, 1)).unwrap()));

@@ -1,6 +1,5 @@
 //! The fields of an inspection rule: Ironic's body.
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::super::error::{BodyError, BodyErrorKind};
@@ -11,7 +10,6 @@ use super::super::sound;
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part, REQUIRED};
 use crate::inspection::{InvalidRule, check_added_traits, check_rule};
-use crate::name::is_blank;
 use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, Phase, RuleAction, RuleCondition};
 
 impl Fields for InspectionRuleSpec {
@@ -67,43 +65,10 @@ impl Fields for InspectionRuleSpec {
         self.sensitive
     }
     fn check(&self) -> Result<(), BodyError> {
-        check_rule(self).map_err(BodyError::from)?;
-        check_compared(&self.conditions)
+        check_rule(self).map_err(BodyError::from)
     }
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
-    }
-}
-
-/// Refuses conditions that hold always, since each thing that they compare is an empty text, or the pattern is: a variable was not set.
-fn check_compared(conditions: &[RuleCondition]) -> Result<(), BodyError> {
-    conditions.iter().enumerate().try_for_each(|(at, condition)| match empty_argument(condition) {
-        Some(argument) => {
-            let place = format!("conditions[{at}].args.{argument}");
-            Err(BodyError::new(
-                place,
-                "is empty, and so the condition says nothing: write what is compared, or take it out",
-            ))
-        }
-        None => Ok(()),
-    })
-}
-
-/// The argument of a condition that is written and holds nothing.
-fn empty_argument(condition: &RuleCondition) -> Option<&'static str> {
-    let is_empty = |value: &Value| value.as_str().is_some_and(is_blank);
-    let argument = |name: &str, at: usize| match &condition.args {
-        Value::Array(all) => all.get(at),
-        named => named.get(name),
-    };
-    match condition.op.trim().trim_start_matches('!').trim_start() {
-        "eq" | "lt" | "gt" => {
-            // A list of arguments has the list of values in it; one of texts is taken for the values.
-            let values = argument("values", 0).and_then(Value::as_array).or_else(|| condition.args.as_array());
-            values.is_some_and(|values| !values.is_empty() && values.iter().all(is_empty)).then_some("values")
-        }
-        "matches" | "contains" => argument("regex", 1).is_some_and(|regex| regex == "").then_some("regex"),
-        _ => None,
     }
 }
 
@@ -126,38 +91,4 @@ fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> 
     sound::plain(to, raw, names)?;
     check_added_traits(to, names.traits())
         .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn x06_a_condition_that_compares_nothing_is_refused() {
-        let says = |condition: Value| {
-            let written = serde_json::from_value::<RuleCondition>(condition).unwrap();
-            check_compared(&[written]).map_err(|error| error.field)
-        };
-        for (op, args, place) in [
-            ("eq", json!({"values": ["", ""]}), "values"),
-            ("!eq", json!([["", " "]]), "values"),
-            ("! lt", json!(["", "\u{200b}"]), "values"),
-            ("gt", json!({"values": [""]}), "values"),
-            ("matches", json!({"value": "{inventory[cpu][vendor]}", "regex": ""}), "regex"),
-            ("contains", json!(["{inventory[cpu][vendor]}", ""]), "regex"),
-        ] {
-            let refused = says(json!({"op": op, "args": args})).unwrap_err();
-            assert_eq!(refused, format!("conditions[0].args.{place}"), "{op} {args}");
-        }
-        for (op, args) in [
-            ("eq", json!({"values": ["{inventory[cpu][vendor]}", ""]})),
-            ("eq", json!([["a", "a"]])),
-            ("is-empty", json!({"value": ""})),
-            ("matches", json!(["{inventory[cpu][vendor]}", "^$"])),
-        ] {
-            assert_eq!(says(json!({"op": op, "args": args})), Ok(()), "{op} {args}");
-        }
-    }
 }

@@ -25,7 +25,7 @@ use crate::requirement::Requirement;
 /// something is found about them.
 pub fn cluster_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     let Some(cluster) = fleet.cluster(id) else { return Vec::new() };
-    let folds: Vec<&Arc<GroupFold>> = fleet.groups_of(id).filter_map(|group| fleet.fold(group).ok()).collect();
+    let folds: Vec<&Arc<GroupFold>> = fleet.folds_of(id).collect();
     let mut check = Check { fleet, cluster, object: format!("cluster/{}", cluster.meta.name), findings: Vec::new() };
     let releases = releases(&folds);
     let has_master = fleet.profiles_of(id).any(|profile| profile.place.is_master);

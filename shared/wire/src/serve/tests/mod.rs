@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Frame;
+use stemma_core::object::ClusterId;
+use stemma_core::shares::Holder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -464,7 +466,7 @@ async fn x03_principals_of_one_cluster_have_twice_the_places_of_one() {
     let told = Arc::clone(&rooms);
     let server = serve(limits, None, move |peer: &Arc<Peer>, request: Request<RequestBody>| {
         let name = request.uri().path().trim_start_matches('/').to_owned();
-        let within = name.starts_with("bound").then(|| uuid::Uuid::from_u128(1));
+        let within = name.starts_with("bound").then(|| ClusterId(uuid::Uuid::from_u128(1)));
         let room = peer.hold(&Holder { is_fleet_admin: false, name, within });
         told.lock().expect("no panic").push(room);
         async move { Response::new(Full::from("done")) }
