@@ -350,7 +350,8 @@ async fn x01_a_check_in_that_is_refused_whole_is_a_finding_until_the_next_is_tak
 /// A node of which results were held back was called as it was before them, and nothing said so.
 #[tokio::test]
 async fn x01_what_a_host_reports_too_fast_is_a_finding_and_a_metric() {
-    let fleet = Fleet::start().await;
+    // A read of a node waits for the reconciler.
+    let fleet = Fleet::start_with(|own| own.publishing = Publishing::Reconciled).await;
     let host = fleet.join("web-1").await;
     let results = |sequence: u64| {
         let result = |sequence| TaskResult {
