@@ -101,6 +101,8 @@ pub enum Part {
     Report,
     /// Pause, hold and park.
     Local,
+    /// A whole check-in, of which nothing or not all could be read.
+    CheckIn,
 }
 
 impl Part {
@@ -111,52 +113,51 @@ impl Part {
             Self::Results => "results",
             Self::Report => "report",
             Self::Local => "local state",
+            Self::CheckIn => "check-in",
         }
     }
 }
 
-/// What hosts reported last that was refused, and why: each is a finding of its node until a later report of the same part is kept. Held in
-/// memory: after a start of the controller a host reports its present state again. Results that were refused are not reported again.
+/// Parts of what hosts reported last that were not kept, and why: each is a finding of its node until a later report of the same part is kept.
+/// Held in memory: after a start of the controller a host reports its present state again. Results that were refused are not reported again.
 #[derive(Debug, Default)]
-pub(crate) struct RefusedReports(Mutex<HashMap<Uuid, BTreeMap<Part, String>>>);
+pub(crate) struct PartsNotKept(Mutex<HashMap<Uuid, BTreeMap<Part, String>>>);
 
-impl RefusedReports {
-    /// Notes what became of a part of what a node's host reported. Returns whether the node has refused parts now and had none, or the
-    /// reverse. What the host sends again is not refused.
-    pub(crate) fn note<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) -> bool {
+impl PartsNotKept {
+    /// Notes why a part of what a node's host reported is not kept; `None`: it is. Returns whether the node has such parts now and had none, or the
+    /// reverse.
+    pub(crate) fn note(&self, node: Uuid, part: Part, reason: Option<&str>) -> bool {
         let mut nodes = self.lock();
         let before = nodes.contains_key(&node);
-        match result {
-            Err(IntakeError::Refused(reason)) => drop(nodes.entry(node).or_default().insert(part, reason.clone())),
-            Err(IntakeError::Unavailable | IntakeError::TooFast) => {}
-            Err(IntakeError::NoSuchNode) => drop(nodes.remove(&node)),
-            Ok(_) => {
-                let Some(parts) = nodes.get_mut(&node) else { return false };
-                parts.remove(&part);
-                if parts.is_empty() {
-                    nodes.remove(&node);
-                }
-            }
+        if let Some(reason) = reason {
+            nodes.entry(node).or_default().insert(part, reason.to_owned());
+            return !before;
         }
-        nodes.contains_key(&node) != before
+        let Some(parts) = nodes.get_mut(&node) else { return false };
+        parts.remove(&part);
+        let is_over = parts.is_empty();
+        if is_over {
+            nodes.remove(&node);
+        }
+        is_over
     }
 
-    /// Forgets a node that is gone.
-    pub(crate) fn forget(&self, node: Uuid) {
-        self.lock().remove(&node);
+    /// Forgets a node that is gone. Returns whether it had such parts.
+    pub(crate) fn forget(&self, node: Uuid) -> bool {
+        self.lock().remove(&node).is_some()
     }
 
-    /// The refused parts of a node, each with the reason.
+    /// Such parts of a node, each with the reason.
     pub(crate) fn of(&self, node: Uuid) -> BTreeMap<Part, String> {
         self.lock().get(&node).cloned().unwrap_or_default()
     }
 
-    /// Whether a node has refused parts.
+    /// Whether a node has such parts.
     pub(crate) fn has(&self, node: Uuid) -> bool {
         self.lock().contains_key(&node)
     }
 
-    /// The nodes that have refused parts.
+    /// The nodes that have such parts.
     pub(crate) fn nodes(&self) -> Vec<Uuid> {
         self.lock().keys().copied().collect()
     }

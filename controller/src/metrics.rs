@@ -298,6 +298,11 @@ impl Collector for Objects {
                 status.refused_reports().nodes(),
             ),
             (
+                "stemma_nodes_report_waiting",
+                "Nodes of whose host's last report a part is not kept yet",
+                status.waiting_reports().nodes(),
+            ),
+            (
                 "stemma_nodes_report_left_out",
                 "Nodes of whose host's last report less was kept than it said",
                 self.model.nodes_with_left_out().collect(),

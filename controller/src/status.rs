@@ -16,7 +16,7 @@ use stemma_core::status::{Facts, Liveness, State, Status, Tasks};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
-use crate::intake::{IntakeError, Part, RefusedReports};
+use crate::intake::{IntakeError, Part, PartsNotKept};
 use crate::store::Revision;
 
 /// How many changes are kept for those who read them later.
@@ -61,7 +61,8 @@ pub struct Missed(pub Position);
 #[derive(Debug)]
 pub struct StatusTable {
     inner: Mutex<Inner>,
-    refused: RefusedReports,
+    refused: PartsNotKept,
+    waiting: PartsNotKept,
     /// Why the store refuses what is released to a node, by node.
     refused_releases: Mutex<HashMap<Uuid, String>>,
     /// What hosts hold that are ahead of the store, and what they were told last, by node.
@@ -84,7 +85,8 @@ impl Default for StatusTable {
         let start = Position { epoch: Uuid::new_v4(), sequence: 0 };
         Self {
             inner: Mutex::default(),
-            refused: RefusedReports::default(),
+            refused: PartsNotKept::default(),
+            waiting: PartsNotKept::default(),
             refused_releases: Mutex::default(),
             ahead: Mutex::default(),
             ahead_changed: Notify::new(),
@@ -124,13 +126,38 @@ impl StatusTable {
 
     /// Takes in what became of a part of what a node's host reported.
     pub(crate) fn note_report<T>(&self, node: Uuid, part: Part, result: &Result<T, IntakeError>) {
-        if self.refused.note(node, part, result) {
+        let is_changed = match result {
+            Ok(_) => {
+                self.waiting.note(node, part, None);
+                self.refused.note(node, part, None)
+            }
+            Err(IntakeError::Refused(reason)) => {
+                self.waiting.note(node, part, None);
+                self.refused.note(node, part, Some(reason.as_str()))
+            }
+            // The host sends it again.
+            Err(error @ (IntakeError::Unavailable | IntakeError::TooFast)) => {
+                let reason = error.to_string();
+                self.waiting.note(node, part, Some(reason.as_str()));
+                false
+            }
+            Err(IntakeError::NoSuchNode) => {
+                self.waiting.forget(node);
+                self.refused.forget(node)
+            }
+        };
+        if is_changed {
             self.change(node, |before| Facts { is_report_refused: self.refused.has(node), ..before });
         }
     }
 
+    /// What hosts reported last that is not kept yet, and that they send again.
+    pub(crate) fn waiting_reports(&self) -> &PartsNotKept {
+        &self.waiting
+    }
+
     /// What hosts reported last that was refused.
-    pub(crate) fn refused_reports(&self) -> &RefusedReports {
+    pub(crate) fn refused_reports(&self) -> &PartsNotKept {
         &self.refused
     }
 
@@ -186,6 +213,7 @@ impl StatusTable {
     /// Forgets a node that is gone.
     pub fn remove(&self, node: Uuid) {
         self.refused.forget(node);
+        self.waiting.forget(node);
         self.refused_releases().remove(&node);
         if self.hosts_ahead().remove(&node).is_some() {
             self.ahead_changed.notify_one();

@@ -87,6 +87,19 @@ impl AgentsListener {
 
     async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.agent(peer)?;
+        let answered = self.check_in_at(Arc::clone(&slot), peer, body).await;
+        if let Err(error) = &answered {
+            self.check_ins.note_refused(&slot, error);
+        }
+        answered
+    }
+
+    async fn check_in_at(
+        &self,
+        slot: Arc<Slot>,
+        peer: &Arc<Peer>,
+        body: RequestBody,
+    ) -> Result<Response<AgentBody>, ApiError> {
         let (version, said) = self.read::<CheckIn>(body).await?;
         self.counters.check_ins.inc();
         let answered = self.check_ins.answer(slot, peer, version, said).await?;

@@ -19,7 +19,7 @@ use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::desired::{Known, Profile, ProfileTask};
 use stemma_wire::message::observed::{Observation, Outcome, Report, ReportedLabel, TaskResult};
 use stemma_wire::message::signed::SignedDesired;
-use stemma_wire::message::{Hash, PartDigest, WireVersion, hash_content};
+use stemma_wire::message::{Hash, PartDigest, WireVersion, encode, hash_content};
 use stemma_wire::sign::Verifier;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -302,6 +302,84 @@ async fn x01_a_thousand_observations_of_one_node_and_those_of_a_hundred_at_once_
         }
     }
     fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn x01_a_check_in_that_is_refused_whole_is_a_finding_until_the_next_is_taken() {
+    let fleet = Fleet::start().await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut host = fleet.join_group("c/g", "web-1").await;
+    let stands = async |refused: Option<&str>| {
+        let node = fleet.read("/v1/nodes/web-1").await;
+        let mut findings = node["findings"].as_array().into_iter().flatten();
+        let finding = findings.find(|one| one["code"] == "report.refused");
+        let begins =
+            refused.map(|why| format!("the controller refused what its host reported last (check-in): {why}; "));
+        let message = finding.map(|one| one["message"].as_str().unwrap());
+        match (message, begins) {
+            (Some(message), Some(begins)) => assert!(message.starts_with(&begins), "{message}"),
+            (message, begins) => assert_eq!(message.is_some(), begins.is_some(), "{node}"),
+        }
+        assert_eq!(node["state"] == "failed", refused.is_some(), "{node}");
+        let metrics = fleet.parts().metrics.text_within(None);
+        let line = format!("\nstemma_nodes_report_refused {}\n", usize::from(refused.is_some()));
+        assert!(metrics.contains(&line), "{metrics}");
+    };
+    host.news(0).await;
+    stands(None).await;
+    let mut more = encode(&check_in(None, 0));
+    more.extend(b"more");
+    let answer = send(&mut host.client, Method::POST, "/agent/v1/checkin", more).await;
+    assert_eq!((answer.status().as_u16(), refused(&answer).kind.as_str()), (400, "message.malformed"));
+    stands(Some(refused(&answer).message.trim_end_matches('.'))).await;
+    // What was refused may have cost the connection.
+    host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    host.news(0).await;
+    stands(None).await;
+    // The node's turn has begun by then.
+    let mut said = check_in(host.held, 0);
+    said.observation_digest = PartDigest([9; 32]);
+    let answer: Result<CheckInAnswer, _> = call(&mut host.client, "/agent/v1/checkin", &said).await;
+    assert_eq!(answer.unwrap_err().status, 400);
+    stands(Some("the observation does not have the digest that was named")).await;
+    host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    host.news(0).await;
+    stands(None).await;
+}
+
+/// A node of which results were held back was called as it was before them, and nothing said so.
+#[tokio::test]
+async fn x01_what_a_host_reports_too_fast_is_a_finding_and_a_metric() {
+    // A read of a node waits for the reconciler.
+    let fleet = Fleet::start_with(|own| own.publishing = Publishing::Reconciled).await;
+    let host = fleet.join("web-1").await;
+    let results = |sequence: u64| {
+        let result = |sequence| TaskResult {
+            sequence,
+            task_set: PartDigest([1; 32]),
+            task: "t".to_owned(),
+            outcome: Outcome::Changed,
+            message: String::new(),
+            output: "x".repeat(64 * 1024),
+            diff: String::new(),
+            duration_ms: 1,
+        };
+        (sequence..sequence + 8).map(result).collect::<Vec<_>>()
+    };
+    let mut sequence = 1;
+    // The bound is 8 MiB at once.
+    while sequence < 1_000 && fleet.parts().intake.results(host.node, results(sequence)).await.is_ok() {
+        sequence += 8;
+    }
+    assert!(sequence < 1_000, "nothing was held back");
+    let node = fleet.read("/v1/nodes/web-1").await;
+    let findings = node["findings"].as_array().unwrap();
+    let finding = findings.iter().find(|one| one["code"] == "report.waiting").unwrap();
+    assert_eq!(finding["severity"], "warning");
+    let says = "the controller has not kept yet what its host reported last (results): the host sends more than is stored of a host in so short a time; ";
+    assert!(finding["message"].as_str().unwrap().starts_with(says), "{finding}");
+    let metric = || fleet.parts().metrics.text_within(None);
+    assert!(metric().contains("\nstemma_nodes_report_waiting 1\n"), "{}", metric());
 }
 
 /// So many labels of 4,000 bytes each.

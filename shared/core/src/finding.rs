@@ -97,6 +97,7 @@ pub mod rule {
         Error RELEASE_REFUSED "release.refused": "The store refuses what is released to a node.";
         Warning REPORT_LEFT_OUT "report.left_out": "A host reports more than is taken.";
         Error REPORT_REFUSED "report.refused": "What a host reported last was refused.";
+        Warning REPORT_WAITING "report.waiting": "What a host reported last is not kept yet.";
         Warning REQUIREMENT_TEXT "requirement.text" in "requirements": "A requirement is an exact text that begins as an operator does.";
         Error REQUIREMENT_UNMET "requirement.unmet" in "requirements": "A node does not meet a requirement of its group.";
         Warning ROLE_CONFLICT "role.conflict" in "roles": "Roles that conflict meet on a node.";

@@ -121,6 +121,7 @@ impl CheckIns {
         let now = Instant::now();
         let deadline = now + Duration::from_millis(said.wait_ms.into()).min(MAX_WAIT);
         let mut talk = self.begin(slot, peer, (version, said), now).await?;
+        self.desired.status().note_report(talk.slot.node(), Part::CheckIn, &Ok(()));
         // The usual answer is at once: nothing is set up for a wait that does not come, nor carried for what is seldom said.
         if talk.observation.is_none()
             && let Looked::Answer(answered) = self.look(&mut talk, peer, now >= deadline)?
@@ -128,6 +129,16 @@ impl CheckIns {
             return Ok(answered);
         }
         Box::pin(self.wait(talk, peer, deadline)).await
+    }
+
+    /// Notes that a check-in of a node's host was refused whole, as a finding of the node. One of a node that is gone and one that broke on its way
+    /// are none.
+    pub(super) fn note_refused(&self, slot: &Slot, error: &ApiError) {
+        if error.status() < 500 && !matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed) {
+            let reason = error.message.trim_end_matches('.').to_owned();
+            let refused = Err::<(), _>(IntakeError::Refused(reason));
+            self.desired.status().note_report(slot.node(), Part::CheckIn, &refused);
+        }
     }
 
     /// Begins the node's turn, and takes in what the host says, if it says anything new.
@@ -144,7 +155,7 @@ impl CheckIns {
             wants: std::mem::take(&mut said.wants),
             gives_back: std::mem::take(&mut said.gives_back),
         };
-        let Stored { told, .. } = slot.stored(|| self.intake.stored(slot.node()));
+        let Stored { told, observation: stored, .. } = slot.stored(|| self.intake.stored(slot.node()));
         let standing = self.standing(said.held.as_ref(), told);
         let ahead = said.held.filter(|_| !standing.can_be_told());
         let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
@@ -163,7 +174,10 @@ impl CheckIns {
         if begun.ahead_changed {
             self.desired.status().note_ahead(slot.node(), held_and_told(ahead.as_ref(), told));
         }
-        if begun.refusal_ended {
+        // One that waits to be kept is over where the host says again what is.
+        let waits_no_more =
+            || stored == Some(said.observation_digest) && self.desired.status().waiting_reports().has(slot.node());
+        if begun.refusal_ended || waits_no_more() {
             self.desired.status().note_report(slot.node(), Part::Observation, &Ok(()));
         }
         if begun.before != Liveness::Connected {

@@ -145,7 +145,7 @@ impl Intake for HostIntake {
     fn results(&self, node: Uuid, results: Vec<TaskResult>) -> BoxFuture<'_, Result<u64, IntakeError>> {
         Box::pin(async move {
             if self.results_pace.wait(&node, Instant::now()).is_some() {
-                return Err(IntakeError::TooFast);
+                return self.records.noted(node, Part::Results, Err(IntakeError::TooFast));
             }
             let now = self.registry.now();
             let last = results.iter().map(|result| result.sequence).max().unwrap_or(0);
@@ -431,6 +431,14 @@ mod tests {
             "a store that fails as a whole is tried again: {failed:?}"
         );
         assert_eq!((said(nodes[1]), said(nodes[2])), (BTreeMap::new(), BTreeMap::new()));
+        let waiting = |node| desired.status().waiting_reports().of(node);
+        let reason = "the store takes no writes".to_owned();
+        assert_eq!(waiting(nodes[2]), BTreeMap::from([(Part::Report, reason)]), "and it is told that this waits");
+        assert!(matches!(intake.results(nodes[1], vec![]).await, Err(IntakeError::Unavailable)));
+        assert_eq!(waiting(nodes[1]).len(), 1);
+        faulty.set_unreadable(false);
+        intake.results(nodes[1], vec![]).await.expect("the store can be read again");
+        assert_eq!((waiting(nodes[0]), waiting(nodes[1])), (BTreeMap::new(), BTreeMap::new()), "it is kept now");
     }
 
     #[test]

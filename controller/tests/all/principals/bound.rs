@@ -174,6 +174,7 @@ async fn metrics_of_who_is_bound_hold_no_figure_of_the_whole_controller() {
             "stemma_nodes_doubled",
             "stemma_nodes_ahead",
             "stemma_nodes_report_refused",
+            "stemma_nodes_report_waiting",
             "stemma_nodes_report_left_out",
             "stemma_nodes_release_refused",
             "stemma_nodes",

@@ -55,6 +55,15 @@ pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
     of_node(rule::REPORT_REFUSED, node, message)
 }
 
+/// A part of what a node's host reported last is not kept yet: its host has it and sends it again.
+pub fn report_waiting(node: &Node, part: &str, reason: &str) -> Finding {
+    let message = format!(
+        "the controller has not kept yet what its host reported last ({part}): {reason}; the host keeps it and sends it again, and the node \
+         stands as reported before until then"
+    );
+    of_node(rule::REPORT_WAITING, node, message)
+}
+
 /// Some of what a node's host last said of itself and of its tasks was not kept; nothing where all was.
 pub fn report_left_out(node: &Node, left_out: ReportLeftOut) -> Option<Finding> {
     let ReportLeftOut { facts, results, texts } = left_out;
