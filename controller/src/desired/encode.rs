@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stemma_core::digest::{DigestVersion, canonical_json};
+use stemma_core::input::{Input, Reference};
 use stemma_core::lifecycle::Limit;
 use stemma_core::origin::{Level, Origin};
 use stemma_core::release::{Profile, ProfileHash, sent_definition};
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::dropped_barriers;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::{self, Barrier, Known, KnownLabel, ProfileTask, TaskSet};
+use stemma_wire::message::desired::{self, Barrier, InputValue, Known, KnownLabel, ProfileTask, TaskSet};
 
 use super::{EncodedProfile, PUBLISHED};
 
@@ -119,8 +120,13 @@ pub(crate) fn known(answer: &Answer) -> Known {
 }
 
 /// The part that goes out when it is released, its digest under one definition; of a node without a place, one
-/// without tasks.
-pub(crate) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVersion) -> TaskSet {
+/// without tasks. `encoded` has the inputs that were encoded before.
+pub(crate) fn task_set(
+    answer: &Answer,
+    profile: Option<Hash>,
+    version: DigestVersion,
+    encoded: impl Fn(&Reference, &Input) -> Option<InputValue>,
+) -> TaskSet {
     let Some(set) = answer.task_set() else {
         return TaskSet { mode: answer.mode().value, ..TaskSet::default() };
     };
@@ -133,12 +139,19 @@ pub(crate) fn task_set(answer: &Answer, profile: Option<Hash>, version: DigestVe
         tags: set.tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
         primaries: set.primary_tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
         left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), in_short(&why.to_string()).into())).collect(),
-        inputs: set.inputs.iter().map(|(reference, input)| (reference.to_string(), input.into())).collect(),
+        inputs: set
+            .inputs
+            .iter()
+            .map(|(reference, input)| {
+                let value = encoded(reference, input).unwrap_or_else(|| input.into());
+                (reference.to_string(), value)
+            })
+            .collect(),
     }
 }
 
 /// Why a task is left out, as a host is told it: it is stored for each node, and conditions may be long.
-fn in_short(why: &str) -> String {
+pub(crate) fn in_short(why: &str) -> String {
     if why.chars().nth(MOST_WHY).is_none() {
         return why.to_owned();
     }

@@ -61,7 +61,8 @@ impl TooLarge {
 /// [`TooLarge`].
 pub(crate) fn of_answer(answer: &Answer) -> Result<usize, TooLarge> {
     let profile = answer.task_set().map(|_| Hash([0; 32]));
-    let (known, task_set) = (encode::known(answer), encode::task_set(answer, profile, DigestVersion::NEWEST));
+    let (known, task_set) =
+        (encode::known(answer), encode::task_set(answer, profile, DigestVersion::NEWEST, |_, _| None));
     check(&known, &task_set, (size(&known), size(&task_set)))
 }
 

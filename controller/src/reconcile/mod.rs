@@ -12,6 +12,7 @@
 //! was released holds until another is, also over a restart, whatever has changed in the model meanwhile.
 
 pub(crate) mod facts;
+mod group;
 mod primary;
 pub(crate) mod released;
 pub(crate) mod waves;
@@ -37,10 +38,13 @@ use crate::desired::{Batch, Change, DesiredTable};
 use crate::metrics::Counters;
 use crate::registry::Registry;
 use crate::store::{Refusal, StoreError};
+use group::Groups;
 use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
 const FULL: Duration = Duration::from_mins(10);
+/// So many common values of released task sets may be stored that were not after the last sweep, or as many as there were then, before the next.
+const NEW_VALUES: usize = 64;
 /// After a store that did not take a write.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often the clock is compared with the next end of a hold: it may be set.
@@ -71,6 +75,8 @@ struct Memory {
     hold_ends: BTreeMap<NodeId, Timestamp>,
     /// Why nodes stay as they are that cannot be told what they are to be.
     untold: HashMap<Uuid, String>,
+    /// How many common values were stored after the last sweep.
+    swept_values: usize,
 }
 
 /// The nodes for which a pass changed something.
@@ -159,6 +165,10 @@ impl Reconciler {
             moved.entry(node).or_default().extend(tasks);
         }
         self.publish(&model, dirty, moved, now).await;
+        let (values, swept) = (self.cache.model().common.len(), self.memory().swept_values);
+        if values >= swept + swept.max(NEW_VALUES) {
+            self.sweep().await;
+        }
     }
 
     /// Resolves everything. What differs then was missed by an earlier pass, and is counted. Returns the number of such nodes.
@@ -191,9 +201,7 @@ impl Reconciler {
             self.counters.missed.inc();
             warn!(nodes = found; "a full resolve found something to do");
         }
-        if let Err(failure) = self.sweep().await {
-            warn!(error:err = failure; "profiles that nobody has any more could not be taken away");
-        }
+        self.sweep().await;
         found
     }
 
@@ -206,13 +214,19 @@ impl Reconciler {
         self.waves().clusters_of(&model.fleet, nodes)
     }
 
-    /// Takes away stored profiles that no released task set names.
-    async fn sweep(&self) -> Result<(), StoreError> {
+    /// Takes away stored profiles and common values that no released task set names.
+    async fn sweep(&self) {
         for transaction in released::sweep(&self.cache.model()) {
-            // The next pass must not count on a profile that is gone.
-            self.cache.reached(self.registry.store().commit(transaction).await?).await;
+            match self.registry.store().commit(transaction).await {
+                // The next pass must not count on one that is gone.
+                Ok(revision) => self.cache.reached(revision).await,
+                Err(failure) => {
+                    warn!(error:err = failure; "profiles and values that nobody has any more could not be taken away");
+                    break;
+                }
+            }
         }
-        Ok(())
+        self.memory().swept_values = self.cache.model().common.len();
     }
 
     /// The nodes whose hold is over. Each is named once: its next decision says whether there is another end to wait for.
@@ -313,11 +327,11 @@ impl Reconciler {
                 Action::LookAgain(node, end) => drop(memory.hold_ends.insert(node, end)),
             }
         }
-        let mut decided = Vec::new();
+        let (mut decided, mut groups) = (Vec::new(), Groups::default());
         for (answer, candidate) in answers.iter().zip(&candidates) {
             let resolved = released::Resolved { model, answer, now };
             let decision: Result<_, TooLarge> = if is_released.contains(&candidate.node) {
-                resolved.release(&mut memory.profiles)
+                resolved.release(&mut memory.profiles, &mut groups)
             } else {
                 resolved.keep(&mut memory.profiles, candidate.standing(now))
             };

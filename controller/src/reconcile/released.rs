@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use log::error;
 use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::name::ReleaseRef;
@@ -16,10 +17,12 @@ use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::{self, Hash, PartDigest};
 use uuid::Uuid;
 
+use super::group::Groups;
 use crate::cache::Model;
 use crate::desired::encode::{self, Profiles, SentProfile};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredContent, EncodedProfile, PUBLISHED, Released};
+use crate::records::common::NamedValues;
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Query, Revision, Store, StoreError, Transaction};
@@ -43,6 +46,8 @@ pub(super) struct NewRecord {
     /// `None`: the one that is stored holds.
     record: Option<ReleasedRecord>,
     profile: Option<SentProfile>,
+    /// What the group says, for the record to leave out; `None`: what the record names already.
+    common: Option<Arc<NamedValues>>,
     fixes: Vec<Fixed>,
 }
 
@@ -125,7 +130,9 @@ impl DesiredContent for NodeContent {
     fn task_set(&self) -> Cow<'_, TaskSet> {
         match &self.task_set {
             TaskSetOf::Nothing => Cow::Owned(TaskSet::default()),
-            TaskSetOf::Answer(profile) => Cow::Owned(encode::task_set(&self.answer, *profile, DigestVersion::NEWEST)),
+            TaskSetOf::Answer(profile) => {
+                Cow::Owned(encode::task_set(&self.answer, *profile, DigestVersion::NEWEST, |_, _| None))
+            }
             TaskSetOf::Record(record) => Cow::Borrowed(&record.task_set),
         }
     }
@@ -144,16 +151,19 @@ impl Resolved<'_> {
     ///
     /// # Errors
     /// That what the node would be told is too large for its agent: it is told nothing, and what was released holds.
-    pub(super) fn release(self, profiles: &mut Profiles) -> Result<Decision, TooLarge> {
+    pub(super) fn release(self, profiles: &mut Profiles, groups: &mut Groups) -> Result<Decision, TooLarge> {
         let Self { model, answer, now } = self;
         let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let name = profile.as_ref().map(SentProfile::name);
-        let task_set = encode::task_set(answer, name, DigestVersion::NEWEST);
+        let group = answer.task_set().map(|set| groups.sent(&set.group));
+        let encoded = |reference: &_, input: &_| group.as_ref()?.encoded(reference, input);
+        let task_set = encode::task_set(answer, name, DigestVersion::NEWEST, encoded);
         let released = self.told(&task_set, TaskSetOf::Answer(name), profile.as_ref())?;
         let release = answer.release().map(|release| release.name.to_string());
-        let record = ReleasedRecord { revision: model.revision.get(), at: now, task_set, release };
+        let record = ReleasedRecord { revision: model.revision.get(), at: now, task_set, release, taken: None };
         let fixes = answer.release().map(|release| fixes(model, release)).unwrap_or_default();
-        let record = NewRecord { record: Some(record), profile, fixes };
+        let common = group.map(|group| group.common);
+        let record = NewRecord { record: Some(record), profile, common, fixes };
         Ok(Decision { released, dropped: Arc::default(), record: Some(record) })
     }
 
@@ -191,7 +201,7 @@ impl Resolved<'_> {
         let task_set = TaskSetOf::Record(Arc::clone(record));
         let released = self.told(&record.task_set, task_set, profile.as_ref())?;
         let is_new = renamed.is_some() || !fixes.is_empty();
-        let record = is_new.then_some(NewRecord { record: renamed, profile: None, fixes });
+        let record = is_new.then_some(NewRecord { record: renamed, profile: None, common: None, fixes });
         Ok(Decision { released, dropped, record })
     }
 
@@ -247,11 +257,17 @@ pub(super) fn new_records(decided: &[(Uuid, Decision)]) -> Vec<Vec<(Uuid, &NewRe
 /// The commit that makes some decisions durable, beside what the model says is stored already.
 pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
     let mut transaction = Transaction::new();
-    let mut profiles: Vec<Hash> = Vec::new();
+    let mut named: BTreeSet<Hash> = BTreeSet::new();
     let mut fixed: BTreeSet<&str> = BTreeSet::new();
-    for (node, NewRecord { record, profile, fixes }) in some {
+    for (node, NewRecord { record, profile, common, fixes }) in some {
         if let Some(record) = record {
-            transaction = transaction.put(key::of_node(key::RELEASED, *node), codec::encode(record));
+            let (value, values) = stored(model, record, common.as_deref());
+            if let Some(values) = values.filter(|values| !model.common.contains_key(&values.name))
+                && named.insert(values.name)
+            {
+                transaction = transaction.put(key::common(&values.name), values.record.clone());
+            }
+            transaction = transaction.put(key::of_node(key::RELEASED, *node), value);
         }
         for one in fixes {
             let mark = key::fixed(&one.name);
@@ -259,36 +275,60 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
             if fixed.insert(&one.name) && !model.marks.contains_key(&mark) {
                 transaction = transaction
                     .require(Precondition::unchanged(one.object.clone(), one.written))
-                    .put(mark, bytes::Bytes::new());
+                    .put(mark, Bytes::new());
             }
         }
         let Some(profile) = profile else { continue };
         let hash = profile.name();
-        if profiles.contains(&hash) || model.profiles.contains_key(&hash) {
+        if model.profiles.contains_key(&hash) || !named.insert(hash) {
             continue;
         }
-        profiles.push(hash);
         let record = ProfileRecord::new(profile.encoded.form(PUBLISHED).bytes.to_vec(), profile.blobs.to_vec());
         transaction = transaction.put(key::profile(&hash), codec::encode(&record));
     }
     transaction
 }
 
-/// How many bytes of a commit are what is released to each node.
-pub(super) fn bytes_of(transaction: &Transaction) -> Vec<(Uuid, u64)> {
-    let of_node = |op: &Op| match op {
-        Op::Put { key, value } => Some((key::read_node(key::RELEASED, key)?, value.len() as u64)),
-        Op::PutAtRevision { .. } | Op::Delete { .. } => None,
+/// A record as it is stored, beside the values that it names: those that it named before, or those that its group says.
+fn stored<'a>(
+    model: &Model,
+    record: &ReleasedRecord,
+    common: Option<&'a NamedValues>,
+) -> (Bytes, Option<&'a NamedValues>) {
+    let apart = match (&record.taken, common) {
+        (_, Some(common)) => record.apart(common.name, &common.values),
+        (Some(taken), None) => model.common.get(&taken.values).and_then(|values| record.apart(taken.values, values)),
+        (None, None) => None,
     };
-    transaction.ops.iter().filter_map(of_node).collect()
+    match apart {
+        Some(apart) => (codec::encode_newest(&apart), common),
+        None => (codec::encode(&ReleasedRecord { taken: None, ..record.clone() }), None),
+    }
 }
 
-/// The commits that take away profiles which no released task set names.
+/// How many bytes of a commit are what is released to each node. Values that many of them name count for the first one.
+pub(super) fn bytes_of(transaction: &Transaction) -> Vec<(Uuid, u64)> {
+    let (mut of_nodes, mut common) = (Vec::new(), 0);
+    for op in &transaction.ops {
+        let Op::Put { key, value } = op else { continue };
+        if key::read_common(key).is_some() {
+            common += value.len() as u64;
+        } else if let Some(node) = key::read_node(key::RELEASED, key) {
+            of_nodes.push((node, value.len() as u64 + std::mem::take(&mut common)));
+        }
+    }
+    of_nodes
+}
+
+/// The commits that take away profiles and common values which no released task set names.
 pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
-    let used: BTreeSet<Hash> = model.released.values().filter_map(|record| record.task_set.profile).collect();
-    let unused: Vec<&Hash> = model.profiles.keys().filter(|hash| !used.contains(*hash)).collect();
-    let delete = |some: &[&Hash]| some.iter().fold(Transaction::new(), |all, hash| all.delete(key::profile(hash)));
-    unused.chunks(NODES).map(delete).collect()
+    let profiles: BTreeSet<Hash> = model.released.values().filter_map(|record| record.task_set.profile).collect();
+    let values: BTreeSet<Hash> =
+        model.released.values().filter_map(|record| Some(record.taken.as_ref()?.values)).collect();
+    let unused_profiles = model.profiles.keys().filter(|hash| !profiles.contains(*hash)).map(key::profile);
+    let unused_values = model.common.keys().filter(|hash| !values.contains(*hash)).map(key::common);
+    let unused: Vec<String> = unused_profiles.chain(unused_values).collect();
+    unused.chunks(NODES).map(|some| some.iter().cloned().fold(Transaction::new(), Transaction::delete)).collect()
 }
 
 /// The commits that take away what nodes that are gone had said and been told.

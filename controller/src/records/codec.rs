@@ -6,8 +6,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The version of the records that this program writes. Raised by a change that an older program would misread.
-pub const RECORD_SCHEMA: u32 = 1;
+/// The newest version of records that this program reads. Raised by a change that an older program would misread.
+///
+/// - 1: all but those of a later version.
+/// - 2: a released task set that names values which stand apart ([`super::common`]).
+pub const RECORD_SCHEMA: u32 = 2;
+/// The version of a record that every program reads.
+const FIRST_SCHEMA: u32 = 1;
 
 /// A record that can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +43,18 @@ struct Read<'a> {
     record: &'a RawValue,
 }
 
-/// Encodes a record.
+/// Encodes a record that every program reads.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
-    let written = Written { schema: RECORD_SCHEMA, record };
+    encode_as(FIRST_SCHEMA, record)
+}
+
+/// Encodes a record of the newest version, which an older program refuses.
+pub fn encode_newest<T: Serialize>(record: &T) -> Bytes {
+    encode_as(RECORD_SCHEMA, record)
+}
+
+fn encode_as<T: Serialize>(schema: u32, record: &T) -> Bytes {
+    let written = Written { schema, record };
     serde_json::to_vec(&written).expect("records are made of text keys and JSON values").into()
 }
 
@@ -63,10 +77,11 @@ mod tests {
     #[test]
     fn a_newer_record_is_refused_and_an_own_one_comes_back() {
         assert_eq!(decode::<Vec<u8>>(&encode(&vec![1, 2])).unwrap(), [1, 2]);
-        let refused = decode::<Vec<u8>>(br#"{"schema":2,"record":{"other":"form"}}"#).unwrap_err();
+        assert_eq!(decode::<Vec<u8>>(&encode_newest(&vec![1, 2])).unwrap(), [1, 2]);
+        let refused = decode::<Vec<u8>>(br#"{"schema":3,"record":{"other":"form"}}"#).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the record has schema version 2, this program knows up to 1: run the newer stemma-controller"
+            "the record has schema version 3, this program knows up to 2: run the newer stemma-controller"
         );
         assert!(decode::<Vec<u8>>(b"{}").is_err());
     }

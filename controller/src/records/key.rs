@@ -27,6 +27,8 @@ pub const OBSERVED: &str = "observed/";
 pub const RELEASED: &str = "released/";
 /// Profiles that released task sets name, by their hash.
 pub const PROFILES: &str = "profile/";
+/// Values that released task sets name, by their hash. Read before these, at a start and in a commit.
+pub const COMMON: &str = "common/";
 /// Where each node stands with its tasks.
 pub const RESULTS: &str = "result/";
 /// The last Report of each node.
@@ -163,6 +165,16 @@ pub fn read_profile(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(PROFILES)?.parse().ok()
 }
 
+/// Values that released task sets name.
+pub fn common(hash: &Hash) -> String {
+    format!("{COMMON}{hash}")
+}
+
+/// The hash of a key under [`COMMON`].
+pub fn read_common(key: &[u8]) -> Option<Hash> {
+    std::str::from_utf8(key).ok()?.strip_prefix(COMMON)?.parse().ok()
+}
+
 /// What a key under [`OBJECTS`] names.
 pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
@@ -225,6 +237,8 @@ mod tests {
         assert_eq!(read_object(b"object/node/no-uuid"), None);
         assert_eq!(read_profile(profile(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert_eq!(read_profile(b"profile/a5"), None);
+        assert_eq!(read_common(common(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
+        assert!(COMMON < RELEASED, "the events of a commit are read in the order of their keys");
         assert_eq!(read_node(SEEN, b"seen/\xff"), None);
         // A revision may hold a slash.
         let at = [history(Kind::Node, uuid).as_bytes(), &Revision::new(0x2f2f).to_key()].concat();
@@ -246,6 +260,7 @@ mod tests {
             OBSERVED,
             RELEASED,
             PROFILES,
+            COMMON,
             RESULTS,
             REPORTS,
             SAID,

@@ -5,6 +5,7 @@
 pub mod audit;
 pub mod clock;
 pub mod codec;
+pub mod common;
 pub mod enrolled;
 pub mod fleet;
 pub mod history;

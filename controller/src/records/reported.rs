@@ -13,6 +13,7 @@ use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
 
+use super::common::Taken;
 use crate::desired::PUBLISHED;
 
 /// A node's Observation, as it was last stored.
@@ -107,6 +108,9 @@ pub struct ReleasedRecord {
     pub task_set: TaskSet,
     /// The release that it was made from, for explain; `None` without tasks.
     pub release: Option<String>,
+    /// What of the task set stands in values that are stored for many nodes; `None`: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<Taken>,
 }
 
 impl ReleasedRecord {
@@ -247,6 +251,7 @@ mod tests {
             at: Timestamp(0),
             task_set: TaskSet { digest_version, ..TaskSet::default() },
             release: None,
+            taken: None,
         };
         for known in 0..=DigestVersion::NEWEST.number() {
             assert_eq!(codec::decode::<ReleasedRecord>(&codec::encode(&record(known))).unwrap(), record(known));
@@ -321,7 +326,8 @@ mod tests {
         for version in [old, new] {
             let stored = ProfileRecord { version, ..ProfileRecord::new(encode_part(version, &profile), Vec::new()) };
             let read = codec::decode::<ProfileRecord>(&codec::encode(&stored)).unwrap();
-            let released = ReleasedRecord { revision: 1, at: Timestamp(0), task_set: task_set(version), release: None };
+            let task_set = task_set(version);
+            let released = ReleasedRecord { revision: 1, at: Timestamp(0), task_set, release: None, taken: None };
             assert_eq!(released.digests(Some(&read)), [sent(old), sent(new)], "{version}");
             assert_eq!(read.profile().as_ref(), Some(&profile), "{version}");
         }

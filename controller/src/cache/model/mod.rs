@@ -31,6 +31,7 @@ use uuid::Uuid;
 pub use kinds::shelf::{By, Shelf};
 pub use kinds::{Reference, Resource, certificate_key, content_fixed, protected, token_key};
 
+use crate::records::common::CommonValues;
 use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
@@ -91,6 +92,8 @@ pub struct Model {
     pub(super) texts: Texts,
     /// The profiles that these name.
     pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
+    /// The values that these name.
+    pub common: OrdMap<Hash, Arc<CommonValues>>,
     /// What became of their tasks.
     pub results: ByNode<ResultsRecord>,
     /// What they last said beside.
@@ -367,6 +370,8 @@ impl Model {
         }
         if let Some(hash) = key::read_profile(key) {
             set(&mut self.profiles, hash, now)?;
+        } else if let Some(hash) = key::read_common(key) {
+            set(&mut self.common, hash, now)?;
         } else if let Some(token) = key::read_token(key) {
             match now.value {
                 Some(value) => {
@@ -413,7 +418,13 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
         Ok(model.apply(vec![Change::Said(NodeId(node), model.said.get(&node).cloned())]))
     }),
     (key::RELEASED, |model, node, now| {
-        set(&mut model.released, node, now)?;
+        let Some(value) = now.value else {
+            model.released.remove(&node);
+            return Ok(Reach::default());
+        };
+        let stored: ReleasedRecord = codec::decode(value)?;
+        let record = stored.whole(|name| model.common.get(name).cloned())?;
+        model.released.insert(node, Arc::new(record));
         model.share_texts_of(node);
         Ok(Reach::default())
     }),
@@ -432,7 +443,8 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
 pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
     let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::TOLD_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
-    [key::OBJECTS].into_iter().chain(of_nodes).chain(others).chain(key::MARKS)
+    // Released task sets name common values.
+    [key::OBJECTS, key::COMMON].into_iter().chain(of_nodes).chain(others).chain(key::MARKS)
 }
 
 /// The tasks of which two records say something else.

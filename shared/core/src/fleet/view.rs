@@ -183,11 +183,7 @@ impl<'a> NodeView<'a> {
     pub(crate) fn input(&self, reference: &Reference) -> Input {
         match reference.read() {
             Read::Label(key) => Input::from(self.label(key).map(Value::from)),
-            Read::LabelsWithPrefix(prefix) => {
-                let labels = self.labels();
-                let below = labels.iter().filter(|(key, _)| key.starts_with(&**prefix));
-                Input::Value(below.map(|(key, said)| (key.to_string(), Value::from(said.value.as_str()))).collect())
-            }
+            Read::LabelsWithPrefix(prefix) => labels_with_prefix(&self.labels(), prefix),
             Read::Parameter(path) => Input::from(self.parameter(path)),
             Read::Trait(name) => Input::Value(self.entry.traits(&self.ruled).has(name).into()),
             Read::Tag(name) => Input::Value(self.has_tag(name).into()),
@@ -213,8 +209,8 @@ impl<'a> NodeView<'a> {
             Read::Parameter(path) => {
                 Input::from(parameter(fold.maps.parameters.get(path.first()).map(|value| &**value), path))
             }
-            Read::LabelsWithPrefix(_)
-            | Read::Trait(_)
+            Read::LabelsWithPrefix(prefix) => labels_with_prefix(&fold.maps.labels, prefix),
+            Read::Trait(_)
             | Read::Tag(_)
             | Read::Fact(_)
             | Read::Node(_)
@@ -263,6 +259,11 @@ impl<'a> NodeView<'a> {
             _ => None,
         }
     }
+}
+
+fn labels_with_prefix(labels: &Labels, prefix: &str) -> Input {
+    let below = labels.iter().filter(|(key, _)| key.starts_with(prefix));
+    Input::Value(below.map(|(key, said)| (key.to_string(), Value::from(said.value.as_str()))).collect())
 }
 
 fn parameter(first: Option<&Value>, path: &Path) -> Option<Value> {

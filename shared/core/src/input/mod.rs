@@ -110,7 +110,7 @@ impl Input {
     }
 
     /// Whether the other is known to be equal without a comparison of what is shared.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Shared(one), Self::Shared(other)) => Arc::ptr_eq(one, other),
             (one, other) => one == other,

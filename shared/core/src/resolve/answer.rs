@@ -12,7 +12,7 @@ use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
-use crate::input::{Inputs, Reference};
+use crate::input::{Input, Inputs, Reference};
 use crate::inspection::Ruled;
 use crate::labels::{Annotations, Labels, Parameters};
 use crate::lifecycle::Limits;
@@ -55,6 +55,41 @@ pub struct TaskSet {
     pub inputs: Inputs,
     /// What a rollout compares, under the newest definition. [`Self::task_digest`] gives it under another.
     pub digest: TaskDigest,
+    /// What most nodes of the group find, so that it can be stored once for them.
+    pub group: Arc<GroupInputs>,
+}
+
+/// What the tasks of a profile read in one group, as a node finds it that says nothing itself. Nodes that were resolved with it share it. What
+/// each node answers for itself is that of some node.
+#[derive(Debug)]
+pub struct GroupInputs {
+    pub(super) profile: Arc<Profile>,
+    /// Per read of the profile.
+    pub(super) inputs: Box<[Input]>,
+}
+
+impl GroupInputs {
+    /// The value of each read of the profile.
+    pub fn inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
+        self.profile.reads.iter().zip(&self.inputs)
+    }
+
+    /// The value of one read; `None`: the profile does not read it.
+    pub fn input(&self, reference: &Reference) -> Option<&Input> {
+        let at = self.profile.reads.binary_search(reference).ok()?;
+        self.inputs.get(at)
+    }
+
+    /// Why tasks of phase `apply` do not run: each task that may be left out for what all nodes are told alike, with this reason.
+    pub fn left_out(&self) -> impl Iterator<Item = (&str, LeftOut)> {
+        let why = |task: &CompiledTask| match &task.condition {
+            _ if task.is_skipped_type() => Some(LeftOut::Marker),
+            Some(_) => Some(LeftOut::False { condition: Arc::clone(&task.condition_text) }),
+            None => None,
+        };
+        let tasks = self.profile.tasks.iter().map(|ix| self.profile.release.task(*ix));
+        tasks.filter_map(move |task| Some((task.task.id.as_str(), why(task)?)))
+    }
 }
 
 /// Why a task of the profile does not run.

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::answer::{LeftOut, TaskSet, task_digest};
+use super::answer::{GroupInputs, LeftOut, TaskSet, task_digest};
 use super::conditions::{Account, Evaluated, Evaluation, Outcomes, Scope, unevaluated};
 use crate::condition::{Condition, MAX_STEPS, share_of};
 use crate::digest::{DigestVersion, sha256};
@@ -86,7 +86,7 @@ impl ResolveCache {
 pub(super) struct Base {
     profile: Arc<Profile>,
     /// Per read of the profile, what the group says; what only a node says, as the first one did.
-    inputs: Box<[Input]>,
+    group: Arc<GroupInputs>,
     /// The reads that look at other nodes or at secrets.
     fleetwide: Box<[u32]>,
     /// The reads that every node answers itself.
@@ -125,7 +125,10 @@ impl Base {
         };
         let mut base = Self {
             profile: Arc::clone(profile),
-            inputs: reads.iter().map(|one| view.group_input(one).shared()).collect(),
+            group: Arc::new(GroupInputs {
+                profile: Arc::clone(profile),
+                inputs: reads.iter().map(|one| view.group_input(one).shared()).collect(),
+            }),
             fleetwide: Box::new([]),
             own: Box::new([]),
             labels: BTreeMap::new(),
@@ -169,7 +172,7 @@ impl Base {
 
     /// Whether the reads that look at other nodes or at secrets find what they found.
     fn is_current(&self, view: &NodeView<'_>) -> bool {
-        let finds = |at: &u32| self.inputs[*at as usize].is_same(&view.input(&self.profile.reads[*at as usize]));
+        let finds = |at: &u32| self.group.inputs[*at as usize].is_same(&view.input(&self.profile.reads[*at as usize]));
         self.together == view.steps_together()
             && self.fleetwide.iter().all(finds)
             && (self.fleetwide.is_empty() || self.steps == view.steps())
@@ -190,7 +193,7 @@ impl Base {
         asked.sort_unstable();
         asked.dedup();
         let answered = asked.into_iter().map(|at| (at, view.input(&self.profile.reads[at as usize])));
-        let other = answered.filter(|(at, input)| *input != self.inputs[*at as usize]);
+        let other = answered.filter(|(at, input)| *input != self.group.inputs[*at as usize]);
         other.map(|(at, input)| (at, input.shared())).collect()
     }
 
@@ -212,8 +215,8 @@ impl Base {
 
     /// Works a task set out.
     pub(super) fn task_set(&self, own: &[(u32, Input)]) -> TaskSet {
-        let values = Values { base: &self.inputs, own };
-        let (mut set, mut account) = (TaskSetBuilder::new(&self.profile), Account::of(self.together));
+        let values = Values { base: &self.group.inputs, own };
+        let (mut set, mut account) = (TaskSetBuilder::new(&self.group), Account::of(self.together));
         for reads in &self.tasks {
             let task = self.profile.release.task(reads.ix);
             match self.left_out(task, reads, &values, &mut account) {
@@ -306,14 +309,14 @@ impl<'a> Values<'a> {
 
 /// Builds a task set, task by task.
 struct TaskSetBuilder {
-    profile: Arc<Profile>,
+    group: Arc<GroupInputs>,
     left_out: Vec<(TaskIx, LeftOut)>,
     inputs: Inputs,
 }
 
 impl TaskSetBuilder {
-    fn new(profile: &Arc<Profile>) -> Self {
-        Self { profile: Arc::clone(profile), left_out: Vec::new(), inputs: Inputs::new() }
+    fn new(group: &Arc<GroupInputs>) -> Self {
+        Self { group: Arc::clone(group), left_out: Vec::new(), inputs: Inputs::new() }
     }
 
     fn add(&mut self, inputs: &Inputs) -> Result<(), LeftOut> {
@@ -325,9 +328,11 @@ impl TaskSetBuilder {
     }
 
     fn finish(self) -> TaskSet {
+        let profile = Arc::clone(&self.group.profile);
         TaskSet {
-            digest: task_digest(DigestVersion::NEWEST, &self.profile, &self.left_out, &self.inputs),
-            profile: self.profile,
+            digest: task_digest(DigestVersion::NEWEST, &profile, &self.left_out, &self.inputs),
+            profile,
+            group: self.group,
             left_out: self.left_out.into(),
             inputs: self.inputs,
         }

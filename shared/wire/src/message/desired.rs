@@ -125,6 +125,14 @@ pub enum InputValue {
 }
 
 impl InputValue {
+    /// The text of a value.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Json(text) => Some(text),
+            Self::Absent | Self::Secret { .. } => None,
+        }
+    }
+
     /// The text of a value, to be replaced by an equal one that is shared.
     pub fn text_mut(&mut self) -> Option<&mut Arc<str>> {
         match self {

@@ -618,6 +618,7 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
                 at: stemma_core::object::Timestamp(0),
                 task_set: stemma_wire::message::desired::TaskSet::default(),
                 release: Some("app@1".into()),
+                taken: None,
             };
             put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::records::codec::encode(&record))
         };

@@ -1,0 +1,238 @@
+//! What the released task sets of many nodes have alike, stored once for all of them.
+//!
+//! A group says to each of its nodes what their tasks read. If the record of each node held all of it, one write to a group of a thousand nodes
+//! would be stored a thousand times. So a record holds what its node alone has, and names the values from which it takes the rest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::de::Error as _;
+use serde::{Deserialize, Serialize};
+use stemma_wire::message::desired::InputValue;
+use stemma_wire::message::{Hash, hash_content};
+
+use super::codec::{self, BadRecord};
+use super::reported::ReleasedRecord;
+
+/// The fewest bytes for which values stand apart: beside a record of its own, less is not worth it.
+const LEAST_APART: usize = 1024;
+/// The most bytes of values that are stored together: about what two of the largest task sets hold.
+const MOST_TOGETHER: usize = 512 * 1024;
+
+/// Inputs and reasons that task sets of many nodes hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommonValues {
+    /// The values of inputs, by the reference's text.
+    pub inputs: BTreeMap<String, InputValue>,
+    /// Why tasks are left out, by their id.
+    pub left_out: BTreeMap<String, Arc<str>>,
+}
+
+/// Common values as they are stored, and under which name.
+#[derive(Debug)]
+pub struct NamedValues {
+    /// The hash of the record.
+    pub name: Hash,
+    /// The record.
+    pub record: Bytes,
+    /// What it holds.
+    pub values: CommonValues,
+}
+
+/// What a released task set takes from common values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// The hash that names the values.
+    pub values: Hash,
+    inputs: Entries,
+    left_out: Entries,
+}
+
+/// Some entries of a map: a bit for each, in the order of the keys, four in a hexadecimal digit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Entries(String);
+
+impl CommonValues {
+    /// Takes in the value of an input, while there is room.
+    pub fn add_input(&mut self, bytes: &mut usize, reference: String, value: InputValue) {
+        if has_room(bytes, weight(&reference, value.text().unwrap_or_default())) {
+            self.inputs.insert(reference, value);
+        }
+    }
+
+    /// Takes in why a task is left out, while there is room.
+    pub fn add_left_out(&mut self, bytes: &mut usize, task: &str, why: Arc<str>) {
+        if has_room(bytes, weight(task, &why)) {
+            self.left_out.insert(task.to_owned(), why);
+        }
+    }
+
+    /// The values as they are stored.
+    pub fn named(self) -> NamedValues {
+        let record = codec::encode(&self);
+        NamedValues { name: hash_content(&record), record, values: self }
+    }
+}
+
+impl ReleasedRecord {
+    /// The record without what stands in common values of this name; `None` where that is so little that it stays as it is.
+    pub fn apart(&self, name: Hash, values: &CommonValues) -> Option<Self> {
+        let mut task_set = self.task_set.clone();
+        let (inputs, of_inputs) =
+            take_out(&mut task_set.inputs, &values.inputs, |value| value.text().unwrap_or_default());
+        let (left_out, of_left_out) = take_out(&mut task_set.left_out, &values.left_out, |why| why);
+        let taken = Taken { values: name, inputs, left_out };
+        (of_inputs + of_left_out >= LEAST_APART).then(|| Self {
+            task_set,
+            taken: Some(taken),
+            release: self.release.clone(),
+            ..*self
+        })
+    }
+
+    /// The whole record, of one as it is stored and of the values that it names.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`]: the values are not there, or are others.
+    pub fn whole(mut self, values: impl FnOnce(&Hash) -> Option<Arc<CommonValues>>) -> Result<Self, BadRecord> {
+        let Some(taken) = &self.taken else { return Ok(self) };
+        let damaged = |what: &str| {
+            let error = format!("the values {} that the task set names {what}", taken.values);
+            BadRecord::Damaged(serde_json::Error::custom(error))
+        };
+        let values = values(&taken.values).ok_or_else(|| damaged("are not stored"))?;
+        let is_put = put_back(&mut self.task_set.inputs, &values.inputs, &taken.inputs)
+            && put_back(&mut self.task_set.left_out, &values.left_out, &taken.left_out);
+        if is_put { Ok(self) } else { Err(damaged("are others")) }
+    }
+}
+
+impl Entries {
+    fn of(bits: &[bool]) -> Self {
+        let digit = |four: &[bool]| four.iter().rev().fold(0, |digit, bit| digit * 2 + u32::from(*bit));
+        Self(bits.chunks(4).map(|four| char::from_digit(digit(four), 16).expect("four bits are a digit")).collect())
+    }
+
+    /// Whether each of so many entries is one of them; `None`: this is of another number.
+    fn bits(&self, count: usize) -> Option<impl Iterator<Item = bool>> {
+        let digits: Option<Vec<u32>> = self.0.chars().map(|digit| digit.to_digit(16)).collect();
+        let digits = digits.filter(|digits| digits.len() == count.div_ceil(4))?;
+        Some(digits.into_iter().flat_map(|digit| (0..4).map(move |bit| digit >> bit & 1 == 1)))
+    }
+}
+
+fn has_room(bytes: &mut usize, more: usize) -> bool {
+    let has_room = *bytes + more <= MOST_TOGETHER;
+    if has_room {
+        *bytes += more;
+    }
+    has_room
+}
+
+/// What an entry takes, about.
+const fn weight(key: &str, text: &str) -> usize {
+    key.len() + text.len() + 16
+}
+
+/// Takes out of a map what another has alike. Gives which of the other's entries these are, and what they take.
+fn take_out<V: PartialEq>(
+    map: &mut BTreeMap<String, V>,
+    common: &BTreeMap<String, V>,
+    text: impl Fn(&V) -> &str,
+) -> (Entries, usize) {
+    let (mut bits, mut bytes) = (Vec::with_capacity(common.len()), 0);
+    for (key, value) in common {
+        let is_alike = map.get(key) == Some(value);
+        if is_alike {
+            map.remove(key);
+            bytes += weight(key, text(value));
+        }
+        bits.push(is_alike);
+    }
+    (Entries::of(&bits), bytes)
+}
+
+/// Puts entries of a map into another; gives whether they are of that map.
+fn put_back<V: Clone>(map: &mut BTreeMap<String, V>, common: &BTreeMap<String, V>, entries: &Entries) -> bool {
+    let Some(bits) = entries.bits(common.len()) else { return false };
+    let taken = common.iter().zip(bits).filter(|(_, is_taken)| *is_taken);
+    map.extend(taken.map(|((key, value), _)| (key.clone(), value.clone())));
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::object::Timestamp;
+    use stemma_wire::message::desired::TaskSet;
+
+    use super::*;
+
+    fn value(text: &str) -> InputValue {
+        InputValue::Json(format!("\"{text}\"").into())
+    }
+
+    fn record(own: &str) -> ReleasedRecord {
+        let large = "x".repeat(400);
+        let of_group = (0..9).map(|at| (format!("labels.g{at}"), value(&large)));
+        let inputs =
+            of_group.chain([("labels.host".to_owned(), value(own)), ("labels.none".to_owned(), InputValue::Absent)]);
+        let left_out = BTreeMap::from([("a".to_owned(), "condition is false: x".into()), ("b".to_owned(), own.into())]);
+        let task_set = TaskSet { inputs: inputs.collect(), left_out, ..TaskSet::default() };
+        ReleasedRecord { revision: 7, at: Timestamp(8), task_set, release: Some("site@1".to_owned()), taken: None }
+    }
+
+    fn common(record: &ReleasedRecord) -> NamedValues {
+        let TaskSet { inputs, left_out, .. } = record.task_set.clone();
+        CommonValues { inputs, left_out }.named()
+    }
+
+    #[test]
+    fn x03_a_released_record_holds_what_is_its_nodes_and_comes_back_whole() {
+        let (first, mut second) = (record("one"), record("two"));
+        second.task_set.inputs.remove("labels.g4");
+        let common = common(&first);
+        let stored = codec::encode_newest(&second.apart(common.name, &common.values).unwrap());
+        assert!(stored.len() < 500 && codec::encode(&second).len() > 3_200, "{}", stored.len());
+        let read: ReleasedRecord = codec::decode(&stored).unwrap();
+        assert_eq!(read.task_set.inputs, BTreeMap::from([("labels.host".to_owned(), value("two"))]));
+        let values: CommonValues = codec::decode(&common.record).unwrap();
+        let whole = read.clone().whole(|name| (*name == common.name).then(|| Arc::new(values.clone()))).unwrap();
+        assert_eq!(whole.task_set, second.task_set);
+        assert_eq!((whole.revision, whole.at, &whole.release), (7, Timestamp(8), &second.release));
+        assert!(read.clone().whole(|_| None).is_err(), "the values are not there");
+        assert!(read.whole(|_| Some(Arc::default())).is_err(), "the values are others");
+    }
+
+    #[test]
+    fn a_record_of_few_values_stays_as_earlier_programs_wrote_it() {
+        let small = ReleasedRecord { task_set: TaskSet::default(), ..record("one") };
+        let common = common(&record("one"));
+        assert_eq!(small.apart(common.name, &common.values), None);
+        let text = codec::encode(&small);
+        assert!(!text.windows(5).any(|part| part == b"taken"), "{text:?}");
+        assert_eq!(small.clone().whole(|_| None).unwrap(), small);
+    }
+
+    #[test]
+    fn common_values_have_a_bound() {
+        let (mut values, mut bytes) = (CommonValues::default(), 0);
+        for at in 0..1_000 {
+            values.add_input(&mut bytes, format!("labels.{at}"), value(&"x".repeat(4_000)));
+            values.add_left_out(&mut bytes, &format!("t{at}"), "x".repeat(4_000).into());
+        }
+        let record = values.named().record;
+        assert!((480 * 1024..600 * 1024).contains(&record.len()), "{}", record.len());
+    }
+
+    #[test]
+    fn entries_are_read_as_they_are_written() {
+        for count in 0..20 {
+            let bits: Vec<bool> = (0..count).map(|at| at % 3 == 0).collect();
+            let entries = Entries::of(&bits);
+            assert_eq!(entries.bits(count).unwrap().take(count).collect::<Vec<_>>(), bits);
+            assert!(entries.bits(count + 4).is_none());
+        }
+        assert!(Entries("g".to_owned()).bits(4).is_none());
+    }
+}
