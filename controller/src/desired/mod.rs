@@ -316,10 +316,12 @@ pub struct DesiredTable {
 impl DesiredTable {
     /// An empty table: nobody is told anything until the first batch.
     pub fn new(line: EpochLine, signer: Signer) -> Self {
+        let status = StatusTable::default();
+        status.note_store_waiting(line.waits);
         Self {
             line: ArcSwap::from_pointee(line),
             signer: ArcSwap::from_pointee(signer),
-            status: StatusTable::default(),
+            status,
             slots: RwLock::default(),
             publishing: Mutex::default(),
             resolved: AtomicU64::new(0),
@@ -379,6 +381,7 @@ impl DesiredTable {
             return false;
         }
         self.line.store(Arc::new(line.clone()));
+        self.status.note_store_waiting(line.waits);
         let revision = self.resolved();
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
         let state = |slot: &Arc<Slot>| {
