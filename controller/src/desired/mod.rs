@@ -311,6 +311,8 @@ pub struct DesiredTable {
     /// Desired states sent to agents.
     pub sent: Counter,
     stopping: AtomicBool,
+    /// Since when it is there, as the controller is.
+    began: Instant,
 }
 
 impl DesiredTable {
@@ -329,6 +331,7 @@ impl DesiredTable {
             published: Counter::default(),
             sent: Counter::default(),
             stopping: AtomicBool::new(false),
+            began: Instant::now(),
         }
     }
 
@@ -484,6 +487,11 @@ impl DesiredTable {
     /// How long ago a node was last heard of; `None`: not since this process has started.
     pub(crate) fn heard(&self, node: Uuid) -> Option<Duration> {
         read(&self.slots).get(&node)?.heard(Instant::now())
+    }
+
+    /// How long this process has run.
+    pub(crate) fn running(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// The digest of the task set that a node's agent said it holds; `None`: it holds none, or said nothing since this process has started.
