@@ -21,29 +21,11 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     let mut out = std::io::stdout().lock();
 
     let fleet = asked.send(Endpoint::ShowFleet, &Value::Null)?;
-    let number = |value: &Value| value.as_u64().unwrap_or_default();
-    let (revision, ahead) = (number(&fleet["revision"]), number(&fleet["ahead"]["nodes"]));
-    let waits = fleet["waits"] == true;
-    if ahead == 0 && !waits {
-        writeln!(out, "no host is ahead of the store, which is at revision {revision}: nothing was changed")?;
+    let Some(consequence) = consequence(&fleet) else {
+        writeln!(out, "{}", nobody_ahead(&fleet))?;
         return Ok(());
-    }
-    let unknown_epochs = number(&fleet["ahead"]["unknown_epochs"]);
-    let epoch = fleet["epoch"].as_str().unwrap_or_default();
-    if waits {
-        writeln!(
-            out,
-            "the store was restored from a backup, and nothing is sent to any host yet; {ahead} hosts have come so far. Once it goes on they \
-             follow it: each applies what the store says now, and what was written after the backup is lost."
-        )?;
-    } else {
-        writeln!(
-            out,
-            "{ahead} hosts hold revisions of another copy of the store ({unknown_epochs} epochs of theirs are unknown here). This store is at \
-             revision {revision} of epoch {epoch}. In another epoch they follow it again: each applies what the store says now, and what \
-             was written elsewhere is lost."
-        )?;
-    }
+    };
+    writeln!(out, "{consequence}")?;
     let unknown = number(&fleet["unknown_hosts"]);
     if unknown > 0 {
         writeln!(
@@ -66,6 +48,75 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     Ok(())
 }
 
+/// What becomes of hosts when the fleet goes on, for people; `None` where the store does not wait and no host is found to be ahead of it.
+fn consequence(fleet: &Value) -> Option<String> {
+    let hosts = Hosts::of(fleet);
+    if fleet["waits"] == true {
+        return Some(format!(
+            "the store was restored from a backup, and nothing is sent to any host yet; {} of {} hosts have come so far. Once it goes on they \
+             follow it: each applies what the store says now, and what was written after the backup is lost.",
+            hosts.checked_in, hosts.enrolled
+        ));
+    }
+    let ahead = number(&fleet["ahead"]["nodes"]);
+    let not_come = hosts.not_come().map(|said| format!(" {said}.")).unwrap_or_default();
+    (ahead > 0).then(|| {
+        format!(
+            "{ahead} hosts hold revisions of another copy of the store ({} epochs of theirs are unknown here). This store is at \
+             revision {} of epoch {}. In another epoch they follow it again: each applies what the store says now, and what \
+             was written elsewhere is lost.{not_come}",
+            number(&fleet["ahead"]["unknown_epochs"]),
+            number(&fleet["revision"]),
+            fleet["epoch"].as_str().unwrap_or_default()
+        )
+    })
+}
+
+/// That no host is found to be ahead. What was found is in memory, so after a restart that says nothing of hosts that have not come.
+fn nobody_ahead(fleet: &Value) -> String {
+    let revision = number(&fleet["revision"]);
+    match Hosts::of(fleet).not_come() {
+        None => format!("no host is ahead of the store, which is at revision {revision}: nothing was changed"),
+        Some(said) => format!(
+            "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}; run this again \
+             when they have"
+        ),
+    }
+}
+
+/// Which hosts the running controller has heard of.
+struct Hosts {
+    enrolled: u64,
+    checked_in: u64,
+    running_seconds: u64,
+}
+
+impl Hosts {
+    fn of(fleet: &Value) -> Self {
+        let [enrolled, checked_in, running_seconds] =
+            ["enrolled", "checked_in", "running_seconds"].map(|name| number(&fleet["hosts"][name]));
+        Self { enrolled, checked_in, running_seconds }
+    }
+
+    /// That what some hosts hold is not known; `None` where all have come.
+    fn not_come(&self) -> Option<String> {
+        let Self { enrolled, checked_in, running_seconds } = self;
+        let missing = enrolled.checked_sub(*checked_in).filter(|missing| *missing > 0)?;
+        let time = match *running_seconds {
+            0..120 => format!("{running_seconds} s"),
+            120..7200 => format!("{} min", running_seconds / 60),
+            7200.. => format!("{} h", running_seconds / 3600),
+        };
+        Some(format!(
+            "The controller has run for {time}: {checked_in} of {enrolled} hosts have checked in since, and {missing} have not and may be ahead"
+        ))
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
 /// Asks the person at the terminal.
 fn agreed(out: &mut impl std::io::Write) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
@@ -76,4 +127,59 @@ fn agreed(out: &mut impl std::io::Write) -> Result<bool> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(waits: bool, ahead: u64, [enrolled, checked_in, running_seconds]: [u64; 3]) -> Value {
+        json!({
+            "epoch": "e", "revision": 40, "waits": waits, "ahead": {"nodes": ahead, "unknown_epochs": 1},
+            "hosts": {"enrolled": enrolled, "checked_in": checked_in, "running_seconds": running_seconds},
+        })
+    }
+
+    #[test]
+    fn x02_that_nobody_is_ahead_is_said_of_hosts_that_have_come() {
+        let nobody = "is ahead of the store, which is at revision 40: nothing was changed";
+        for (hosts, said) in [
+            ([5, 5, 4], format!("no host {nobody}")),
+            ([0, 0, 4], format!("no host {nobody}")),
+            (
+                [5, 3, 4],
+                format!(
+                    "no host that has checked in {nobody}. The controller has run for 4 s: 3 of 5 hosts have checked in since, and 2 have \
+                     not and may be ahead; run this again when they have"
+                ),
+            ),
+        ] {
+            let fleet = fleet(false, 0, hosts);
+            assert_eq!((consequence(&fleet), nobody_ahead(&fleet)), (None, said));
+        }
+    }
+
+    #[test]
+    fn x02_hosts_that_are_ahead_are_said_beside_those_that_have_not_come() {
+        let said = consequence(&fleet(false, 1, [5, 5, 4])).unwrap();
+        assert!(said.starts_with("1 hosts hold revisions of another copy of the store"), "{said}");
+        assert!(said.ends_with("and what was written elsewhere is lost."), "{said}");
+        for (seconds, time) in [(119, "119 s"), (121, "2 min"), (7_300, "2 h")] {
+            let said = consequence(&fleet(false, 1, [5, 2, seconds])).unwrap();
+            let not_come = format!(
+                "is lost. The controller has run for {time}: 2 of 5 hosts have checked in since, and 3 have not and may be ahead."
+            );
+            assert!(said.ends_with(&not_come), "{said}");
+        }
+    }
+
+    #[test]
+    fn x02_of_a_store_that_waits_it_is_said_how_many_of_its_hosts_have_come() {
+        for (hosts, come) in
+            [([5, 0, 4], "; 0 of 5 hosts have come so far."), ([5, 5, 4], "; 5 of 5 hosts have come so far.")]
+        {
+            let said = consequence(&fleet(true, 0, hosts)).unwrap();
+            assert!(said.contains(come) && said.starts_with("the store was restored from a backup"), "{said}");
+        }
+    }
 }

@@ -75,6 +75,8 @@ pub struct StatusTable {
 #[derive(Debug, Default)]
 struct Inner {
     facts: HashMap<Uuid, Facts>,
+    /// Whether the store waits, so that nobody is told anything.
+    is_store_waiting: bool,
     /// The revision up to which they are taken in.
     as_of: Revision,
     changes: VecDeque<StatusChange>,
@@ -104,8 +106,10 @@ impl StatusTable {
         let is_report_refused = self.refused.has(node);
         let is_release_refused = self.refused_releases().contains_key(&node);
         let is_ahead = self.hosts_ahead().contains_key(&node);
+        let is_store_waiting = inner.is_store_waiting;
         let liveness = liveness();
-        let facts = Facts { liveness, is_doubled, is_ahead, is_report_refused, is_release_refused, ..facts };
+        let facts =
+            Facts { liveness, is_doubled, is_ahead, is_store_waiting, is_report_refused, is_release_refused, ..facts };
         self.set(&mut inner, node, facts);
     }
 
@@ -183,6 +187,20 @@ impl StatusTable {
         }
         self.ahead_changed.notify_one();
         self.change(node, |before| Facts { is_ahead: host.is_some(), ..before });
+    }
+
+    /// Takes in whether the store waits, so that nobody is told anything: it was restored from a backup.
+    pub(crate) fn note_store_waiting(&self, is_store_waiting: bool) {
+        let mut inner = self.lock();
+        if inner.is_store_waiting == is_store_waiting {
+            return;
+        }
+        inner.is_store_waiting = is_store_waiting;
+        let facts = |(node, facts): (&Uuid, &Facts)| (*node, Facts { is_store_waiting, ..*facts });
+        let all: Vec<_> = inner.facts.iter().map(facts).collect();
+        for (node, facts) in all {
+            self.set(&mut inner, node, facts);
+        }
     }
 
     /// What a node's host holds that is ahead of the store.
@@ -372,6 +390,23 @@ mod tests {
         table.set_tasks(node, Tasks::Succeeded);
         assert_eq!(watched.borrow().sequence, 5, "who is gone does not come back with its last check-in");
         assert_eq!(table.liveness(node), Liveness::Absent);
+    }
+
+    #[test]
+    fn x02_each_node_waits_while_the_store_does_and_no_longer() {
+        let (table, [first, second]) = (StatusTable::default(), [1, 2].map(Uuid::from_u128));
+        let state = |node| table.get(node).map(|now| now.status.state);
+        table.set_facts(first, placed(Tasks::Succeeded), || Liveness::Connected);
+        table.note_store_waiting(true);
+        table.set_facts(second, placed(Tasks::Incomplete), || Liveness::Connected);
+        assert_eq!([first, second].map(state), [Some(State::Waiting); 2]);
+        assert_eq!(table.of_states(&[State::Waiting], Revision::ZERO).map(|(nodes, _)| nodes.len()), Some(2));
+        let told = table.subscribe().borrow().sequence;
+        table.note_store_waiting(true);
+        assert_eq!(table.subscribe().borrow().sequence, told, "nothing changed");
+        table.note_store_waiting(false);
+        assert_eq!([first, second].map(state), [Some(State::Converged), Some(State::Changing)]);
+        assert_eq!(table.subscribe().borrow().sequence, told + 2, "whoever watches is told");
     }
 
     #[test]

@@ -311,15 +311,19 @@ pub struct DesiredTable {
     /// Desired states sent to agents.
     pub sent: Counter,
     stopping: AtomicBool,
+    /// Since when it is there, as the controller is.
+    began: Instant,
 }
 
 impl DesiredTable {
     /// An empty table: nobody is told anything until the first batch.
     pub fn new(line: EpochLine, signer: Signer) -> Self {
+        let status = StatusTable::default();
+        status.note_store_waiting(line.waits);
         Self {
             line: ArcSwap::from_pointee(line),
             signer: ArcSwap::from_pointee(signer),
-            status: StatusTable::default(),
+            status,
             slots: RwLock::default(),
             publishing: Mutex::default(),
             resolved: AtomicU64::new(0),
@@ -327,6 +331,7 @@ impl DesiredTable {
             published: Counter::default(),
             sent: Counter::default(),
             stopping: AtomicBool::new(false),
+            began: Instant::now(),
         }
     }
 
@@ -379,6 +384,7 @@ impl DesiredTable {
             return false;
         }
         self.line.store(Arc::new(line.clone()));
+        self.status.note_store_waiting(line.waits);
         let revision = self.resolved();
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
         let state = |slot: &Arc<Slot>| {
@@ -481,6 +487,11 @@ impl DesiredTable {
     /// How long ago a node was last heard of; `None`: not since this process has started.
     pub(crate) fn heard(&self, node: Uuid) -> Option<Duration> {
         read(&self.slots).get(&node)?.heard(Instant::now())
+    }
+
+    /// How long this process has run.
+    pub(crate) fn running(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// The digest of the task set that a node's agent said it holds; `None`: it holds none, or said nothing since this process has started.

@@ -14,7 +14,7 @@ use crate::desired::size::{self, TooLarge};
 use crate::records::reported::StoredResult;
 
 /// What the model says of the state of a node. The table of statuses adds whether its agent is there, whether two hosts have its identity, whether its host is ahead of the store,
-/// whether its host's last report was refused, and whether the store refuses what is released to it.
+/// whether the store waits, whether its host's last report was refused, and whether the store refuses what is released to it.
 pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
     let said = model.said.get(&node.meta.uuid);
     let is_too_large = resolution.answer().is_some_and(|answer| too_large(model, answer, now).is_some());
@@ -25,6 +25,7 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         paused: Side::of(is_paused, said.is_some_and(|said| said.paused)),
         is_doubled: false,
         is_ahead: false,
+        is_store_waiting: false,
         is_report_refused: false,
         is_release_refused: false,
         has_error: resolution.has_error() || is_too_large,

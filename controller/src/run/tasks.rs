@@ -1,18 +1,21 @@
 //! What goes on beside the requests: following the store, renewing our own certificates, forgetting what is over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use stemma_core::epoch::HeldAndTold;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
+use uuid::Uuid;
 
 use super::Parts;
 use super::keys::{Keys, Sides};
 use crate::enrol::{decode, forget};
 use crate::records::enrolled as record;
 use crate::registry::retention::{Keeper, Kept};
+use crate::status::StatusTable;
 use crate::store::{EventKind, Health, Query, Revision, Snapshot, Store, StoreError, WatchError};
 
 /// How often the age of our own certificates is checked. After a clock that was ahead has been corrected, nobody accepts such a certificate
@@ -30,10 +33,8 @@ const BLOB_KEPT: Duration = Duration::from_hours(24);
 const FORGET: Duration = Duration::from_hours(1);
 /// How often it is looked whether the clock has jumped, for people. Whoever drops something looks by itself.
 const LOOK_AT_CLOCK: Duration = Duration::from_secs(10);
-/// How long hosts are gathered that are ahead of the store before it is said.
+/// How long hosts are gathered that are ahead of the store before it is said how many they are: after a start many come at once.
 const GATHER_AHEAD: Duration = Duration::from_secs(5);
-/// How long it is not said again.
-const TELL_AHEAD: Duration = Duration::from_mins(1);
 /// How often it is looked whether history, audit and records of requests take more than they may.
 const LOOK_AT_KEPT: Duration = Duration::from_mins(1);
 /// How often it is looked whether the store still takes writes.
@@ -92,29 +93,41 @@ impl Tasks {
     }
 }
 
-/// Says how many hosts are ahead of the store: soon after there are any, and at most once a minute while others come or some follow. Of the
-/// one that holds the highest revision it says what that is, since revisions of different epochs are not to be compared.
+/// Says how many hosts are ahead of the store, soon after there are others than before.
 async fn tell_ahead(parts: Arc<Parts>) -> String {
-    let mut told: BTreeSet<uuid::Uuid> = BTreeSet::new();
+    let mut told = BTreeSet::new();
     loop {
-        parts.desired.status().ahead_changed().await;
-        // Most hosts check in within this time after a start.
+        let ahead = next_ahead(parts.desired.status(), &mut told).await;
+        say_ahead(&parts, &ahead);
+    }
+}
+
+/// The hosts that are ahead of the store, once they are others than those of the last time (`told`) and were gathered for some seconds: what
+/// comes meanwhile is of the next time, so that the last time has them all.
+async fn next_ahead(status: &StatusTable, told: &mut BTreeSet<Uuid>) -> HashMap<Uuid, HeldAndTold> {
+    loop {
+        status.ahead_changed().await;
         tokio::time::sleep(GATHER_AHEAD).await;
-        let ahead = parts.desired.status().all_ahead();
+        let ahead = status.all_ahead();
         let nodes: BTreeSet<_> = ahead.keys().copied().collect();
-        if nodes != told {
-            told = nodes;
-            let (store, epoch) = (parts.registry.store().stats().revision(), parts.desired.epoch_line().now);
-            match ahead.values().map(|host| host.held).max_by_key(|held| held.revision) {
-                None => log::info!(epoch:% = epoch, revision = store; "no host is ahead of the store any more"),
-                Some(held) => log::error!(
-                    nodes = told.len(), host_epoch:% = held.epoch, host_revision = held.revision, epoch:% = epoch, revision = store;
-                    "hosts hold revisions of another copy of the store, which was restored (of one: host_epoch, host_revision); nothing is \
-                     sent to them until an admin runs: stemma-controller resume-fleet"
-                ),
-            }
+        if nodes != *told {
+            *told = nodes;
+            return ahead;
         }
-        tokio::time::sleep(TELL_AHEAD).await;
+    }
+}
+
+/// Says how many hosts are ahead of the store. Of the one that holds the highest revision it says what that is, since revisions of different
+/// epochs are not to be compared.
+fn say_ahead(parts: &Parts, ahead: &HashMap<Uuid, HeldAndTold>) {
+    let (store, epoch) = (parts.registry.store().stats().revision(), parts.desired.epoch_line().now);
+    match ahead.values().map(|host| host.held).max_by_key(|held| held.revision) {
+        None => log::info!(epoch:% = epoch, revision = store; "no host is ahead of the store any more"),
+        Some(held) => log::error!(
+            nodes = ahead.len(), host_epoch:% = held.epoch, host_revision = held.revision, epoch:% = epoch, revision = store;
+            "hosts hold revisions of another copy of the store, which was restored (of one: host_epoch, host_revision); nothing is \
+             sent to them until an admin runs: stemma-controller resume-fleet"
+        ),
     }
 }
 
@@ -174,7 +187,7 @@ async fn follow_identities(parts: &Parts, from: Revision) -> Result<(), StoreErr
     }
 }
 
-fn take_identity(parts: &Parts, node: uuid::Uuid, record: &record::AgentRecord, written: Revision) {
+fn take_identity(parts: &Parts, node: Uuid, record: &record::AgentRecord, written: Revision) {
     parts.identities.put(node, record, written);
     if record.retired {
         parts.desired.remove(node);
@@ -287,10 +300,29 @@ async fn drop_blobs(parts: &Arc<Parts>) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use stemma_core::epoch::HeldRevision;
 
     use super::*;
     use crate::store::faulty::{Fault, FaultyStore};
     use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Transaction};
+
+    /// What is said last has all hosts that are ahead, a few seconds after the last of them came.
+    #[tokio::test(start_paused = true)]
+    async fn x02_the_number_of_hosts_that_are_ahead_is_said_soon_after_each_change() {
+        let (table, mut told) = (StatusTable::default(), BTreeSet::new());
+        let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 100 };
+        let host = Some(HeldAndTold { held, told: None });
+        // Each comes ten seconds after the one before, and then many at once.
+        for (nodes, count) in [(1..2, 1), (2..3, 2), (3..4, 3), (4..41, 40)] {
+            let came = Instant::now();
+            nodes.for_each(|node| table.note_ahead(Uuid::from_u128(node), host));
+            assert_eq!(next_ahead(&table, &mut told).await.len(), count);
+            assert!(came.elapsed() < Duration::from_secs(6), "{:?}", came.elapsed());
+            tokio::time::sleep_until(came + Duration::from_secs(10)).await;
+        }
+        let again = tokio::time::timeout(Duration::from_hours(1), next_ahead(&table, &mut told)).await;
+        assert!(again.is_err(), "it is said once");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn f06_a_controller_whose_store_became_read_only_says_so_for_a_while_and_ends() {

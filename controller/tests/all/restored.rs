@@ -7,6 +7,7 @@ use std::path::Path;
 use hyper::Method;
 use serde_json::json;
 use stemma_controller::records::enrolled::agent_key;
+use stemma_controller::records::{codec, key};
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::Transaction;
 use stemma_core::epoch::EpochLine;
@@ -241,6 +242,55 @@ async fn x02_a_host_without_a_record_was_told_nothing_since_there_are_any() {
     let holds = |revision| Held { revision: Revision(revision), known: PartDigest([7; 32]), ..first };
     assert_eq!(told(&mut second, holds(since + 5)).await, None);
     assert!(told(&mut second, holds(first.revision.0)).await.is_some());
+}
+
+/// While a restored store waits, each node says so, whether a host of it has come or not.
+#[tokio::test]
+async fn x02_state_finding_and_explanation_of_each_node_agree_that_a_restored_store_waits() {
+    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
+    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let mut old = fleet.join_group("c/g", "web-1").await;
+    old.first_state().await;
+    fleet.apply(json!([{"kind": "Node", "name": "web-3", "nodegroup": "c/g"}])).await;
+    // As `restore` leaves it.
+    let (epoch, head) = (fleet.read("/v1/fleet").await["epoch"].clone(), fleet.revision().await);
+    let line = EpochLine::first(epoch.as_str().unwrap().parse().unwrap());
+    let restored = line.restored(line.id_after(SystemClock.unix_seconds() * 1000, &[7; 10], []), head, "restored");
+    let waits = Transaction::new().put(key::EPOCH_LINE, codec::encode(&restored));
+    fleet.parts().registry.store().commit(waits).await.unwrap();
+    fleet.controller.stop().await;
+    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    let of_all = json!({"enrolled": 1, "checked_in": 0});
+    let hosts = async || {
+        let hosts = fleet.read("/v1/fleet").await["hosts"].clone();
+        json!({"enrolled": hosts["enrolled"], "checked_in": hosts["checked_in"]})
+    };
+    assert_eq!(hosts().await, of_all, "none has come");
+    let mut new = fleet.join_group("c/g", "web-2").await;
+    assert_eq!(new.news(0).await.desired, None, "nobody is told anything");
+    assert_eq!(hosts().await, json!({"enrolled": 2, "checked_in": 1}));
+
+    let restored = "the store was restored from a backup and waits";
+    let why = format!("{restored}; nothing is sent to the host until an admin runs: stemma-controller resume-fleet");
+    let reason = format!("{restored}: nothing is sent until an admin runs stemma-controller resume-fleet");
+    for name in ["web-1", "web-2", "web-3"] {
+        let node = fleet.read(&format!("/v1/nodes/{name}")).await;
+        assert_eq!((&node["state"], &node["state_reason"]), (&json!("waiting"), &json!(reason)), "{name}");
+        let object = format!("node/{name}");
+        let found = json!({"severity": "warning", "code": "fleet.waiting", "object": object, "message": why});
+        assert!(node["findings"].as_array().unwrap().contains(&found), "{}", node["findings"]);
+        let explained = fleet.read(&format!("/v1/nodes/{name}/explain?label=tier")).await;
+        assert_eq!(explained["untold"], json!(why));
+    }
+    let (status, body) = fleet.ask(Method::POST, "/v1/fleet/resume", &json!({})).await;
+    assert_eq!((status, &body["resumed"]), (200, &json!(true)), "{body}");
+    while new.news(0).await.desired.is_none() {}
+    for name in ["web-1", "web-2", "web-3"] {
+        let node = fleet.read(&format!("/v1/nodes/{name}")).await;
+        assert!(!node["findings"].to_string().contains("fleet.waiting"), "{}", node["findings"]);
+        assert_ne!(node["state_reason"], json!(reason));
+    }
 }
 
 /// Copies the files of a directory, and those below it.

@@ -75,6 +75,7 @@ pub mod rule {
         Error DESIRED_TOO_LARGE "desired.too_large": "A node would be told more than may be sent.";
         Info FIELD_IDLE "field.idle": "A field is given that nothing acts on yet.";
         Info FINDINGS_LEFT_OFF "findings.left_off": "More findings than are listed.";
+        Warning FLEET_WAITING "fleet.waiting": "The store was restored and waits, and a node's host is told nothing.";
         Warning FUEL_UNTRANSLATED "fuel.untranslated": "An import has an expression that is not evaluated.";
         Error HOST_AHEAD "host.ahead": "A node's host holds a revision of another copy of the store, and is told nothing.";
         Info HOST_HELD "host.held": "A node is held on its host.";

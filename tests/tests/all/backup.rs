@@ -328,7 +328,10 @@ fn x02_f31_f32_the_drill_twenty_hosts_come_back_to_a_restored_fleet_without_a_ha
     })?;
 
     let said = done(&["resume-fleet", "--data-dir", text(&fleet.data())?, "--yes", "--reason", "a drill"])?;
-    ensure!(said.contains("the store was restored from a backup"), "{said}");
+    let come = format!(
+        "the store was restored from a backup, and nothing is sent to any host yet; {HOSTS} of {HOSTS} hosts have come so far"
+    );
+    ensure!(said.contains(&come), "{said}");
     all_hold(&fleet, &agents, "converged", "gold")?;
     let shown = read(&fleet, "/v1/fleet")?;
     let none_ahead = json!({"nodes": 0, "highest": null, "unknown_epochs": 0});

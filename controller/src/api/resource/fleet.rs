@@ -161,9 +161,18 @@ fn findings(api: &Api) -> Vec<Finding> {
 fn shown(api: &Api, model: &Model, desired: &DesiredTable, line: &EpochLine) -> Value {
     json!({
         "epoch": line.now, "since": line.at, "reason": line.reason, "waits": line.waits, "revision": model.revision.get(),
-        "ahead": ahead(model, Some((desired, line))), "unknown_hosts": unknown_hosts(api, model), "backup": last_backup(model),
-        "findings": findings(api),
+        "ahead": ahead(model, Some((desired, line))), "hosts": hosts(api, model, desired), "unknown_hosts": unknown_hosts(api, model),
+        "backup": last_backup(model), "findings": findings(api),
     })
+}
+
+/// How many of the nodes that whoever asks sees have a host, and of how many it has checked in since the controller started: what a host holds
+/// is known of these alone.
+fn hosts(api: &Api, model: &Model, desired: &DesiredTable) -> Value {
+    let enrolled = api.identities.as_ref().map(|identities| identities.enrolled()).unwrap_or_default();
+    let seen: Vec<Uuid> = enrolled.into_iter().filter(|node| model.nodes.get(*node).is_some()).collect();
+    let checked_in = seen.iter().filter(|node| desired.heard(**node).is_some()).count();
+    json!({"enrolled": seen.len(), "checked_in": checked_in, "running_seconds": desired.running().as_secs()})
 }
 
 /// How many hosts came that the store does not know; null for who is bound to a cluster, since they are of none.

@@ -86,7 +86,7 @@ pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resoluti
 }
 
 /// Those that its answer does not give by itself: that it is too large to be sent, what was said on its host and is in force, and, with or
-/// without an answer, that two hosts have its identity, that its host is ahead of the store, what its host reported last that was refused, waits or was left out, and why the store refuses what is released to it.
+/// without an answer, that two hosts have its identity, that its host is ahead of the store or the whole fleet waits, what its host reported last that was refused, waits or was left out, and why the store refuses what is released to it.
 pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
     let now = api.registry.now();
     let two_hosts = api.desired.as_ref().and_then(|desired| desired.two_hosts(node.meta.uuid));
@@ -99,16 +99,19 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
         refused.into_iter().flatten().map(|(part, reason)| resolve::report_refused(node, part.name(), &reason));
     let release = api.desired.as_ref().and_then(|desired| desired.status().refused_release(node.meta.uuid));
     let release = release.map(|reason| resolve::release_refused(node, &reason));
-    let ahead = api.desired.as_ref().and_then(|desired| {
-        let host = desired.status().ahead(node.meta.uuid)?;
-        Some(resolve::host_ahead(node, host, &desired.epoch_line(), api.registry.store().stats().revision()))
+    let untold = api.desired.as_ref().and_then(|desired| {
+        let line = desired.epoch_line();
+        match desired.status().ahead(node.meta.uuid) {
+            Some(host) => Some(resolve::host_ahead(node, host, &line, api.registry.store().stats().revision())),
+            None => resolve::fleet_waiting(node, &line),
+        }
     });
     let left_out = resolve::report_left_out(node, model.left_out(node.meta.uuid));
     let waiting = api.desired.as_ref().map(|desired| desired.status().waiting_reports().of(node.meta.uuid));
     let waiting =
         waiting.into_iter().flatten().map(|(part, reason)| resolve::report_waiting(node, part.name(), &reason));
     let of_report = refused.chain(waiting).chain(left_out);
-    too_large.into_iter().chain(of_host).chain(doubled).chain(ahead).chain(of_report).chain(release).collect()
+    too_large.into_iter().chain(of_host).chain(doubled).chain(untold).chain(of_report).chain(release).collect()
 }
 
 /// Why nothing is sent to a node's host, as its finding says, or because the whole fleet waits; `None` where the host is told.
@@ -121,6 +124,11 @@ pub(super) fn untold(api: &Api, node: Uuid) -> Option<String> {
     }
 }
 
+/// Whether nobody is told anything, since the store was restored from a backup and waits.
+fn is_store_waiting(api: &Api) -> bool {
+    api.desired.as_ref().is_some_and(|desired| desired.epoch_line().waits)
+}
+
 /// The word for where a node stands, with its reason.
 pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Status {
     let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
@@ -129,8 +137,9 @@ pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution)
     let is_report_refused = table.is_some_and(|table| table.refused_reports().has(node.meta.uuid));
     let is_release_refused = table.is_some_and(|table| table.refused_release(node.meta.uuid).is_some());
     let is_ahead = table.is_some_and(|table| table.ahead(node.meta.uuid).is_some());
+    let is_store_waiting = is_store_waiting(api);
     let liveness = liveness(api, node.meta.uuid);
-    Facts { liveness, is_doubled, is_ahead, is_report_refused, is_release_refused, ..facts }.status()
+    Facts { liveness, is_doubled, is_ahead, is_store_waiting, is_report_refused, is_release_refused, ..facts }.status()
 }
 
 /// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being
@@ -138,7 +147,8 @@ pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution)
 pub(super) fn waits(api: &Api, model: &Model, node: &Node, status: Status, mode: Mode) -> Option<String> {
     let is_there = liveness(api, node.meta.uuid) == Liveness::Connected && mode == Mode::Apply;
     let is_free = matches!(status.state, State::Waiting | State::Changing);
-    if !(is_there && is_free && facts::tasks(model, node.meta.uuid).may_wait()) {
+    // What waits for others waits for the fleet first.
+    if is_store_waiting(api) || !(is_there && is_free && facts::tasks(model, node.meta.uuid).may_wait()) {
         return None;
     }
     let shut = api.reconciler.as_ref()?.shut(model, node.id());

@@ -28,7 +28,7 @@ pub enum State {
     Failed,
     /// Its tasks wait.
     Paused,
-    /// Nothing was heard of its tasks yet.
+    /// Nothing was heard of its tasks yet, or the whole fleet waits, since the store was restored.
     Waiting,
     /// A task is not as it should be, and is left so.
     Drifted,
@@ -140,6 +140,8 @@ pub struct Facts {
     pub is_doubled: bool,
     /// Whether its host holds a revision of another copy of the store, so that it is told nothing.
     pub is_ahead: bool,
+    /// Whether nobody is told anything, since the store was restored from a backup and waits.
+    pub is_store_waiting: bool,
     /// Whether a part of its host's last report was refused.
     pub is_report_refused: bool,
     /// Whether the store refuses what is released to it.
@@ -170,6 +172,11 @@ impl Facts {
             | Self { is_release_refused: true, .. } => (State::Failed, "there is an error among its findings"),
             Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
             Self { paused: Some(Side::Host), .. } => (State::Paused, "it is paused on its host"),
+            Self { is_store_waiting: true, .. } => (
+                State::Waiting,
+                "the store was restored from a backup and waits: nothing is sent until an admin runs stemma-controller \
+                 resume-fleet",
+            ),
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
         };
         Status { state, reason }
@@ -234,6 +241,10 @@ mod tests {
         // Each row adds one fact to those below it, and its state wins.
         let mut facts = placed(Tasks::Drifted);
         assert_eq!(facts.status().state, State::Drifted);
+        facts.is_store_waiting = true;
+        let reason = "the store was restored from a backup and waits: nothing is sent until an admin runs \
+                      stemma-controller resume-fleet";
+        assert_eq!(facts.status(), Status { state: State::Waiting, reason });
         facts.paused = Side::of(false, true);
         assert_eq!(facts.status(), Status { state: State::Paused, reason: "it is paused on its host" });
         facts.paused = Side::of(true, true);

@@ -46,6 +46,11 @@ pub fn host_ahead(node: &Node, host: HeldAndTold, line: &EpochLine, head: u64) -
     of_node(rule::HOST_AHEAD, node, line.why_untold(host, head))
 }
 
+/// Nothing is sent to a node's host, as to no other: the store was restored from a backup and waits. `None`: it does not wait.
+pub fn fleet_waiting(node: &Node, line: &EpochLine) -> Option<Finding> {
+    line.why_all_wait().map(|why| of_node(rule::FLEET_WAITING, node, why))
+}
+
 /// A part of what a node's host reported last was refused: what was kept of that part before stands.
 pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
     let message = format!(
