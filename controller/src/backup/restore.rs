@@ -213,7 +213,7 @@ fn refused(path: &Path) -> String {
 /// Makes the fleet of a backup in a directory that is held. Returns how many bodies are damaged, and left out.
 fn make(from: &Sealed<'_>, layout: &Layout, checked: &Checked) -> Result<usize> {
     let shown = layout.directory().display();
-    let bytes = from.file.metadata().map(|file| file.len()).unwrap_or_default();
+    let bytes = from.file.metadata().map_or(0, |file| file.len());
     let failed = |stays: &str| {
         format!(
             "{shown}: the fleet of {} could not be made there, and {stays}; the reason follows: where the disk is full, make room for the \
