@@ -6,6 +6,7 @@
 //! started by mistake.
 
 mod format;
+mod left;
 mod restore;
 mod write;
 
@@ -19,6 +20,7 @@ use tokio::runtime::Handle;
 use uuid::Uuid;
 
 pub use format::{BackupError, Head, Part, Reader};
+pub(crate) use left::sweep_at_start;
 pub use restore::restore;
 pub use write::backup;
 

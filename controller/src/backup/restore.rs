@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, Write};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use stemma_core::epoch::EpochLine;
 use stemma_wire::message::{Hash, hash_content};
 
-use super::{Head, MissingKeys, Part, Reader};
+use super::{Head, MissingKeys, Part, Reader, left};
 use crate::age::{Decrypted, Identity, MAGIC};
 use crate::args::Restore;
 use crate::ca::files;
@@ -36,25 +36,22 @@ const LEFT_OUT: [&str; 2] = [key::TOKENS, key::REQUESTS];
 pub fn restore(args: &Restore) -> Result<()> {
     let directory = args.place.data_dir()?;
     let layout = Layout::new(&directory);
+    // Held to the end, so that of two at once one is refused, and what was looked at stays as it was.
+    let held = directory.exists().then(|| files::hold(&directory)).transpose()?;
     check_empty(&layout)?;
     let from = Sealed::of(args)?;
-    if directory.exists() {
+    if held.is_some() {
         become_owner(&directory).with_context(|| format!("{}: nothing was changed", directory.display()))?;
     }
-    let Checked { head, line, missing } = from.check()?;
-    files::make_directory(layout.directory())?;
-    let making = tempfile::Builder::new().prefix(".restoring-").tempdir_in(layout.directory())?;
-    std::fs::set_permissions(making.path(), std::fs::Permissions::from_mode(0o700))?;
-    let made = Layout::new(making.path());
-    let damaged = fill(&from, &made, &head, &line)?;
-    // The store comes last: without it there is no fleet to start.
-    for path in [made.blobs(), made.root(), made.admin(), made.trust(), made.store()] {
-        let name = path.file_name().context("a path of the layout has a name")?;
-        if path.exists() {
-            std::fs::rename(&path, layout.directory().join(name)).with_context(|| path.display().to_string())?;
-        }
-    }
-    File::open(layout.directory())?.sync_all()?;
+    let checked = from.check()?;
+    files::make_directory(layout.directory()).context("nothing was restored")?;
+    let _held = held.map_or_else(|| files::hold(layout.directory()), Ok)?;
+    check_empty(&layout)?;
+    left::say(&left::sweep_restores(layout.directory()))?;
+    let damaged = make(&from, &layout, &checked)?;
+    let synced = File::open(layout.directory()).and_then(|directory| directory.sync_all());
+    synced.with_context(|| format!("{}: the fleet is there, and may not be on the disk yet", directory.display()))?;
+    let Checked { head, missing, .. } = checked;
     let (mut out, shown) = (io::stdout().lock(), directory.display());
     let (fleet, revision, at) = (&head.fleet.fleet, head.revision, time(head.at_s));
     writeln!(out, "fleet {fleet} restored in {shown}, as of revision {revision}, which was read at {at}")?;
@@ -121,6 +118,7 @@ impl<'a> Sealed<'a> {
     /// Opens it, looks whether it is encrypted, and reads the keys.
     fn of(args: &'a Restore) -> Result<Self> {
         let (path, shown) = (&*args.file, args.file.display());
+        check_kind(path)?;
         let file = File::open(path).with_context(|| refused(path))?;
         let mut begin = [0; MAGIC.len()];
         // One that is shorter is no backup, which is said where it is read.
@@ -180,6 +178,28 @@ impl<'a> Sealed<'a> {
     }
 }
 
+/// Refuses what is no file: a backup is read twice, the first time to its end before anything is made.
+fn check_kind(path: &Path) -> Result<()> {
+    let shown = path.display();
+    if path.as_os_str() == "-" {
+        bail!(
+            "-: a backup is read from a file, twice from its beginning, and not from standard input; nothing was changed: write it to a file \
+             first (cat > FILE), and restore FILE; or give ./- where it is called that"
+        );
+    }
+    let kind = std::fs::metadata(path).with_context(|| refused(path))?.file_type();
+    if kind.is_dir() {
+        bail!("{shown} is a directory; nothing was changed: give the file in it that `stemma-controller backup` wrote");
+    }
+    if !kind.is_file() {
+        bail!(
+            "{shown} is a pipe or a device, and a backup is read twice from its beginning, which only a file allows; nothing was changed: \
+             write it to a file first (cat {shown} > FILE), and restore FILE"
+        );
+    }
+    Ok(())
+}
+
 /// A time for a person to read.
 fn time(at_s: u64) -> String {
     let at = i64::try_from(at_s).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
@@ -190,14 +210,62 @@ fn refused(path: &Path) -> String {
     format!("{}: it is not restored, and nothing was changed", path.display())
 }
 
+/// Makes the fleet of a backup in a directory that is held. Returns how many bodies are damaged, and left out.
+fn make(from: &Sealed<'_>, layout: &Layout, checked: &Checked) -> Result<usize> {
+    let shown = layout.directory().display();
+    let bytes = from.file.metadata().map_or(0, |file| file.len());
+    let failed = |stays: &str| {
+        format!(
+            "{shown}: the fleet of {} could not be made there, and {stays}; the reason follows: where the disk is full, make room for the \
+             fleet (its backup has {bytes} bytes, and it takes more), or give another --data-dir, and run restore again",
+            from.path.display()
+        )
+    };
+    let making = tempfile::Builder::new().prefix(left::RESTORING).tempdir_in(layout.directory());
+    let making = making.with_context(|| failed("nothing was changed"))?;
+    let made = Layout::new(making.path());
+    let error = match fill(from, &made, checked).and_then(|damaged| place(&made, layout).map(|()| damaged)) {
+        Ok(damaged) => return Ok(damaged),
+        Err(error) => error,
+    };
+    let stays = match making.close() {
+        Ok(()) => "nothing was changed".to_owned(),
+        Err(refused) => format!(
+            "no fleet is there, but {} could not be taken away ({refused}): it holds keys of the fleet, so remove it",
+            made.directory().display()
+        ),
+    };
+    Err(error.context(failed(&stays)))
+}
+
+/// Puts all that was made where it is to stand, or nothing of it. The store comes last: without it there is no fleet to start.
+fn place(made: &Layout, layout: &Layout) -> Result<()> {
+    let mut placed: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for path in [made.blobs(), made.admin(), made.trust(), made.root(), made.store()] {
+        if !path.exists() {
+            continue;
+        }
+        let place = layout.directory().join(path.file_name().context("a path of the layout has a name")?);
+        if let Err(error) = std::fs::rename(&path, &place) {
+            for (path, place) in placed.iter().rev() {
+                std::fs::rename(place, path).with_context(|| format!("{} stays there", place.display()))?;
+            }
+            return Err(error).with_context(|| format!("{}: move away what is there", place.display()));
+        }
+        placed.push((path, place));
+    }
+    Ok(())
+}
+
 /// Writes the files of a backup, and a store of its entries, in another epoch that waits. Returns how many bodies are damaged, and left out.
-fn fill(from: &Sealed<'_>, made: &Layout, head: &Head, line: &EpochLine) -> Result<usize> {
+fn fill(from: &Sealed<'_>, made: &Layout, Checked { head, line, .. }: &Checked) -> Result<usize> {
     let revision = head.revision.saturating_add(SKIPPED);
     let random: [u8; 10] = crate::ca::random().map_err(|_| anyhow::anyhow!("the system gave no random bytes"))?;
     // It begins after the backup was made, whatever the clock of this machine says.
     let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default();
     let epoch = line.id_after(now_ms.max(head.at_s.saturating_mul(1000)), &random, []);
     let line = line.restored(epoch, revision, &format!("restored from a backup of revision {}", head.revision));
+    std::fs::set_permissions(made.directory(), std::fs::Permissions::from_mode(0o700))?;
     for directory in [made.trust(), made.admin(), made.blobs()] {
         files::make_directory(&directory)?;
     }
@@ -258,4 +326,32 @@ fn write_file(made: &Layout, name: &str, bytes: &Bytes) -> io::Result<bool> {
     let holds = if is_open { files::Holds::Settings } else { files::Holds::Secret };
     files::write(&path, holds, bytes).map_err(io::Error::other)?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x02_of_a_fleet_that_cannot_be_put_in_its_place_nothing_is_put_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let (made, layout) = (Layout::new(&at("made")), Layout::new(&at("data")));
+        for path in [made.blobs(), made.admin(), made.trust(), layout.trust()] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        for path in [made.root(), made.store(), made.trust().join("root.key"), layout.root()] {
+            std::fs::write(path, "made").unwrap();
+        }
+        std::fs::write(layout.trust().join("of-another"), "").unwrap();
+        std::fs::write(layout.root(), "stood there").unwrap();
+        let refused = place(&made, &layout).unwrap_err().to_string();
+        assert_eq!(refused, format!("{}: move away what is there", layout.trust().display()));
+        assert_eq!(files::listed(layout.directory()).unwrap(), [layout.root(), layout.trust()]);
+        assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "stood there");
+        std::fs::remove_file(layout.trust().join("of-another")).unwrap();
+        place(&made, &layout).unwrap();
+        assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "made");
+        assert!(layout.store().exists() && files::listed(made.directory()).unwrap().is_empty());
+    }
 }

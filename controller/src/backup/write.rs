@@ -10,7 +10,7 @@ use stemma_core::object::Timestamp;
 use stemma_wire::clock::{Clock as _, SystemClock};
 use stemma_wire::endpoint::Endpoint;
 
-use super::{Head, MissingKeys, Part, Reader, pieces};
+use super::{Head, MissingKeys, Part, Reader, left, pieces};
 use crate::age::{Decrypted, Encrypted, FileKey, Recipient};
 use crate::args::Backup;
 use crate::asked::Asked;
@@ -61,13 +61,16 @@ pub fn backup(args: &Backup) -> Result<()> {
         bail!("{shown}: something is there already; nothing was written: give another name");
     }
     let parent = args.file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made = tempfile::Builder::new().prefix(".backup-").tempfile_in(parent);
-    let made = made.with_context(|| format!("{shown}: no file can be made there; nothing was written"))?;
+    left::say(&left::sweep_backups(parent))?;
+    let made = left::begin_backup(parent)
+        .with_context(|| format!("{shown}: no file can be made there; nothing was written"))?;
     let layout = Layout::new(&config.data_dir);
-    let mut writing = Writing::begin(BufWriter::new(made.as_file()), recipients)?;
+    let no_room =
+        || format!("{shown}: nothing was written: where the disk is full, make room, or give a name elsewhere");
+    let mut writing = Writing::begin(BufWriter::new(made.as_file()), recipients).with_context(no_room)?;
     let source = copy(&layout, &mut writing).context("nothing was written")?;
-    let key = writing.finish()?;
-    made.as_file().sync_all().with_context(|| shown.to_string())?;
+    let key = writing.finish().with_context(no_room)?;
+    made.as_file().sync_all().with_context(no_room)?;
     let counted = counted(made.reopen()?, key.as_ref()).context("what was written cannot be read back");
     let Counted { head, entries, files, missing } = counted?;
     let bytes = made.as_file().metadata()?.len();

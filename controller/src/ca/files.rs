@@ -5,9 +5,12 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 pub use stemma_wire::config::Holds;
 use stemma_wire::config::{self, ConfigError};
 
@@ -52,6 +55,16 @@ pub enum FileError {
         owner: u32,
         /// Who runs this.
         user: u32,
+    },
+    /// Somebody else holds it.
+    #[error(
+        "{}: a restore, an init or a controller that starts is at work in this directory; nothing was changed: wait until that is over and \
+         look what is there then, or give another --data-dir",
+        path.display()
+    )]
+    Busy {
+        /// Which directory.
+        path: PathBuf,
     },
     /// Not a directory.
     #[error("{}: is no directory", path.display())]
@@ -143,6 +156,22 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io("set the mode of"))
 }
 
+/// Holds a directory in which a fleet is made, as long as what is returned is open: one at a time makes a fleet there. It is let go of when the
+/// process ends, however that comes.
+///
+/// # Errors
+/// [`FileError::Busy`] where another holds it, else [`FileError::Io`].
+pub fn hold(path: &Path) -> Result<OwnedFd, FileError> {
+    let io = |what| move |errno: Errno| FileError::Io { path: path.to_owned(), what, source: errno.into() };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::open(path, flags, Mode::empty()).map_err(io("open"))?;
+    match flock(&held, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(held),
+        Err(Errno::WOULDBLOCK) => Err(FileError::Busy { path: path.to_owned() }),
+        Err(errno) => Err(io("lock")(errno)),
+    }
+}
+
 fn sync_directory(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     File::open(path)?.sync_all()
@@ -205,6 +234,18 @@ mod tests {
             assert!(said.starts_with(&format!("{}: this directory belongs to user {owner}", path.display())), "{said}");
             assert!(said.ends_with(&format!("run: chown {user} {}", path.display())), "{said}");
         }
+    }
+
+    #[test]
+    fn x02_a_directory_is_held_by_one_until_that_one_lets_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = hold(directory.path()).unwrap();
+        let refused = hold(directory.path()).unwrap_err().to_string();
+        let shown = directory.path().display();
+        assert!(refused.starts_with(&format!("{shown}: a restore, an init or a controller")), "{refused}");
+        assert!(refused.contains("nothing was changed"), "{refused}");
+        drop(held);
+        hold(directory.path()).unwrap();
     }
 
     #[test]

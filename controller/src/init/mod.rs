@@ -188,14 +188,13 @@ pub struct Made {
 pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, InitError> {
     let names: Vec<ServerName> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
     let layout = Layout::new(directory);
-    if fs::symlink_metadata(layout.store()).is_ok() {
-        return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
-    }
-    if let Some(found) = layout.authority()? {
-        return Err(InitError::Authority { directory: directory.to_owned(), found });
-    }
-    for directory in [layout.directory(), &layout.trust(), &layout.admin(), &layout.blobs()] {
-        files::make_directory(directory)?;
+    check_free(&layout)?;
+    files::make_directory(layout.directory())?;
+    // A restore or another `init` may have been quicker.
+    let _held = files::hold(layout.directory())?;
+    check_free(&layout)?;
+    for directory in [layout.trust(), layout.admin(), layout.blobs()] {
+        files::make_directory(&directory)?;
     }
     let fleet: Fleet = format!("stemma-{}", Hex(&random::<4>().map_err(InitError::Randomness)?))
         .parse()
@@ -211,6 +210,18 @@ pub fn init(directory: &Path, names: &[String], now_s: u64) -> Result<Made, Init
     create_store(&layout, &record, now_s)?;
     let hash = stemma_wire::tls::spki_sha256(authority.root()).expect("the root was just made");
     Ok(Made { fleet, ca_hash: Hex(&hash).to_string(), context: layout.context() })
+}
+
+/// Refuses a directory that holds a fleet, or its authority.
+fn check_free(layout: &Layout) -> Result<(), InitError> {
+    let directory = layout.directory();
+    if fs::symlink_metadata(layout.store()).is_ok() {
+        return Err(InitError::Exists { directory: directory.to_owned(), found: layout.store() });
+    }
+    match layout.authority()? {
+        Some(found) => Err(InitError::Authority { directory: directory.to_owned(), found }),
+        None => Ok(()),
+    }
 }
 
 fn create_store(layout: &Layout, record: &FleetRecord, now_s: u64) -> Result<(), InitError> {

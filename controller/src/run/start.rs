@@ -22,6 +22,7 @@ use super::thread::{self, Ended, Worker};
 use super::{Controller, Parts, StartError, admin, watchdog};
 use crate::agents::{AgentsListener, CHECK_IN, watch_silence};
 use crate::api::Reached;
+use crate::backup::sweep_at_start;
 use crate::blobs::Blobs;
 use crate::ca::{Authority, ServerName, files};
 use crate::cache::Cache;
@@ -128,6 +129,7 @@ pub async fn start_on(config: Config, options: Options, handed: Handed) -> Resul
         return Err(StartError::StoreGone { path: layout.store(), directory: config.data_dir });
     }
     let store = open_store(&layout, &options.store).await?;
+    sweep_at_start(layout.directory());
     let record = FleetRecord::decode(&store.identity().fleet);
     let record = record.map_err(|_| StartError::NoFleet { path: layout.store() })?;
     let fleet = record.fleet.parse().map_err(|_| StartError::NoFleet { path: layout.store() })?;

@@ -259,6 +259,17 @@ async fn w10_15_a_key_of_another_certificate_is_refused_naming_both_files() {
 }
 
 #[tokio::test]
+async fn x02_what_a_killed_restore_left_is_taken_away_at_a_start() {
+    let directory = new_fleet();
+    let data = directory.path().join("data");
+    let left = data.join(".restoring-killed");
+    fs::create_dir_all(left.join("trust")).unwrap();
+    fs::write(left.join("trust/root.key"), "a key").unwrap();
+    start(config(data.clone()), Options::default()).await.unwrap().stop().await;
+    assert!(!left.exists() && data.join("trust/root.key").exists());
+}
+
+#[tokio::test]
 async fn a_quiet_restart_writes_nothing() {
     let directory = new_fleet();
     let data = directory.path().join("data");

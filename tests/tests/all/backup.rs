@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 use stemma_tests::fleet::{Agent, Fleet};
-use stemma_tests::program::{eventually, file_contains, run};
+use stemma_tests::program::{Running, eventually, file_contains, run};
 use stemma_tests::site::SITE;
 use stemma_tests::tool::is_there;
 
@@ -238,6 +239,118 @@ fn x02_a_backup_is_encrypted_to_its_recipients_and_says_aloud_where_it_is_not() 
         done(&["restore", text(&again)?, "--data-dir", text(&from_again)?, "--identity", text(&own)?])?;
     }
     Ok(())
+}
+
+/// What is in a directory whose name begins so.
+fn begun(directory: &Path, prefix: &str) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)?.collect::<std::io::Result<Vec<_>>>()?;
+    let is_one =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()));
+    Ok(entries.iter().map(std::fs::DirEntry::path).filter(is_one).collect())
+}
+
+/// Makes a fleet that does not run, and a backup of it.
+fn backed_up(data: &Path, file: &Path) -> Result<()> {
+    done(&["init", "--data-dir", text(data)?])?;
+    done(&["backup", text(file)?, "--data-dir", text(data)?, "--unencrypted"]).map(drop)
+}
+
+#[test]
+fn x02_what_a_killed_backup_or_restore_has_left_is_taken_away_by_the_next() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let path = |name: &str| fleet.dir().join(name);
+    let [other, first, waiting, second, third, new] = ["other", "first", "waiting", "second", "third", "new"].map(path);
+    backed_up(&other, &first)?;
+    let back_up = |to: &Path| done(&["backup", text(to)?, "--data-dir", text(&other)?, "--unencrypted"]);
+    // It waits for a controller that answers nothing.
+    fleet.hold_controller()?;
+    let data = fleet.data();
+    let words = ["backup", text(&waiting)?, "--data-dir", text(&data)?, "--unencrypted"];
+    let waits = Running::start("stemma-controller", words)?;
+    let begins = || begun(fleet.dir(), ".stemma-backup-")?.pop().context("no file is there");
+    let begun_by_it = eventually("the file of a backup that waits", begins)?;
+    let said = back_up(&second)?;
+    ensure!(begun_by_it.exists() && !said.contains("was taken away"), "it is still at work on it: {said}");
+    waits.kill()?;
+    ensure!(begun_by_it.exists(), "what is killed takes nothing away");
+    let said = back_up(&third)?;
+    let sentence = format!("{} was taken away: a backup that was killed had left it", begun_by_it.display());
+    ensure!(said.contains(&sentence) && !begun_by_it.exists(), "{said}");
+    fleet.let_controller_go_on()?;
+
+    let left = new.join(".restoring-killed");
+    std::fs::create_dir_all(left.join("trust"))?;
+    std::fs::write(left.join("trust/root.key"), "a key")?;
+    let said = done(&["restore", text(&third)?, "--data-dir", text(&new)?])?;
+    let sentence = format!("{} was taken away: a restore that was killed had left it", left.display());
+    ensure!(said.contains(&sentence), "{said}");
+    ensure!(begun(&new, ".restoring-")?.is_empty(), "nothing of it is left");
+    Ok(())
+}
+
+#[test]
+fn x02_of_two_restores_into_one_directory_one_is_refused_before_it_changes_anything() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = |name: &str| dir.path().join(name);
+    let [one, other, of_one, of_other, held] = ["one", "other", "of-one", "of-other", "held"].map(path);
+    backed_up(&one, &of_one)?;
+    backed_up(&other, &of_other)?;
+
+    std::fs::create_dir(&held)?;
+    let at_work = std::fs::File::open(&held)?;
+    flock(&at_work, FlockOperation::NonBlockingLockExclusive)?;
+    let sentences = ["is at work in this directory", "nothing was changed"];
+    refused(&["restore", text(&of_one)?, "--data-dir", text(&held)?], &sentences)?;
+    refused(&["init", "--data-dir", text(&held)?], &sentences)?;
+    ensure!(std::fs::read_dir(&held)?.next().is_none(), "nothing was made");
+    drop(at_work);
+
+    for nth in 0..8 {
+        let to = path(&format!("to-{nth}"));
+        let begin = |file: &Path| -> Result<Running> {
+            Running::start("stemma-controller", ["restore", text(file)?, "--data-dir", text(&to)?])
+        };
+        let (first, second) = (begin(&of_one)?, begin(&of_other)?);
+        let ((first_won, first_said), (second_won, second_said)) = (first.ended_with()?, second.ended_with()?);
+        ensure!(first_won != second_won, "one of them: {first_said}\n{second_said}");
+        let (of, refusal) = if first_won { (&one, &second_said) } else { (&other, &first_said) };
+        let says_why = refusal.contains("is at work in this directory") || refusal.contains("there is a fleet here");
+        ensure!(says_why && refusal.contains("nothing was changed"), "{refusal}");
+        for name in ["ca.pem", "trust/root.key", "trust/signers.key", "admin/admin.key"] {
+            ensure!(std::fs::read(to.join(name))? == std::fs::read(of.join(name))?, "{name} is of the other fleet");
+        }
+        ensure!(begun(&to, ".restoring-")?.is_empty(), "nothing is left beside it");
+    }
+    Ok(())
+}
+
+#[test]
+fn x02_a_restore_of_a_pipe_or_onto_a_full_disk_says_what_to_do() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = |name: &str| dir.path().join(name);
+    let [one, file, pipe, new] = ["one", "file", "pipe", "new"].map(path);
+    backed_up(&one, &file)?;
+    let new_data = text(&new)?;
+    let made = Command::new("mkfifo").arg(&pipe).status()?;
+    ensure!(made.success(), "mkfifo: {made}");
+    let to_a_file = format!("write it to a file first (cat {} > FILE)", pipe.display());
+    let restore = |from: &str, sentences: &[&str]| refused(&["restore", from, "--data-dir", new_data], sentences);
+    restore(text(&pipe)?, &["is a pipe or a device", &to_a_file, "nothing was changed"])?;
+    restore("-", &["not from standard input", "cat > FILE", "nothing was changed"])?;
+    restore(text(dir.path())?, &["is a directory", "nothing was changed"])?;
+    ensure!(!new.exists(), "nothing was made");
+
+    // What may not grow is refused like what has no room.
+    std::fs::create_dir(&new)?;
+    let words = ["sh", "-c", "trap '' XFSZ; ulimit -f 16; exec \"$@\"", "sh"].map(OsString::from);
+    let arguments = ["restore", text(&file)?, "--data-dir", new_data];
+    let (is_done, said) = Running::start_under(&words, "stemma-controller", arguments)?.ended_with()?;
+    let begins =
+        format!("{new_data}: the fleet of {} could not be made there, and nothing was changed", file.display());
+    let says_all = [&*begins, "make room", "run restore again", "os error 27"].iter().all(|words| said.contains(words));
+    ensure!(!is_done && says_all, "{said}");
+    ensure!(std::fs::read_dir(&new)?.next().is_none(), "what was begun was taken away");
+    done(&["restore", text(&file)?, "--data-dir", new_data]).map(drop)
 }
 
 /// The hosts that stand in this state and are connected, by name.
