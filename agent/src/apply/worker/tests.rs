@@ -414,6 +414,39 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
 }
 
 #[test]
+fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    for _ in 0..1001 {
+        let untaken = TaskResult {
+            sequence: 0,
+            task_set: PartDigest([0; 32]),
+            task: "motd".to_owned(),
+            outcome: Outcome::Changed,
+            message: String::new(),
+            output: String::new(),
+            diff: String::new(),
+            duration_ms: 0,
+        };
+        ledger.add_results(vec![untaken]).unwrap();
+    }
+    // Each time by another process.
+    let stands_after = |acknowledged: u64| {
+        let offer = FromSync::Offer { desired: None, grants: Vec::new(), acknowledged };
+        let said = runtime().block_on(offered(&host, &controller, vec![offer]));
+        let findings = said.iter().rev().find_map(|message| match message {
+            FromApply::Report(report) => Some(report.findings.clone()),
+            _ => None,
+        });
+        findings.unwrap().iter().any(|finding| finding.starts_with("1 results of tasks were dropped here before"))
+    };
+    assert!(stands_after(0));
+    assert!(stands_after(1001), "all of those that were there when it was reported");
+    assert!(!stands_after(1002), "a later one");
+    assert!(!stands_after(1002));
+}
+
+#[test]
 fn what_others_have_in_the_host_label_map_is_observed() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
     host.put("/etc/stemma/node-labels", "zone=a\n");
