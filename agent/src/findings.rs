@@ -1,7 +1,7 @@
 //! Findings of this host as they are reported: sentences, no more of them than a list takes.
 
 /// Leaves so many of them at most. Where there are more, the last says how many are not named.
-pub fn bound(findings: &mut Vec<String>, most: usize) {
+pub(crate) fn bound(findings: &mut Vec<String>, most: usize) {
     if findings.len() > most {
         let named = most.saturating_sub(1);
         let more = findings.len() - named;

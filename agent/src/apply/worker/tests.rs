@@ -7,7 +7,7 @@ use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::signed::{Grant, LeaseKind};
 
-use stemma_wire::message::{Epoch, Hash};
+use stemma_wire::message::{Epoch, Hash, PartDigest};
 
 use super::*;
 use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger, OPEN_BARRIERS, STAGING_DIRS};
