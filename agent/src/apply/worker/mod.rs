@@ -104,6 +104,7 @@ struct Findings {
     membership: Option<String>,
     disk: Option<String>,
     outputs: Vec<String>,
+    map: Option<String>,
     hooks: Vec<String>,
     state: Vec<String>,
     set_aside: Vec<String>,

@@ -39,8 +39,9 @@ impl ApplyWorker {
     }
 
     pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
-        let Findings { membership, disk, outputs, hooks, state, set_aside, dropped, dropped_told: _ } = &self.findings;
-        let findings = membership.iter().chain(disk).chain(dropped).chain(outputs).chain(hooks).chain(state);
+        let Findings { membership, disk, outputs, map, hooks, state, set_aside, dropped, dropped_told: _ } =
+            &self.findings;
+        let findings = membership.iter().chain(disk).chain(dropped).chain(outputs).chain(map).chain(hooks).chain(state);
         let mut findings: Vec<String> = findings.chain(set_aside).cloned().collect();
         bound(&mut findings, MOST_FINDINGS);
         let report = Report {
