@@ -446,6 +446,22 @@ fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged
     assert!(!stands_after(1002));
 }
 
+/// A message with more findings than a report takes is not read by the other half, and the whole report was lost.
+#[test]
+fn x01_a_report_with_more_findings_than_are_read_says_how_many_there_are_more() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = (0..300).fold(Set::default(), |set, at| set.label(&format!("k{at:03}"), "a\nb"));
+    let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    let findings = said.iter().rev().find_map(|message| match message {
+        FromApply::Report(report) => Some(report.findings.clone()),
+        _ => None,
+    });
+    let findings = findings.unwrap();
+    assert_eq!(findings.len(), 192);
+    assert_eq!(findings[0], "label k000 has control characters and is not in labels.env");
+    assert_eq!(findings[191], "and 109 more findings: the first 191 are named");
+}
+
 #[test]
 fn what_others_have_in_the_host_label_map_is_observed() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
