@@ -450,7 +450,8 @@ fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged
 #[test]
 fn x01_a_report_with_more_findings_than_are_read_says_how_many_there_are_more() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
-    let set = (0..300).fold(Set::default(), |set, at| set.label(&format!("k{at:03}"), "a\nb"));
+    let set = Set::default().file("motd", &[], "/etc/motd", "gold\n");
+    let set = (0..300).fold(set, |set, at| set.label(&format!("k{at:03}"), "a\nb"));
     let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
     let findings = said.iter().rev().find_map(|message| match message {
         FromApply::Report(report) => Some(report.findings.clone()),
