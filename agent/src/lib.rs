@@ -8,6 +8,7 @@ pub mod args;
 pub mod channel;
 pub mod config;
 pub mod facts;
+mod findings;
 pub mod host;
 pub mod identity;
 pub mod paths;

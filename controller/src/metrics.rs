@@ -309,6 +309,11 @@ impl Collector for Objects {
                 self.model.nodes_with_left_out().collect(),
             ),
             (
+                "stemma_nodes_report_findings",
+                "Nodes whose host has findings of its own in its last report",
+                self.model.nodes_with_findings_of_hosts().collect(),
+            ),
+            (
                 "stemma_nodes_release_refused",
                 "Nodes of which the store refuses what is released to them",
                 status.nodes_with_refused_release(),

@@ -45,8 +45,14 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
         return found;
     }
     let own = host.identity().0;
-    let names = dir.names().unwrap_or_default().into_iter();
-    let names = names.filter(|name| !name.starts_with('.') && !name.ends_with('~'));
+    let names = match dir.names() {
+        Ok(names) => names,
+        Err(error) => {
+            found.findings.push(error.sentence());
+            return found;
+        }
+    };
+    let names = names.into_iter().filter(|name| !name.starts_with('.') && !name.ends_with('~'));
     read_files(names.map(|name| {
         let text = text(&*dir, &name, own);
         (name, text)

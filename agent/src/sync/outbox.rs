@@ -9,6 +9,7 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 
 use super::labels;
 use crate::facts;
+use crate::findings::bound;
 use crate::host::Host;
 
 /// How long a check-in waits while nothing runs. Below the 90 s after which a host counts as silent.
@@ -105,7 +106,7 @@ impl Outbox {
             let mut report = self.report.clone();
             env!("CARGO_PKG_VERSION").clone_into(&mut report.agent_version);
             report.findings.extend(self.own_findings.iter().cloned());
-            report.findings.truncate(MOST_FINDINGS);
+            bound(&mut report.findings, MOST_FINDINGS);
             report.local = self.local.clone();
             report
         });
@@ -215,10 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_no_more_findings_than_a_controller_reads() {
+    fn x01_a_report_has_no_more_findings_than_a_controller_reads_and_says_how_many_there_are_more() {
         let mut said = Outbox::observe(&MemoryHost::new());
+        // What this machine is seen to lack is none of the test's.
+        said.own_findings.clear();
         let report = Report { findings: vec!["x".to_owned(); 300], ..Report::default() };
         said.hear(FromApply::Report(report));
-        assert_eq!(said.check_in(WireVersion::CURRENT).report.unwrap().findings.len(), 256);
+        let findings = said.check_in(WireVersion::CURRENT).report.unwrap().findings;
+        assert_eq!(findings.len(), 256);
+        assert_eq!(findings[254..], ["x", "and 45 more findings: the first 255 are named"]);
     }
 }

@@ -474,6 +474,32 @@ async fn x01_what_is_not_kept_of_a_report_is_a_finding_and_a_metric_and_the_rest
     metric(1);
 }
 
+/// What an agent leaves out by itself stood in the report of its host alone.
+#[tokio::test]
+async fn x01_what_a_host_says_that_it_could_not_use_is_one_finding_of_its_node_and_a_metric() {
+    let fleet = Fleet::start().await;
+    let host = fleet.join("web-1").await;
+    let stands = async |findings: &[&str], message: Option<&str>| {
+        let findings = findings.iter().map(|one| (*one).to_owned()).collect();
+        fleet.parts().intake.report(host.node, Report { findings, ..Report::default() }).await.unwrap();
+        let expected = message.map(|message| {
+            json!({"severity": "warning", "code": "report.findings", "object": "node/web-1", "message": message})
+        });
+        let node = fleet.read("/v1/nodes/web-1").await;
+        let found = node["findings"].as_array().unwrap().iter().filter(|one| one["code"] == "report.findings");
+        assert_eq!(found.collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+        let metrics = fleet.parts().metrics.text_within(None);
+        let line = format!("\nstemma_nodes_report_findings {}\n", usize::from(message.is_some()));
+        assert!(metrics.contains(&line), "{metrics}");
+    };
+    stands(&[], None).await;
+    let said = ["labels.d/x:4: a line is KEY=VALUE", "/etc/stemma/labels.d: 2712 more lines or files cannot be used"];
+    let message = "its host reports what it could not use or do, findings of its own: 2; the first: labels.d/x:4: a line is KEY=VALUE; all of \
+                   them stand in its report (GET /v1/nodes/web-1/report) and in `stemma-agent status` there";
+    stands(&said, Some(message)).await;
+    stands(&[], None).await;
+}
+
 #[tokio::test]
 async fn s39_facts_as_deep_as_a_check_in_carries_end_no_controller() {
     let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };

@@ -96,6 +96,7 @@ pub mod rule {
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";
         Error RELEASE_REFUSED "release.refused": "The store refuses what is released to a node.";
+        Warning REPORT_FINDINGS "report.findings": "A host has findings of its own in what it reports.";
         Warning REPORT_LEFT_OUT "report.left_out": "A host reports more than is taken.";
         Error REPORT_REFUSED "report.refused": "What a host reported last was refused.";
         Warning REPORT_WAITING "report.waiting": "What a host reported last is not kept yet.";

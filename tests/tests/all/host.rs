@@ -98,6 +98,9 @@ fn what_is_wrong_with_label_files_is_in_the_log_in_status_and_with_the_controlle
         for said in expected {
             says(&report["report"]["report"]["findings"], said).with_context(|| agent.log())?;
         }
+        let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "n1", "-o", "json"])?)?;
+        let mut of_node = node["findings"].as_array().into_iter().flatten();
+        ensure!(of_node.any(|finding| finding["code"] == "report.findings"), "{node}");
         Ok(())
     })?;
     for said in expected {

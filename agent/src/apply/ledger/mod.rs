@@ -82,6 +82,8 @@ pub const REFRESHES: Record<BTreeSet<String>> = Record::new(Kind::Refreshes, "re
 pub const STAGING_DIRS: Record<BTreeMap<String, BTreeSet<u32>>> = Record::new(Kind::StagingDirs, "staging-dirs");
 /// The next free number of a result.
 const SEQUENCE: Record<u64> = Record::new(Kind::Sequence, "sequence");
+/// How many results went before a controller took them.
+const DROPPED: Record<u64> = Record::new(Kind::Dropped, "dropped-results");
 
 /// The state directory of the root half.
 pub struct Ledger {

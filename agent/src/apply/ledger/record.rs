@@ -45,6 +45,7 @@ pub(super) enum Kind {
     LookDone = 16,
     SecretPath = 17,
     StagingDirs = 18,
+    Dropped = 19,
 }
 
 impl Kind {
@@ -68,7 +69,8 @@ impl Kind {
             | Self::LookAsked
             | Self::LookDone
             | Self::SecretPath
-            | Self::StagingDirs => 1,
+            | Self::StagingDirs
+            | Self::Dropped => 1,
         }
     }
 }
@@ -331,5 +333,6 @@ mod tests {
         stands(Kind::SecretPath, [17, 1], &"/s".to_owned(), "02 2f73");
         let dirs = BTreeMap::from([("/d".to_owned(), BTreeSet::from([0_u32, 300]))]);
         stands(Kind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
+        stands(Kind::Dropped, [19, 1], &300_u64, "ac02");
     }
 }

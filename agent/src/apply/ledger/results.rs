@@ -4,11 +4,11 @@ use log::warn;
 use stemma_wire::message::observed::TaskResult;
 
 use super::record::Kind;
-use super::{Ledger, SEQUENCE};
+use super::{DROPPED, Ledger, SEQUENCE};
 use crate::host::HostError;
 
-/// Results kept while no controller acknowledges them; beyond, the oldest go.
-const MOST_RESULTS: usize = 1_000;
+/// Batches of results kept while no controller acknowledges them; beyond, the oldest go and are counted.
+const MOST_BATCHES: usize = 1_000;
 
 /// No host gives so many results in its life, and as many again fit above it.
 const LAST_SEQUENCE: u64 = u64::MAX / 2;
@@ -74,6 +74,27 @@ impl Ledger {
         Ok(())
     }
 
+    /// How many results went before a controller took them, as a sentence; `None` where none did.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn dropped_results(&self) -> Result<Option<String>, HostError> {
+        let count = self.get(&DROPPED)?.unwrap_or(0);
+        let sentence = format!(
+            "{count} results of tasks were dropped here before a controller took them (at most {MOST_BATCHES} batches wait): what the \
+             controller shows of these tasks may be older than what was done"
+        );
+        Ok((count > 0).then_some(sentence))
+    }
+
+    /// Counts dropped results anew: a controller was told of those that there were.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn forget_dropped_results(&self) -> Result<(), HostError> {
+        self.put(&DROPPED, &0)
+    }
+
     fn batches(&self) -> Result<Vec<String>, HostError> {
         let names = self.results.names()?;
         Ok(names
@@ -84,16 +105,29 @@ impl Ledger {
 
     fn bound_results(&self) -> Result<(), HostError> {
         let batches = self.batches()?;
-        // A batch is at least one result, so this many batches are more results than are kept.
-        for name in batches.iter().take(batches.len().saturating_sub(MOST_RESULTS)) {
-            warn!(name = name.as_str(); "results that no controller took are dropped");
-            self.results.remove(name)?;
+        let Some(surplus) = batches.len().checked_sub(MOST_BATCHES).filter(|surplus| *surplus > 0) else {
+            return Ok(());
+        };
+        let mut count: u64 = self.get(&DROPPED)?.unwrap_or(0);
+        for name in batches.iter().take(surplus) {
+            let batch: Vec<TaskResult> = Self::read(&*self.results, name, Kind::Results)?.unwrap_or_default();
+            count = count.saturating_add(batch.len() as u64);
+            // They are counted first: after a crash between the two they are counted twice, and never not at all.
+            self.put(&DROPPED, &count)?;
+            warn!(name = name.as_str(), count = batch.len(); "results that no controller took are dropped");
+            // One that cannot be read was set aside, which is a finding too.
+            if self.results.stat(name)?.is_some() {
+                self.results.remove(name)?;
+            }
         }
         Ok(())
     }
 
     /// The next free number, as far as is known on disk.
-    fn next_sequence(&self) -> Result<u64, HostError> {
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn next_sequence(&self) -> Result<u64, HostError> {
         Ok(self.get(&SEQUENCE)?.unwrap_or(1))
     }
 

@@ -86,13 +86,31 @@ fn results_keep_their_numbers_until_they_are_acknowledged() {
 }
 
 #[test]
-fn of_results_that_no_controller_takes_the_oldest_go() {
+fn x01_of_results_that_no_controller_takes_the_oldest_go_and_are_counted() {
     let host = MemoryHost::new();
-    let ledger = ledger(&host);
-    for _ in 0..1002 {
-        ledger.add_results(vec![result("a")]).unwrap();
-    }
-    assert_eq!(sequences(&ledger), (3..=1002).collect::<Vec<_>>());
+    let kept = ledger(&host);
+    let add = |batches: usize| {
+        for _ in 0..batches {
+            kept.add_results(vec![result("a"), result("b")]).unwrap();
+        }
+    };
+    // Another process reads it from the disk.
+    let dropped = || ledger(&host).dropped_results().unwrap();
+    let sentence = |count: u64| {
+        format!(
+            "{count} results of tasks were dropped here before a controller took them (at most 1000 batches wait): what the controller shows of \
+             these tasks may be older than what was done"
+        )
+    };
+    add(1000);
+    assert_eq!(dropped(), None);
+    add(2);
+    assert_eq!(sequences(&kept), (5..=2004).collect::<Vec<_>>());
+    assert_eq!(dropped(), Some(sentence(4)));
+    add(1);
+    assert_eq!(dropped(), Some(sentence(6)));
+    kept.forget_dropped_results().unwrap();
+    assert_eq!(dropped(), None);
 }
 
 #[test]

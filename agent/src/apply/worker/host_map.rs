@@ -7,7 +7,7 @@ use stemma_wire::message::observed::{Observation, ReportedLabel};
 use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker};
-use crate::apply::outputs::host_map;
+use crate::apply::outputs::host_map::{self, Others};
 use crate::host::HostPath;
 use crate::watch::{Part, Watch};
 
@@ -44,8 +44,9 @@ impl ApplyWorker {
             watch.renew();
         }
         // What cannot be read is a finding of who writes there.
-        let labels =
-            host_map::others(&*self.site.host, &self.site.ledger, &self.config.host_label_map).unwrap_or_default();
+        let others = host_map::others(&*self.site.host, &self.site.ledger, &self.config.host_label_map);
+        let Others { labels, finding } = others.unwrap_or_default();
+        self.findings.map = finding;
         if labels != self.map.others {
             self.map.others.clone_from(&labels);
             self.end.send(&FromApply::Observed(Observation { labels, ..Observation::default() })).await?;

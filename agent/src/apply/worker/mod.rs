@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::executor::Run;
 use super::executor::graph::is_well;
-use super::ledger::{Desired, LOCAL, LOOK_DONE, REPORT};
+use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;
@@ -104,9 +104,25 @@ struct Findings {
     membership: Option<String>,
     disk: Option<String>,
     outputs: Vec<String>,
+    map: Option<String>,
     hooks: Vec<String>,
     state: Vec<String>,
     set_aside: Vec<String>,
+    dropped: Option<String>,
+    /// The number from which on results come after a report that had `dropped`; `None`: it is not reported yet.
+    dropped_told: Option<u64>,
+}
+
+impl Findings {
+    /// Looks at what of the state cannot be used, and at how many results went untaken.
+    fn look_at(&mut self, ledger: &Ledger) -> Result<(), HostError> {
+        self.set_aside = ledger.set_aside_records()?;
+        let dropped = ledger.dropped_results()?;
+        if dropped != self.dropped {
+            (self.dropped, self.dropped_told) = (dropped, None);
+        }
+        Ok(())
+    }
 }
 
 /// Files that tasks keep and that were changed while tasks ran: by these, or by another hand when the task had looked already.
@@ -267,7 +283,7 @@ impl ApplyWorker {
         self.end.send(&FromApply::Local(self.local.clone())).await?;
         let taken_up = self.take_up_look().map_err(ApplyError::from);
         self.endure(taken_up).await?;
-        self.findings.set_aside = self.site.ledger.set_aside_records()?;
+        self.findings.look_at(&self.site.ledger)?;
         if let Some(desired) = self.desired.clone() {
             self.restore_barriers(&desired)?;
             if desired.task_set.profile.is_some() && !self.has_begun(&desired) {
@@ -301,6 +317,7 @@ impl ApplyWorker {
         match message {
             FromSync::Offer { desired, grants, acknowledged } => {
                 self.site.ledger.acknowledge(acknowledged)?;
+                self.end_dropped(acknowledged)?;
                 if let Some(offer) = desired {
                     self.offered(version, &offer).await?;
                 }
@@ -331,7 +348,7 @@ impl ApplyWorker {
             self.watch_files();
         }
         if !news.is_empty() {
-            self.findings.set_aside = self.site.ledger.set_aside_records()?;
+            self.findings.look_at(&self.site.ledger)?;
             for result in &news {
                 let (task, message) = (result.task.as_str(), result.message.as_str());
                 if is_well(result.outcome) {

@@ -51,7 +51,7 @@ impl ApplyWorker {
         self.is_blocked = false;
         self.looked_at = Instant::now();
         self.look_at = self.looked_at + self.pause();
-        self.findings.set_aside = self.site.ledger.set_aside_records()?;
+        self.findings.look_at(&self.site.ledger)?;
         if let Some(desired) = self.desired.clone() {
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;

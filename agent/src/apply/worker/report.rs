@@ -13,10 +13,14 @@ use super::{ApplyError, ApplyWorker, Findings};
 use crate::apply::hooks;
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
 use crate::channel::ChannelError;
+use crate::findings::bound;
 use crate::host::{HostError, Pending};
 
 /// The most results of one message to the network half.
 const MOST_RESULTS: usize = 256;
+
+/// The most findings of this half. A report takes 256, so there is room for those of the network half.
+const MOST_FINDINGS: usize = 192;
 
 /// The hooks: none due, due at a time, or running with a snapshot.
 pub(super) enum Hooks {
@@ -35,19 +39,15 @@ impl ApplyWorker {
     }
 
     pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
-        let Findings { membership, disk, outputs, hooks, state, set_aside } = &self.findings;
+        let Findings { membership, disk, outputs, map, hooks, state, set_aside, dropped, dropped_told: _ } =
+            &self.findings;
+        let findings = membership.iter().chain(disk).chain(dropped).chain(outputs).chain(map).chain(hooks).chain(state);
+        let mut findings: Vec<String> = findings.chain(set_aside).cloned().collect();
+        bound(&mut findings, MOST_FINDINGS);
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
             facts: std::collections::BTreeMap::new(),
-            findings: membership
-                .iter()
-                .chain(disk)
-                .chain(outputs)
-                .chain(hooks)
-                .chain(state)
-                .chain(set_aside)
-                .cloned()
-                .collect(),
+            findings,
             progress: self.progress,
             local: self.local.clone(),
         };
@@ -56,9 +56,27 @@ impl ApplyWorker {
             self.reported = Some(report.clone());
             self.is_report_kept = false;
         }
+        if self.findings.dropped.is_some() && self.findings.dropped_told.is_none() {
+            self.findings.dropped_told = Some(self.site.ledger.next_sequence()?);
+        }
         if !self.is_report_kept {
             self.site.ledger.put(&REPORT, &report)?;
             self.is_report_kept = true;
+        }
+        Ok(())
+    }
+
+    /// Ends the finding of results that were dropped when later ones are acknowledged. Only those will do that got their number after the
+    /// finding was reported: the check-in that has them is behind one with the report, or has it too.
+    pub(super) fn end_dropped(&mut self, acknowledged: u64) -> Result<(), HostError> {
+        if self.findings.dropped_told.is_none_or(|from| acknowledged < from) {
+            return Ok(());
+        }
+        // There may be more of them since.
+        self.findings.look_at(&self.site.ledger)?;
+        if self.findings.dropped_told.is_some() {
+            self.site.ledger.forget_dropped_results()?;
+            (self.findings.dropped, self.findings.dropped_told) = (None, None);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::signed::{Grant, LeaseKind};
 
-use stemma_wire::message::{Epoch, Hash};
+use stemma_wire::message::{Epoch, Hash, PartDigest};
 
 use super::*;
 use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger, OPEN_BARRIERS, STAGING_DIRS};
@@ -411,6 +411,56 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
     assert!(reports.iter().any(full), "{reports:?}");
     assert!(reports.last().is_some_and(|last| last.findings.is_empty()), "{reports:?}");
     assert_eq!(host.text("/f").as_deref(), Some("silver\n"));
+}
+
+#[test]
+fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    for _ in 0..1001 {
+        let untaken = TaskResult {
+            sequence: 0,
+            task_set: PartDigest([0; 32]),
+            task: "motd".to_owned(),
+            outcome: Outcome::Changed,
+            message: String::new(),
+            output: String::new(),
+            diff: String::new(),
+            duration_ms: 0,
+        };
+        ledger.add_results(vec![untaken]).unwrap();
+    }
+    // Each time by another process.
+    let stands_after = |acknowledged: u64| {
+        let offer = FromSync::Offer { desired: None, grants: Vec::new(), acknowledged };
+        let said = runtime().block_on(offered(&host, &controller, vec![offer]));
+        let findings = said.iter().rev().find_map(|message| match message {
+            FromApply::Report(report) => Some(report.findings.clone()),
+            _ => None,
+        });
+        findings.unwrap().iter().any(|finding| finding.starts_with("1 results of tasks were dropped here before"))
+    };
+    assert!(stands_after(0));
+    assert!(stands_after(1001), "all of those that were there when it was reported");
+    assert!(!stands_after(1002), "a later one");
+    assert!(!stands_after(1002));
+}
+
+/// A message with more findings than a report takes is not read by the other half, and the whole report was lost.
+#[test]
+fn x01_a_report_with_more_findings_than_are_read_says_how_many_there_are_more() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().file("motd", &[], "/etc/motd", "gold\n");
+    let set = (0..300).fold(set, |set, at| set.label(&format!("k{at:03}"), "a\nb"));
+    let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    let findings = said.iter().rev().find_map(|message| match message {
+        FromApply::Report(report) => Some(report.findings.clone()),
+        _ => None,
+    });
+    let findings = findings.unwrap();
+    assert_eq!(findings.len(), 192);
+    assert_eq!(findings[0], "label k000 has control characters and is not in labels.env");
+    assert_eq!(findings[191], "and 109 more findings: the first 191 are named");
 }
 
 #[test]

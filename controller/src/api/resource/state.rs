@@ -86,7 +86,8 @@ pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resoluti
 }
 
 /// Those that its answer does not give by itself: that it is too large to be sent, what was said on its host and is in force, and, with or
-/// without an answer, that two hosts have its identity, that its host is ahead of the store or the whole fleet waits, what its host reported last that was refused, waits or was left out, and why the store refuses what is released to it.
+/// without an answer, that two hosts have its identity, that its host is ahead of the store or the whole fleet waits, what its host reported
+/// last that was refused, waits or was left out, what its host found itself, and why the store refuses what is released to it.
 pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
     let now = api.registry.now();
     let two_hosts = api.desired.as_ref().and_then(|desired| desired.two_hosts(node.meta.uuid));
@@ -107,10 +108,12 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
         }
     });
     let left_out = resolve::report_left_out(node, model.left_out(node.meta.uuid));
+    let own = model.reports.get(&node.meta.uuid);
+    let own = own.and_then(|record| resolve::report_findings(node, &record.report.findings));
     let waiting = api.desired.as_ref().map(|desired| desired.status().waiting_reports().of(node.meta.uuid));
     let waiting =
         waiting.into_iter().flatten().map(|(part, reason)| resolve::report_waiting(node, part.name(), &reason));
-    let of_report = refused.chain(waiting).chain(left_out);
+    let of_report = refused.chain(waiting).chain(left_out).chain(own);
     too_large.into_iter().chain(of_host).chain(doubled).chain(untold).chain(of_report).chain(release).collect()
 }
 

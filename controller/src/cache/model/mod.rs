@@ -222,6 +222,12 @@ impl Model {
         self.nodes.iter().map(|node| node.meta.uuid).filter(move |node| !is_whole(node))
     }
 
+    /// The nodes whose hosts have findings of their own in their last report.
+    pub fn nodes_with_findings_of_hosts(&self) -> impl Iterator<Item = Uuid> {
+        let has = |node: &Uuid| self.reports.get(node).is_some_and(|record| !record.report.findings.is_empty());
+        self.nodes.iter().map(|node| node.meta.uuid).filter(has)
+    }
+
     /// Whether what stands there is seen.
     pub fn sees(&self, place: Place) -> bool {
         Rights { role: PrincipalRole::Viewer, within: self.within }.sees(place)

@@ -15,7 +15,7 @@ use stemma_wire::message::observed::ReportedLabel;
 use crate::apply::ledger::{HOST_MAP, HostMapRecord, Ledger};
 use crate::config::{Format, HostLabelMap};
 use crate::host::atomic::{Attributes, ensure_dir, replace, sweep_those};
-use crate::host::{Host, HostError, HostPath, Look};
+use crate::host::{Host, HostError, HostPath, Kind, Look};
 
 use file::MapFile;
 
@@ -221,32 +221,49 @@ fn put(host: &dyn Host, path: &HostPath, text: &str) -> Result<(), HostError> {
     replace(host, &*dir, path.name(), text.as_bytes(), &attributes)
 }
 
-/// What other authors have in the map, as this host reports it: what is no label is theirs and no concern of ours. One that
-/// somebody without the agent's rights could have written says nothing (S37).
+/// What other authors have in the map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// By key.
+    pub labels: BTreeMap<String, ReportedLabel>,
+    /// What of it is not reported, and why.
+    pub finding: Option<String>,
+}
+
+/// What other authors have in the map, as this host reports it: what is no label is theirs and no concern of ours. Of one that
+/// somebody without the agent's rights could have written nothing is reported but that (S37).
 ///
 /// # Errors
 /// [`HostError`].
-pub fn others(
-    host: &dyn Host,
-    ledger: &Ledger,
-    config: &HostLabelMap,
-) -> Result<BTreeMap<String, ReportedLabel>, HostError> {
+pub fn others(host: &dyn Host, ledger: &Ledger, config: &HostLabelMap) -> Result<Others, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
-    let Some(dir) = host.parent_of(&path)? else { return Ok(BTreeMap::new()) };
+    let Some(dir) = host.parent_of(&path)? else { return Ok(Others::default()) };
     let own = host.identity().0;
-    if dir.stat(path.name())?.is_none_or(|stat| stat.is_open_to_others(own)) {
-        return Ok(BTreeMap::new());
+    let Some(stat) = dir.stat(path.name())? else { return Ok(Others::default()) };
+    if stat.is_open_to_others(own) {
+        let finding = format!(
+            "host label map {path} can be written by others, so nothing that they have there is reported: chmod go-w, chown root"
+        );
+        // What is no file is said where the map is written.
+        let finding = (stat.kind == Kind::File).then_some(finding);
+        return Ok(Others { finding, ..Others::default() });
     }
     let text = dir.read(path.name(), LARGEST)?.and_then(|bytes| String::from_utf8(bytes).ok());
     let Some(file) = text.and_then(|text| MapFile::parse(config.format, &text).ok()) else {
-        return Ok(BTreeMap::new());
+        return Ok(Others::default());
     };
     let record = ledger.get(&HOST_MAP)?.filter(|record| record.path == config.path).unwrap_or_default();
     let is_ours = |key: &str| record.owned.contains_key(key) || record.writing.contains_key(key);
     let is_label = |key: &str, value: &str| LabelKey::new(key).is_ok() && LabelValue::new(value).is_ok();
-    let theirs = file.pairs().into_iter().filter(|(key, value)| !is_ours(key) && is_label(key, value));
+    let pairs = file.pairs().into_iter();
+    let theirs: Vec<_> = pairs.filter(|(key, value)| !is_ours(key) && is_label(key, value)).collect();
     let label = |value: &str| ReportedLabel { value: value.into(), source: path.name().into() };
-    Ok(theirs.take(MOST_OTHERS).map(|(key, value)| (key.to_owned(), label(value))).collect())
+    let surplus = theirs.len().saturating_sub(MOST_OTHERS);
+    let finding = (surplus > 0).then(|| {
+        format!("host label map {path}: {surplus} labels of others are not reported: at most {MOST_OTHERS} are, the first by key")
+    });
+    let theirs = theirs.into_iter().take(MOST_OTHERS);
+    Ok(Others { labels: theirs.map(|(key, value)| (key.to_owned(), label(value))).collect(), finding })
 }
 
 /// Writes the record around the map: a key stands in the record before it stands in the map and until it is gone

@@ -102,11 +102,30 @@ fn what_others_have_there_is_reported_and_what_is_the_agents_own_is_not() {
     written(&host, &[("n/x", "1"), ("n/theirs", "1")], None, Mode::Apply);
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
     let others = || others(&host, &ledger, &HostLabelMap::default()).unwrap();
-    let said: Vec<_> = others().into_iter().map(|(key, label)| (key, label.value, label.source)).collect();
+    let said: Vec<_> = others().labels.into_iter().map(|(key, label)| (key, label.value, label.source)).collect();
     let label = |key: &str, value: &str| (key.to_owned(), value.to_owned(), "node-labels".to_owned());
     assert_eq!(said, [label("n/theirs", "7"), label("zone", "b")]);
     host.chmod(PATH, 0o666);
-    assert_eq!(others(), BTreeMap::new(), "anybody could have written it");
+    assert_eq!(others().labels, BTreeMap::new(), "anybody could have written it");
+    let says = "host label map /etc/stemma/node-labels can be written by others, so nothing that they have there is reported: chmod go-w, \
+                chown root";
+    assert_eq!(others().finding.as_deref(), Some(says));
+}
+
+#[test]
+fn x01_of_more_labels_of_others_than_are_reported_the_number_is_said() {
+    let host = MemoryHost::new();
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    let others_of = |count: usize| {
+        let lines: String = (0..count).map(|at| format!("k{at:03}=1\n")).collect();
+        host.put(PATH, &lines);
+        let Others { labels, finding } = others(&host, &ledger, &HostLabelMap::default()).unwrap();
+        (labels.len(), labels.into_keys().next_back(), finding)
+    };
+    let last = Some("k255".to_owned());
+    assert_eq!(others_of(256), (256, last.clone(), None));
+    let says = "host label map /etc/stemma/node-labels: 3 labels of others are not reported: at most 256 are, the first by key";
+    assert_eq!(others_of(259), (256, last, Some(says.to_owned())));
 }
 
 #[test]

@@ -21,6 +21,9 @@ use crate::resolve::{Answer, Resolution, ResolveCache, resolve_node};
 use crate::status::parked;
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
 
+/// The most characters that are shown of a sentence of a host's.
+const MAX_SHOWN: usize = 256;
+
 /// A finding of a rule about a node.
 fn of_node(rule: Rule, node: &Node, message: String) -> Finding {
     Finding::of(rule, format!("node/{}", node.display_name()), message)
@@ -91,6 +94,30 @@ pub fn report_left_out(node: &Node, left_out: ReportLeftOut) -> Option<Finding> 
     let parts: Vec<_> = parts.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect();
     let message = format!("its host reports more than is kept; left out: {}", parts.join("; "));
     (!parts.is_empty()).then(|| of_node(rule::REPORT_LEFT_OUT, node, message))
+}
+
+/// What a node's host says in its own report that it could not use or do; nothing where it says nothing.
+///
+/// All of these are counted, whatever they are about: they are sentences, and an earlier agent has others.
+pub fn report_findings(node: &Node, said: &[String]) -> Option<Finding> {
+    let first = shown(said.first()?);
+    let count = said.len();
+    let message = format!(
+        "its host reports what it could not use or do, findings of its own: {count}; the first: {first}; all of them stand in its report \
+         (GET /v1/nodes/{}/report) and in `stemma-agent status` there",
+        node.display_name()
+    );
+    Some(of_node(rule::REPORT_FINDINGS, node, message))
+}
+
+/// A sentence of a host's on one line, cut at [`MAX_SHOWN`].
+fn shown(sentence: &str) -> String {
+    let mut characters = sentence.chars().map(|one| if one.is_control() { ' ' } else { one });
+    let mut shown: String = characters.by_ref().take(MAX_SHOWN).collect();
+    if characters.next().is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// The store can never take the record of what is released to a node.
@@ -317,6 +344,13 @@ mod tests {
         ];
         let said_on_host = [rule::HOST_HELD, rule::HOST_PARKED, rule::HOST_PAUSED];
         assert!(remarks.iter().chain(&said_on_host).all(|rule| rule.severity < Severity::Error));
+    }
+
+    #[test]
+    fn x01_a_sentence_of_a_host_is_shown_on_one_line_and_cut() {
+        assert_eq!(shown("a\nb\u{1b}[1m"), "a b [1m");
+        assert_eq!(shown(&"ä".repeat(256)), "ä".repeat(256));
+        assert_eq!(shown(&"ä".repeat(257)), format!("{}…", "ä".repeat(256)));
     }
 
     #[test]
