@@ -49,7 +49,7 @@ pub struct Work<'a> {
     context: &'a Context<'a>,
     draft: Draft,
     reach: Reach,
-    /// Clusters in which a stored choice of a primary is another.
+    /// Clusters in which a stored choice of a primary is another, or what the cluster itself names.
     elected: BTreeSet<ClusterId>,
     /// Clusters about which an extension was asked.
     asked: BTreeSet<ClusterId>,
@@ -113,6 +113,7 @@ impl<'a> Work<'a> {
         self.settle_tags()?;
         self.check_primaries()?;
         self.check_awaited_primaries()?;
+        self.guard_named_primaries();
         self.check_privileged()?;
         self.check_catalog()?;
         self.note_resource_types();

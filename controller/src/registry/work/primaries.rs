@@ -118,6 +118,37 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Makes the commit depend on what new entries of `primaries` were judged by, also where nobody moves by them yet: who holds the tag once a
+    /// node comes, or a group runs another release, follows from them. So the write counts among those that extend its cluster (`order`), and
+    /// the releases that say which tags have a primary stay as they are.
+    pub(super) fn guard_named_primaries(&mut self) {
+        let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
+        let named = |fleet: &fleet::Fleet, cluster: ClusterId| {
+            fleet.cluster(cluster).map(|cluster| cluster.spec.primaries.clone()).unwrap_or_default()
+        };
+        let written = self.written().filter(|(kind, _)| *kind == Kind::Cluster).map(|(_, uuid)| ClusterId(uuid));
+        let others: Vec<ClusterId> = written.filter(|id| named(before, *id) != named(after, *id)).collect();
+        for cluster in &others {
+            self.require_releases_of(*cluster);
+        }
+        self.elected.extend(others);
+    }
+
+    /// Requires that the releases of a cluster, and those that they import, are as they were.
+    fn require_releases_of(&mut self, cluster: ClusterId) {
+        let fleet = &self.model.fleet;
+        let own = fleet.cluster(cluster).and_then(|cluster| fleet.release(fleet.cluster_release(cluster)?));
+        let of_groups = fleet.folds_of(cluster).filter_map(|fold| Some(&fold.release.as_ref()?.value));
+        let all = of_groups.chain(own).flat_map(|release| release.all_imports.iter().chain([&release.name]));
+        let names: BTreeSet<String> = all.map(ToString::to_string).collect();
+        for name in names {
+            let Some(release) = self.context.whole.releases.named(None, &name) else { continue };
+            if !self.draft.has(Kind::Release, release.meta.uuid) {
+                self.draft.require_unchanged(release);
+            }
+        }
+    }
+
     fn is_awaited_by_privileged(&self, cluster: ClusterId, awaited: &AwaitedPrimary<'_>) -> ApiError {
         let AwaitedPrimary { tag, node, task, .. } = awaited;
         let name = self.cluster_name(cluster);
