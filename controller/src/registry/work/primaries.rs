@@ -280,7 +280,7 @@ impl Work<'_> {
         self.model.fleet.cluster(cluster).map(|cluster| naming_another(cluster, tag.as_str())).unwrap_or_default()
     }
 
-    fn cluster_name(&self, cluster: ClusterId) -> String {
+    pub(super) fn cluster_name(&self, cluster: ClusterId) -> String {
         self.model.fleet.cluster(cluster).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default()
     }
 }
