@@ -1,11 +1,12 @@
 //! Who holds a tag as primary: what a write keeps, what it moves, and what somebody chooses.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stemma_core::access::Place;
 use stemma_core::fleet::{self, AwaitedPrimary, LostName, MovedPrimary, NotObeyed};
 use stemma_core::name::TagName;
-use stemma_core::object::{Cluster, ClusterId, Kind, Node, NodeId, PrincipalRole};
+use stemma_core::object::{Cluster, ClusterId, Kind, Node, NodeId, PrincipalRole, TemplateId};
 use stemma_core::resolve::naming_another;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -104,7 +105,7 @@ impl Work<'_> {
         let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
         let written = self.written().filter(|(kind, _)| *kind == Kind::Cluster).map(|(_, uuid)| ClusterId(uuid));
         let below = self.refolded().filter_map(|group| after.cluster_of_group(group));
-        let clusters: BTreeSet<ClusterId> = written.chain(below).collect();
+        let clusters: BTreeSet<ClusterId> = written.chain(below).chain(self.below_templates()).collect();
         for cluster in clusters {
             let awaited = after.awaited_primaries(cluster);
             if awaited.is_empty() {
@@ -116,6 +117,19 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The clusters below the templates that are written. What comes down to one that has no group is seen by no group.
+    pub(super) fn below_templates(&self) -> Vec<ClusterId> {
+        let written = self.written().filter(|(kind, _)| *kind == Kind::ClusterTemplate);
+        let templates: BTreeSet<TemplateId> = written.map(|(_, uuid)| TemplateId(uuid)).collect();
+        if templates.is_empty() {
+            return Vec::new();
+        }
+        let is_below = |cluster: &&Arc<Cluster>| {
+            cluster.spec.cluster_template.is_some_and(|template| templates.contains(&template))
+        };
+        self.model.fleet.clusters().filter(is_below).map(|cluster| ClusterId(cluster.meta.uuid)).collect()
     }
 
     /// Makes the commit depend on what new entries of `primaries` were judged by, also where nobody moves by them yet: who holds the tag once a
