@@ -17,6 +17,7 @@ use crate::blobs::MOST_UNNAMED_BYTES;
 use crate::ca::{BadServerName, ServerName};
 use crate::extension::{BadExtension, Declared, WrittenExtension};
 use crate::handed::Handed;
+use crate::registry::work::MOST_NODES;
 
 /// Why there is no configuration to run with. Each says what to change.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +144,8 @@ pub struct Config {
     pub audit_keep: AuditKeep,
     /// How much file bodies that nothing names may take together.
     pub unnamed_files_mebibytes: u64,
+    /// How many nodes there may be.
+    pub most_nodes: u64,
 }
 
 /// The file, as it is written.
@@ -165,6 +168,7 @@ struct Written {
     #[serde(default)]
     audit_keep: AuditKeep,
     unnamed_files_mebibytes: Option<u64>,
+    most_nodes: Option<u64>,
 }
 
 /// The fields of the file, for its manual page.
@@ -251,6 +255,15 @@ pub const FIELDS: &[Part] = &[
             "256",
         ),
     ),
+    Part::new(
+        "most_nodes",
+        Form::Count,
+        Help::new(
+            "100000",
+            "How many nodes there may be; one cluster has half of them. Each takes some 8 KiB of memory. A fleet that has more goes on, and no node is added.",
+            "250000",
+        ),
+    ),
 ];
 
 /// The fields of `history_keep`.
@@ -281,6 +294,9 @@ const AUDIT_KEEP: &[Part] = &[
         Help::new("1024", "How much all entries together take; beyond it the oldest go first.", "4096"),
     ),
 ];
+
+/// The largest `most_nodes`.
+const MOST_NODES_SAID: u64 = 1_000_000;
 
 /// Where operators are served unless said otherwise.
 const ADMIN_DEFAULT: &str = "[::]:9443";
@@ -321,6 +337,7 @@ impl Config {
             history_keep: written.history_keep,
             audit_keep: written.audit_keep,
             unnamed_files_mebibytes: written.unnamed_files_mebibytes.unwrap_or(MOST_UNNAMED_BYTES / (1024 * 1024)),
+            most_nodes: written.most_nodes.unwrap_or(MOST_NODES),
         };
         check_keep(&config)?;
         let is_plain = matches!(config.admin, AdminListen::Plain(_));
@@ -383,7 +400,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Refuses what keeps nothing, or for ever.
+/// Refuses what keeps or holds nothing, or without end.
 fn check_keep(config: &Config) -> Result<(), ConfigError> {
     let (history, audit) = (&config.history_keep, &config.audit_keep);
     let fields = [
@@ -393,6 +410,7 @@ fn check_keep(config: &Config) -> Result<(), ConfigError> {
         ("audit_keep.days", audit.days, MAX_DAYS),
         ("audit_keep.mebibytes", audit.mebibytes, MAX_MEBIBYTES),
         ("unnamed_files_mebibytes", config.unnamed_files_mebibytes, MAX_MEBIBYTES),
+        ("most_nodes", config.most_nodes, MOST_NODES_SAID),
     ];
     let wrong = fields.into_iter().find(|(_, value, most)| !(1..=*most).contains(value));
     wrong.map_or(Ok(()), |(field, value, most)| Err(ConfigError::Keep { field, value, most }))
@@ -530,6 +548,7 @@ mod tests {
                 "data_dir = 'x'\nunnamed_files_mebibytes = 0",
                 "unnamed_files_mebibytes = 0: write a whole number from 1 to 1048576",
             ),
+            ("data_dir = 'x'\nmost_nodes = 0", "most_nodes = 0: write a whole number from 1 to 1000000"),
             (
                 "data_dir = 'x'\naudit_keep = {revisions = 7}",
                 "unknown field `revisions`, expected `days` or `mebibytes`",
@@ -546,6 +565,7 @@ mod tests {
         assert_eq!(config.history_keep, HistoryKeep { days: 30, revisions: 100, mebibytes: 1024 });
         assert_eq!(config.audit_keep, AuditKeep { days: 400, mebibytes: 1024 });
         assert_eq!(config.unnamed_files_mebibytes, 1024);
+        assert_eq!(config.most_nodes, 100_000);
     }
 
     #[test]

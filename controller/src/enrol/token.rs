@@ -1,5 +1,7 @@
 //! Join tokens: `id.secret`, made by operators, the secret told once and hashed at rest.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -22,7 +24,7 @@ use crate::registry::admit::bad_field;
 use crate::registry::names::{group_at, group_path};
 use crate::registry::work::Work;
 use crate::registry::{Caller, Context, Registry};
-use crate::store::{Op, Precondition};
+use crate::store::{Op, Precondition, Revision};
 
 /// How often a token may be used, unless said otherwise.
 const DEFAULT_USES: u32 = 1;
@@ -93,6 +95,8 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             check_place(context, record.bound)?;
             let mut work = Work::on(context);
             work.check_joining(record.bound)?;
+            let entry = Entry { record: record.clone(), written: Revision::default() };
+            work.model.tokens.insert(id.clone(), Arc::new(entry));
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
             if let Some(maker) = record.maker {

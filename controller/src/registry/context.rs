@@ -32,6 +32,8 @@ pub struct Context<'a> {
     pub now: Timestamp,
     /// The same; `None`: the clock is suspect, and nothing is dropped or ended by it.
     pub trusted_now: Option<Timestamp>,
+    /// How many nodes there may be.
+    pub(super) most_nodes: usize,
     pub(super) reads: &'a Reads,
     pub(super) answered: &'a Answered,
     pub(super) extensions: &'a dyn Ask,

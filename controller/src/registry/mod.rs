@@ -50,6 +50,7 @@ pub use rate::ByteRate;
 #[cfg(test)]
 pub(crate) use who::testing;
 pub use who::{Shown, Who, holder_of, rights};
+use work::MOST_NODES;
 
 use crate::cache::Cache;
 use crate::clock::WatchedClock;
@@ -153,6 +154,8 @@ pub struct Registry {
     pace_within: BytePace<ClusterId>,
     /// The decisions that are made. Those who ask have shares of them.
     deciding: Budget,
+    /// How many nodes there may be.
+    most_nodes: usize,
 }
 
 impl Registry {
@@ -166,13 +169,20 @@ impl Registry {
         let (pace, pace_within) = (BytePace::new(ByteRate::OF_WRITES), BytePace::new(ByteRate::OF_WRITES));
         let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
         let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
-        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding }
+        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding, most_nodes: 0 }
+            .holding(MOST_NODES)
     }
 
     /// The same where each principal stores at this rate.
     #[must_use]
     pub fn pacing(self, rate: ByteRate) -> Self {
         Self { pace: BytePace::new(rate), pace_within: BytePace::new(rate), ..self }
+    }
+
+    /// The same where there may be so many nodes.
+    #[must_use]
+    pub fn holding(self, most_nodes: u64) -> Self {
+        Self { most_nodes: usize::try_from(most_nodes).unwrap_or(usize::MAX), ..self }
     }
 
     /// The same with extensions that decide tags.
@@ -357,9 +367,18 @@ impl Registry {
         let model = whole.seen_within(caller.who.rights.within);
         let mut reads = Reads::default();
         let mut decision = loop {
-            let extensions = &*self.extensions;
-            let context =
-                Context { model: &model, whole: &whole, caller, now, trusted_now, reads: &reads, answered, extensions };
+            let (extensions, most_nodes) = (&*self.extensions, self.most_nodes);
+            let context = Context {
+                model: &model,
+                whole: &whole,
+                caller,
+                now,
+                trusted_now,
+                most_nodes,
+                reads: &reads,
+                answered,
+                extensions,
+            };
             match decide(&context) {
                 Ok(decision) => break decision,
                 Err(Undecided::Refused(refusal)) => return Err(Failed::Refused(refusal)),

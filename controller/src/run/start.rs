@@ -222,7 +222,9 @@ async fn build(
     let identities = Arc::new(Identities::default());
     load_identities(opened.as_ref(), &identities).await?;
     let cache = Arc::new(Cache::load(store.as_ref()).await?);
-    let registry = Registry::by(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&watched)).pacing(options.writes);
+    let registry = Registry::by(Arc::clone(&store), Arc::clone(&cache), Arc::clone(&watched))
+        .pacing(options.writes)
+        .holding(config.most_nodes);
     let registry = Arc::new(registry.asking(Arc::new(Extensions::new(config.extensions.clone()))));
     let first = EpochLine::first(Uuid::from_bytes(*store.identity().epoch.as_bytes()));
     let line = cache.model().epoch_line.as_ref().map_or(first, |line| line.record.clone());

@@ -270,3 +270,49 @@ async fn x03_file_bodies_that_nothing_names_take_no_more_than_they_may() {
     assert_eq!(apply(&served, &release).await.status, 200);
     assert_eq!(put(&third).await.status, 204, "what is named has made room");
 }
+
+/// An operator who is bound to a cluster made 24,000 nodes in a minute, and nothing said where that ends.
+#[tokio::test]
+async fn x03_of_each_kind_there_are_no_more_than_there_may_be() {
+    let served = Served::start_holding(4).await;
+    let node = |name: &str, group: &str| json!({"kind": "Node", "name": name, "nodegroup": group});
+    let send = async |objects: Value| served.send("POST", "/v1/apply", &[], Some(&json!({"objects": objects}))).await;
+    let made = send(json!([
+        {"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"},
+        {"kind": "Cluster", "name": "d"}, {"kind": "NodeGroup", "cluster": "d", "name": "g"},
+        node("n1", "c/g"),
+    ]))
+    .await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    // Of one cluster half of four; objects of one apply are counted together.
+    let refused = send(json!([node("n2", "c/g"), node("n3", "c/g")])).await;
+    assert_eq!((refused.status, refused.kind()), (409, "object.too_many"), "{}", refused.body);
+    assert_eq!(refused.message(), "cluster c would have 3 nodes (1 now), and the most are 2; nothing was changed");
+    assert_eq!(served.get("/v1/nodes").await["nodes"].as_array().map(Vec::len), Some(1));
+    let made = send(json!([node("n2", "c/g"), node("n3", "d/g"), node("n4", "d/g")])).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+    let refused = served.send("POST", "/v1/nodes", &[], Some(&json!({"name": "n5"}))).await;
+    assert_eq!((refused.status, refused.kind()), (409, "object.too_many"), "{}", refused.body);
+    assert_eq!(refused.message(), "the fleet would have 5 nodes (4 now), and the most are 4; nothing was changed");
+    let detail = refused.body["error"]["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains("most_nodes in the controller's configuration"), "{}", refused.body);
+    // A move adds to a cluster; what adds to none is made.
+    let refused = send(json!([node("n4", "c/g")])).await;
+    assert_eq!((refused.status, refused.kind()), (409, "object.too_many"), "{}", refused.body);
+    let changed = send(json!([{"kind": "Node", "name": "n4", "nodegroup": "d/g", "description": "x"}])).await;
+    assert_eq!(changed.status, 200, "{}", changed.body);
+    assert_eq!(served.send("DELETE", "/v1/nodes/n4", &[], None).await.status, 204);
+    let made = send(json!([node("n5", "d/g")])).await;
+    assert_eq!(made.status, 200, "{}", made.body);
+}
+
+#[tokio::test]
+async fn x03_of_join_tokens_there_are_no_more_than_of_nodes() {
+    let served = Served::start_holding(2).await;
+    let token = async || served.send("POST", "/v1/join-tokens", &[], Some(&json!({}))).await;
+    assert_eq!((token().await.status, token().await.status), (201, 201));
+    let refused = token().await;
+    assert_eq!((refused.status, refused.kind()), (409, "object.too_many"), "{}", refused.body);
+    let says = "the fleet would have 3 join tokens (2 now), and the most are 2; nothing was changed";
+    assert_eq!(refused.message(), says);
+}

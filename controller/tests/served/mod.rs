@@ -85,6 +85,16 @@ impl Served {
 
     /// Starts over an empty store with these options, whose engine, where it is late, answers commits that late.
     pub(crate) async fn start_over(late: Option<Duration>, options: RedbOptions) -> Self {
+        Self::start_as(late, options, |registry| registry).await
+    }
+
+    /// Starts over an empty store of a fleet that may have so many nodes.
+    pub(crate) async fn start_holding(most_nodes: u64) -> Self {
+        let late = is_late().then_some(late::LATE);
+        Self::start_as(late, RedbOptions::default(), |registry| registry.holding(most_nodes)).await
+    }
+
+    async fn start_as(late: Option<Duration>, options: RedbOptions, change: impl FnOnce(Registry) -> Registry) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::default(), fleet: Bytes::new() };
         let store = RedbStore::create(&directory.path().join("store.redb"), &create, options).expect("a new store");
@@ -96,7 +106,7 @@ impl Served {
         let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
         tokio::spawn(async move { following.follow(followed.as_ref()).await });
         let api = Api {
-            registry: Arc::new(Registry::new(store, cache, Arc::new(SystemClock))),
+            registry: Arc::new(change(Registry::new(store, cache, Arc::new(SystemClock)))),
             blobs: Arc::new(Blobs::new(&bodies).at_most(UNNAMED_BYTES)),
             desired: None,
             reconciler: None,

@@ -4,6 +4,7 @@
 //! Only what a write changes is checked, under the catalogue as it is after the write. What stood there before is left alone.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stemma_core::catalog::{Bound, SaidIn, Sayings, Says};
 use stemma_core::object::{GroupId, Kind, LevelId, Namespace};
@@ -51,8 +52,12 @@ impl Work<'_> {
         let written = self.written().filter(|(kind, _)| *kind == Kind::Namespace);
         let namespaces = written.filter_map(|(_, uuid)| self.model.namespaces.get(uuid).cloned());
         let named: BTreeSet<String> = namespaces.flat_map(|namespace| associated(&namespace)).collect();
-        for name in named.into_iter().filter(|name| !self.model.resource_types.contains_key(name)) {
+        for name in named {
+            if self.model.resource_types.contains_key(&name) {
+                continue;
+            }
             let value = codec::encode(&self.context.now);
+            self.model.resource_types.insert(name.clone(), Arc::new(self.context.now));
             self.draft.entry(Op::Put { key: key::resource_type(&name).into(), value });
         }
     }

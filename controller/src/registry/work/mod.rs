@@ -7,6 +7,7 @@
 mod admins;
 mod allocate;
 mod catalog;
+mod counts;
 mod decide;
 mod delete;
 mod forget;
@@ -19,6 +20,7 @@ mod size;
 #[cfg(test)]
 mod tests;
 
+pub use counts::MOST_NODES;
 pub use delete::check_unprotected;
 
 use std::borrow::Cow;
@@ -49,7 +51,7 @@ pub struct Work<'a> {
     context: &'a Context<'a>,
     draft: Draft,
     reach: Reach,
-    /// Clusters in which a stored choice of a primary is another.
+    /// Clusters in which a stored choice of a primary is another, or what the cluster itself names.
     elected: BTreeSet<ClusterId>,
     /// Clusters about which an extension was asked.
     asked: BTreeSet<ClusterId>,
@@ -99,12 +101,14 @@ impl<'a> Work<'a> {
     ///
     /// # Errors
     /// The cycle, spelled out; a primary that is named and cannot hold its tag; a privileged task that an admin alone places; a version whose content is fixed; what would be too large for
-    /// a host; that nobody waits any more.
+    /// a host; more objects of a kind than there may be; that nobody waits any more.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.check_awaited()?;
         // What follows holds of the whole fleet, whatever of it is shown to who asks.
         self.model.show_all();
         self.check_admins()?;
+        self.note_resource_types();
+        self.check_counts()?;
         self.end_join_tokens();
         self.check_moved()?;
         self.check_names()?;
@@ -113,9 +117,9 @@ impl<'a> Work<'a> {
         self.settle_tags()?;
         self.check_primaries()?;
         self.check_awaited_primaries()?;
+        self.guard_named_primaries();
         self.check_privileged()?;
         self.check_catalog()?;
-        self.note_resource_types();
         self.check_releases()?;
         self.check_sizes()?;
         self.check_order()?;
@@ -196,7 +200,7 @@ impl<'a> Work<'a> {
     /// # Errors
     /// When its name or uuid is taken.
     pub fn create<S: Resource>(&mut self, uuid: Uuid, name: S::Name, spec: S) -> Result<Written<S>, ApiError> {
-        let checked = spec.check(&self.model).and_then(|()| spec.check_new(&self.model));
+        let checked = spec.check(&self.model);
         let spec = spec.settled(uuid, self.context.model, &self.model);
         let object = Arc::new(Object { meta: Meta::new(uuid, name, self.context.now), spec });
         // Before it is told whether the name is taken, also by what is not seen.

@@ -7,7 +7,8 @@
 //! - `placed` is written by every commit by which a node of the cluster gets a profile;
 //! - `order` is written by every commit that *extends* the cluster: by which it gets a profile that no node of it had, or the second
 //!   node of one whose task waits for itself on other nodes, or a release with stages that none of its groups named, or another node
-//!   holds a tag as primary, or for which an extension was asked about the cluster: its answer is of the nodes that it was shown.
+//!   holds a tag as primary, or its `primaries` name another, who may be still to come, or for which an extension was asked about the
+//!   cluster: its answer is of the nodes that it was shown.
 //!   And by every commit of who is no admin by which a group of it places nodes otherwise, or hands down something else where a privileged
 //!   task has a condition (`privileged`).
 //!

@@ -1,11 +1,12 @@
 //! Who holds a tag as primary: what a write keeps, what it moves, and what somebody chooses.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stemma_core::access::Place;
 use stemma_core::fleet::{self, AwaitedPrimary, LostName, MovedPrimary, NotObeyed};
 use stemma_core::name::TagName;
-use stemma_core::object::{Cluster, ClusterId, Kind, Node, NodeId, PrincipalRole};
+use stemma_core::object::{Cluster, ClusterId, Kind, Node, NodeId, PrincipalRole, TemplateId};
 use stemma_core::resolve::naming_another;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -104,7 +105,7 @@ impl Work<'_> {
         let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
         let written = self.written().filter(|(kind, _)| *kind == Kind::Cluster).map(|(_, uuid)| ClusterId(uuid));
         let below = self.refolded().filter_map(|group| after.cluster_of_group(group));
-        let clusters: BTreeSet<ClusterId> = written.chain(below).collect();
+        let clusters: BTreeSet<ClusterId> = written.chain(below).chain(self.below_templates()).collect();
         for cluster in clusters {
             let awaited = after.awaited_primaries(cluster);
             if awaited.is_empty() {
@@ -116,6 +117,50 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The clusters below the templates that are written. What comes down to one that has no group is seen by no group.
+    pub(super) fn below_templates(&self) -> Vec<ClusterId> {
+        let written = self.written().filter(|(kind, _)| *kind == Kind::ClusterTemplate);
+        let templates: BTreeSet<TemplateId> = written.map(|(_, uuid)| TemplateId(uuid)).collect();
+        if templates.is_empty() {
+            return Vec::new();
+        }
+        let is_below = |cluster: &&Arc<Cluster>| {
+            cluster.spec.cluster_template.is_some_and(|template| templates.contains(&template))
+        };
+        self.model.fleet.clusters().filter(is_below).map(|cluster| ClusterId(cluster.meta.uuid)).collect()
+    }
+
+    /// Makes the commit depend on what new entries of `primaries` were judged by, also where nobody moves by them yet: who holds the tag once a
+    /// node comes, or a group runs another release, follows from them. So the write counts among those that extend its cluster (`order`), and
+    /// the releases that say which tags have a primary stay as they are.
+    pub(super) fn guard_named_primaries(&mut self) {
+        let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
+        let named = |fleet: &fleet::Fleet, cluster: ClusterId| {
+            fleet.cluster(cluster).map(|cluster| cluster.spec.primaries.clone()).unwrap_or_default()
+        };
+        let written = self.written().filter(|(kind, _)| *kind == Kind::Cluster).map(|(_, uuid)| ClusterId(uuid));
+        let others: Vec<ClusterId> = written.filter(|id| named(before, *id) != named(after, *id)).collect();
+        for cluster in &others {
+            self.require_releases_of(*cluster);
+        }
+        self.elected.extend(others);
+    }
+
+    /// Requires that the releases of a cluster, and those that they import, are as they were.
+    fn require_releases_of(&mut self, cluster: ClusterId) {
+        let fleet = &self.model.fleet;
+        let own = fleet.cluster(cluster).and_then(|cluster| fleet.release(fleet.cluster_release(cluster)?));
+        let of_groups = fleet.folds_of(cluster).filter_map(|fold| Some(&fold.release.as_ref()?.value));
+        let all = of_groups.chain(own).flat_map(|release| release.all_imports.iter().chain([&release.name]));
+        let names: BTreeSet<String> = all.map(ToString::to_string).collect();
+        for name in names {
+            let Some(release) = self.context.whole.releases.named(None, &name) else { continue };
+            if !self.draft.has(Kind::Release, release.meta.uuid) {
+                self.draft.require_unchanged(release);
+            }
+        }
     }
 
     fn is_awaited_by_privileged(&self, cluster: ClusterId, awaited: &AwaitedPrimary<'_>) -> ApiError {
@@ -249,7 +294,7 @@ impl Work<'_> {
         self.model.fleet.cluster(cluster).map(|cluster| naming_another(cluster, tag.as_str())).unwrap_or_default()
     }
 
-    fn cluster_name(&self, cluster: ClusterId) -> String {
+    pub(super) fn cluster_name(&self, cluster: ClusterId) -> String {
         self.model.fleet.cluster(cluster).map(|cluster| cluster.meta.name.to_string()).unwrap_or_default()
     }
 }

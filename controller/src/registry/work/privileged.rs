@@ -214,6 +214,15 @@ impl Work<'_> {
         for group in self.refolded().filter(is_another) {
             clusters.extend(after.cluster_of_group(group).map(|cluster| (cluster, Guard::All)));
         }
+        // A cluster without groups may name a primary that is still to come.
+        let release = |fleet: &Fleet, cluster: ClusterId| {
+            fleet.cluster(cluster).and_then(|cluster| fleet.cluster_release(cluster)).cloned()
+        };
+        for cluster in self.below_templates() {
+            if release(before, cluster) != release(after, cluster) {
+                clusters.insert(cluster, Guard::All);
+            }
+        }
         for (cluster, guard) in self.guarded_conditions() {
             let known = clusters.entry(cluster).or_default();
             *known = guard.max(*known);

@@ -397,6 +397,26 @@ async fn x04_a_primary_that_is_still_to_come_is_named_by_an_admin_where_a_privil
     assert_eq!(told.status, 403, "{}", told.body);
 }
 
+/// A cluster without groups was passed over where its template was given a release, and the group that was made then brought nothing new.
+#[tokio::test]
+async fn x04_a_primary_that_is_still_to_come_in_a_cluster_without_groups_is_seen_when_its_template_is_written() {
+    let fleet = site().await;
+    let mut operator = principal(&fleet, "otto", "operator", None).await;
+    fleet
+        .apply(json!([
+            {"kind": "ClusterTemplate", "name": "bare", "release": "site@0"},
+            {"kind": "Cluster", "name": "bare", "cluster_template": "bare"},
+        ]))
+        .await;
+    let named = json!({"primaries": {"seat": "zz9"}});
+    let told = send(&mut operator, "PATCH", "/v1/clusters/bare", &named, false).await;
+    assert_eq!(told.status, 200, "no task is privileged there: {}", told.body);
+    let told = send(&mut operator, "PATCH", "/v1/clustertemplates/bare", &json!({"release": "site@1"}), false).await;
+    let says = "task crown is privileged and goes by who holds tag seat of cluster bare as primary, and an admin alone gives that to node 'zz9' in \
+                its field primaries: there is no node of that name in the cluster; nothing was changed";
+    assert_eq!((told.status, &*message(&told)), (403, says), "{}", told.body);
+}
+
 /// Names of nodes of other clusters were told from names that nobody has.
 #[tokio::test]
 async fn x04_a_primary_of_another_cluster_is_told_as_one_that_is_not_there_to_who_is_bound() {

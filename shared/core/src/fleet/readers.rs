@@ -150,7 +150,7 @@ impl Fleet {
     }
 
     /// How many nodes stand in a cluster.
-    pub(super) fn count_of(&self, cluster: ClusterId) -> usize {
+    pub fn count_of(&self, cluster: ClusterId) -> usize {
         self.clusters.get(&cluster).map_or(0, |entry| entry.nodes)
     }
 

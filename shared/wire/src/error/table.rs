@@ -90,6 +90,7 @@ error_types! {
     FindingStrict "finding.strict" 400 answer "There are findings, and the request asks to be refused for them.";
     ObjectInvalid "object.invalid" 400 answer "The object does not hold together.";
     ObjectTooLarge "object.too_large" 413 answer "The object would be larger than one of its kind may be.";
+    ObjectTooMany "object.too_many" 409 answer "There would be more of a kind than there may be.";
     ReferenceDangling "reference.dangling" 400 answer "The object refers to one that does not exist.";
     PreconditionFailed "precondition.failed" 412 answer "The object is no longer as the request presumes.";
     RevisionAhead "revision.ahead" 409 answer "The revision that was named is ahead of the store's.";

@@ -217,14 +217,6 @@ pub trait Resource: Spec + Classified + Idle + 'static {
         Ok(())
     }
 
-    /// Checks whether there may be one more of its kind.
-    ///
-    /// # Errors
-    /// That there are as many as there may be.
-    fn check_new(&self, _model: &Model) -> Result<(), ApiError> {
-        Ok(())
-    }
-
     /// What every host would refuse of it, and did not stand in it before: asked of a write, never of what is stored.
     fn refused(&self, _before: Option<&Self>) -> Vec<ReleaseError> {
         Vec::new()

@@ -1,7 +1,6 @@
 //! Inspection rules: what they give is worked out from reports, where somebody asks.
 
 use stemma_core::fleet::Change;
-use stemma_core::inspection::MAX_RULES;
 use stemma_core::name::ObjectName;
 use stemma_core::object::{InspectionRuleSpec, Object};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -24,14 +23,6 @@ impl Resource for InspectionRuleSpec {
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {
         Some(Change::RemoveRule(object.meta.uuid))
-    }
-
-    fn check_new(&self, model: &Model) -> Result<(), ApiError> {
-        if model.rules.len() < MAX_RULES {
-            return Ok(());
-        }
-        let message = format!("a fleet has at most {MAX_RULES} inspection rules; nothing was changed");
-        Err(ApiError::new(ErrorType::ObjectInvalid, message).detail("delete some, or say with one what several do"))
     }
 
     /// What nobody was shown stays so, as in Ironic.

@@ -22,6 +22,7 @@ use crate::records::key;
 use crate::registry::{Abandoned, Caller, Registry, Who};
 use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store};
 
+mod counts;
 mod privileged;
 
 type Write = Box<dyn Fn(&mut Work<'_>) -> Result<(), Undecided> + Send + Sync>;

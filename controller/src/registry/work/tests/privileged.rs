@@ -41,6 +41,60 @@ async fn x04_two_writes_that_place_a_privileged_task_only_together_are_not_both_
     }
 }
 
+/// Role z gives tag z, which has a primary or none; of the tasks one may go by that.
+fn seated(has_primary: bool, tasks: serde_json::Value) -> ReleaseSpec {
+    let tags = json!({"a": {}, "b": {}, "x": {}, "z": {"has_primary": has_primary}});
+    ReleaseSpec {
+        tags: serde_json::from_value(tags).unwrap(),
+        tasks: serde_json::from_value(tasks).unwrap(),
+        ..release()
+    }
+}
+
+/// Has the cluster give tag z to a node.
+fn names(node: &'static str) -> Write {
+    Box::new(move |work| {
+        let before = Arc::clone(work.model.clusters.get(CLUSTER).unwrap());
+        let primaries = [(TagName::new("z").unwrap(), node.to_owned())].into();
+        let spec = ClusterSpec { primaries, ..before.spec.clone() };
+        work.update(&before, before.meta.name.clone(), spec)?;
+        Ok(())
+    })
+}
+
+/// Neither write moves a primary: the node is still to come. Whichever is the later one is refused.
+#[tokio::test]
+async fn x07_a_primary_that_is_still_to_come_is_not_named_beside_a_write_that_lets_a_privileged_task_go_by_it() {
+    let crown = json!([{"id": "crown", "type": "shell", "tags": ["primary-z"], "privileged": true, "parameters": {"script": "true"}}]);
+    let (one, other) = (names("ghost"), runs("guarded"));
+    for (one, other) in [(&one, &other), (&other, &one)] {
+        let mut site = Site::new().await;
+        site.write(make(50, "plain", seated(true, json!([])))).await.unwrap();
+        site.write(make(51, "guarded", seated(true, crown.clone()))).await.unwrap();
+        site.write(runs("plain")).await.unwrap();
+        site.caller = operator();
+        let (made, tried) = site.race(one, other).await;
+        let refusal = made.expect_err("both together are an admin's");
+        let says = "task crown is privileged and goes by who holds tag z of cluster c as primary, and an admin alone gives that to node 'ghost' in \
+                    its field primaries: there is no node of that name in the cluster; nothing was changed";
+        assert_eq!((refusal.kind, refusal.message.as_str()), (ErrorType::AuthForbidden, says));
+        assert_eq!(tried, 1, "it decided once, and was refused when it decided again");
+    }
+}
+
+/// By the release that it was judged by, the name of a node that is still to come is a warning; by the one that is stored, it is refused.
+#[tokio::test]
+async fn x07_a_primary_that_is_still_to_come_is_not_named_beside_an_edit_by_which_its_tag_has_none() {
+    let site = Site::new().await;
+    site.write(make(50, "plain", seated(true, json!([])))).await.unwrap();
+    site.write(runs("plain")).await.unwrap();
+    let (made, tried) = site.race(&names("ghost"), &set(50, seated(false, json!([])))).await;
+    let refusal = made.expect_err("the tag has no primary");
+    let says = "cluster c cannot give tag z to node 'ghost' in its field primaries: tag z has no primary there (its has_primary is false); \
+                nothing was changed";
+    assert_eq!((refusal.kind, refusal.message.as_str(), tried), (ErrorType::FieldInvalid, says, 1));
+}
+
 /// Has group z run another release.
 fn runs(name: &'static str) -> Write {
     Box::new(move |work| {
