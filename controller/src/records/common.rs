@@ -9,11 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
-use stemma_wire::message::desired::InputValue;
+use stemma_wire::message::desired::{InputValue, TaskSet};
 use stemma_wire::message::{Hash, hash_content};
 
 use super::codec::{self, BadRecord};
-use super::reported::ReleasedRecord;
 
 /// The fewest bytes for which values stand apart: beside a record of its own, less is not worth it.
 const LEAST_APART: usize = 1024;
@@ -75,36 +74,29 @@ impl CommonValues {
     }
 }
 
-impl ReleasedRecord {
-    /// The record without what stands in common values of this name; `None` where that is so little that it stays as it is.
-    pub fn apart(&self, name: Hash, values: &CommonValues) -> Option<Self> {
-        let mut task_set = self.task_set.clone();
+impl Taken {
+    /// Takes out of a task set what stands in common values of this name; `None` where that is so little that they are not worth it: the task
+    /// set is of no use then.
+    pub(super) fn out_of(task_set: &mut TaskSet, name: Hash, values: &CommonValues) -> Option<Self> {
         let (inputs, of_inputs) =
             take_out(&mut task_set.inputs, &values.inputs, |value| value.text().unwrap_or_default());
         let (left_out, of_left_out) = take_out(&mut task_set.left_out, &values.left_out, |why| why);
-        let taken = Taken { values: name, inputs, left_out };
-        (of_inputs + of_left_out >= LEAST_APART).then(|| Self {
-            task_set,
-            taken: Some(taken),
-            release: self.release.clone(),
-            ..*self
-        })
+        (of_inputs + of_left_out >= LEAST_APART).then_some(Self { values: name, inputs, left_out })
     }
 
-    /// The whole record, of one as it is stored and of the values that it names.
+    /// Puts back into a task set what was taken out of it.
     ///
     /// # Errors
     /// [`BadRecord::Damaged`]: the values are not there, or are others.
-    pub fn whole(mut self, values: impl FnOnce(&Hash) -> Option<Arc<CommonValues>>) -> Result<Self, BadRecord> {
-        let Some(taken) = &self.taken else { return Ok(self) };
+    pub(super) fn put_back(&self, task_set: &mut TaskSet, values: Option<&CommonValues>) -> Result<(), BadRecord> {
         let damaged = |what: &str| {
-            let error = format!("the values {} that the task set names {what}", taken.values);
+            let error = format!("the values {} that the task set names {what}", self.values);
             BadRecord::Damaged(serde_json::Error::custom(error))
         };
-        let values = values(&taken.values).ok_or_else(|| damaged("are not stored"))?;
-        let is_put = put_back(&mut self.task_set.inputs, &values.inputs, &taken.inputs)
-            && put_back(&mut self.task_set.left_out, &values.left_out, &taken.left_out);
-        if is_put { Ok(self) } else { Err(damaged("are others")) }
+        let values = values.ok_or_else(|| damaged("are not stored"))?;
+        let is_put = put_back(&mut task_set.inputs, &values.inputs, &self.inputs)
+            && put_back(&mut task_set.left_out, &values.left_out, &self.left_out);
+        if is_put { Ok(()) } else { Err(damaged("are others")) }
     }
 }
 
@@ -164,9 +156,9 @@ fn put_back<V: Clone>(map: &mut BTreeMap<String, V>, common: &BTreeMap<String, V
 #[cfg(test)]
 mod tests {
     use stemma_core::object::Timestamp;
-    use stemma_wire::message::desired::TaskSet;
 
     use super::*;
+    use crate::records::reported::ReleasedRecord;
 
     fn value(text: &str) -> InputValue {
         InputValue::Json(format!("\"{text}\"").into())
@@ -197,11 +189,12 @@ mod tests {
         let read: ReleasedRecord = codec::decode(&stored).unwrap();
         assert_eq!(read.task_set.inputs, BTreeMap::from([("labels.host".to_owned(), value("two"))]));
         let values: CommonValues = codec::decode(&common.record).unwrap();
-        let whole = read.clone().whole(|name| (*name == common.name).then(|| Arc::new(values.clone()))).unwrap();
+        let whole = read.clone().whole(|name| (*name == common.name).then_some(&values)).unwrap();
         assert_eq!(whole.task_set, second.task_set);
         assert_eq!((whole.revision, whole.at, &whole.release), (7, Timestamp(8), &second.release));
         assert!(read.clone().whole(|_| None).is_err(), "the values are not there");
-        assert!(read.whole(|_| Some(Arc::default())).is_err(), "the values are others");
+        let others = CommonValues::default();
+        assert!(read.whole(|_| Some(&others)).is_err(), "the values are others");
     }
 
     #[test]

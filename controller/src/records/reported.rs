@@ -13,7 +13,8 @@ use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
 
-use super::common::Taken;
+use super::codec::BadRecord;
+use super::common::{CommonValues, Taken};
 use crate::desired::PUBLISHED;
 
 /// A node's Observation, as it was last stored.
@@ -114,6 +115,24 @@ pub struct ReleasedRecord {
 }
 
 impl ReleasedRecord {
+    /// The record without what stands in common values of this name; `None` where that is so little that it stays as it is.
+    pub fn apart(&self, name: Hash, values: &CommonValues) -> Option<Self> {
+        let mut task_set = self.task_set.clone();
+        let taken = Taken::out_of(&mut task_set, name, values)?;
+        Some(Self { task_set, taken: Some(taken), release: self.release.clone(), ..*self })
+    }
+
+    /// The whole record, of one as it is stored and of the values that it names.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`]: the values are not there, or are others.
+    pub fn whole<'a>(mut self, values: impl FnOnce(&Hash) -> Option<&'a CommonValues>) -> Result<Self, BadRecord> {
+        if let Some(taken) = &self.taken {
+            taken.put_back(&mut self.task_set, values(&taken.values))?;
+        }
+        Ok(self)
+    }
+
     /// The digest of the task set in each wire version, as it is sent. `profile` is the one that it names.
     pub fn digests(&self, profile: Option<&ProfileRecord>) -> Vec<PartDigest> {
         let digest = |version| {

@@ -360,18 +360,18 @@ async fn x01_what_a_host_reports_too_fast_is_a_finding_and_a_metric() {
             task: "t".to_owned(),
             outcome: Outcome::Changed,
             message: String::new(),
-            output: "x".repeat(64 * 1024),
-            diff: String::new(),
+            output: "x".repeat(4 * 1024),
+            diff: "x".repeat(16 * 1024),
             duration_ms: 1,
         };
-        (sequence..sequence + 8).map(result).collect::<Vec<_>>()
+        (sequence..sequence + 64).map(result).collect::<Vec<_>>()
     };
     let mut sequence = 1;
     // The bound is 8 MiB at once.
-    while sequence < 1_000 && fleet.parts().intake.results(host.node, results(sequence)).await.is_ok() {
-        sequence += 8;
+    while sequence < 2_000 && fleet.parts().intake.results(host.node, results(sequence)).await.is_ok() {
+        sequence += 64;
     }
-    assert!(sequence < 1_000, "nothing was held back");
+    assert!(sequence < 2_000, "nothing was held back");
     let node = fleet.read("/v1/nodes/web-1").await;
     let findings = node["findings"].as_array().unwrap();
     let finding = findings.iter().find(|one| one["code"] == "report.waiting").unwrap();

@@ -17,7 +17,9 @@ use stemma_wire::endpoint::{Endpoint, Found, Listener, find};
 const PROGRAMS: [&str; 1] = ["schemathesis==4.32.5"];
 /// So many requests of chance it makes of a row, beside the examples and those that cover the row's schema. It is told no time: it would
 /// share that out among the rows, and make fewer requests on a busy machine.
-const EXAMPLES: &str = "50";
+const EXAMPLES: &str = "20";
+/// The same of a long run.
+const LONG_EXAMPLES: &str = "200";
 /// The seed of a usual run: it makes the same requests each time, so that it fails by what was changed. A long run draws its seed.
 const SEED: u64 = 21;
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,\
@@ -279,8 +281,8 @@ fn are_answered_as_described(part: &[&str]) -> Result<()> {
     std::fs::write(&configuration, configured)?;
     let mut tool = Command::new(programs.join("schemathesis"));
     tool.arg("--config-file").arg(&configuration).args(["run", &format!("{admin}/openapi.json"), "--url", &admin]);
-    let seed = if is_long() { Chance::seeded()?.bits() >> 32 } else { SEED };
-    tool.args(["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--seed", &seed.to_string()]);
+    let (seed, examples) = if is_long() { (Chance::seeded()?.bits() >> 32, LONG_EXAMPLES) } else { (SEED, EXAMPLES) };
+    tool.args(["--phases", "examples,coverage,fuzzing", "--max-examples", examples, "--seed", &seed.to_string()]);
     for row in rows.iter().filter(|row| **row != Endpoint::WatchEvents) {
         tool.args(["--include-operation-id", row.name()]);
     }

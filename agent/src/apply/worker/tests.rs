@@ -264,7 +264,7 @@ fn a_barrier_opens_by_a_grant_for_this_task_set_and_stays_open_over_a_restart() 
         let grant = controller.grant(2, Grant::Barriers { task_set, open: vec![barrier.clone()] });
         vec![FromSync::Offer { desired: None, grants: vec![grant], acknowledged: 0 }]
     };
-    let other = stemma_wire::message::PartDigest([3; 32]);
+    let other = PartDigest([3; 32]);
     let said = runtime().block_on(offered(&host, &controller, grant(other)));
     assert!(said.iter().any(|said| matches!(said, FromApply::Refused { .. })), "{said:?}");
     assert_eq!(host.text("/app"), None);

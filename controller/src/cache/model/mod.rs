@@ -429,7 +429,7 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
             return Ok(Reach::default());
         };
         let stored: ReleasedRecord = codec::decode(value)?;
-        let record = stored.whole(|name| model.common.get(name).cloned())?;
+        let record = stored.whole(|name| model.common.get(name).map(|values| &**values))?;
         model.released.insert(node, Arc::new(record));
         model.share_texts_of(node);
         Ok(Reach::default())

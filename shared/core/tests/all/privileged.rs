@@ -135,6 +135,7 @@ fn x04_a_privileged_task_has_begun_where_its_condition_lets_it_run_or_may_and_di
         left_out: left_out.map(|why| (keys, why)).into_iter().collect(),
         inputs: set.inputs.clone(),
         digest: set.digest,
+        group: Arc::clone(&set.group),
     };
     let no = || Some(LeftOut::False { condition: "has(labels.go)".into() });
     let failed = || Some(LeftOut::Failed { reason: "".into() });
