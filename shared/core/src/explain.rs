@@ -247,7 +247,7 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     let release = &set.profile.release;
     let falls = set.profile.all().contains(&ix);
     let left_out = set.left_out.iter().find(|(one, _)| *one == ix).map(|(_, why)| why.to_string());
-    let placed = release.task(ix).placement_text();
+    let placed = release.placement_text(ix);
     let why = match (falls, &left_out) {
         (false, _) => format!("it does not fall to this node: it is placed by {placed}"),
         (true, Some(reason)) => format!("it falls to this node by {placed}, and is left out: {reason}"),

@@ -162,6 +162,18 @@ impl CompiledRelease {
     pub fn id(&self, ix: TaskIx) -> &str {
         &self.tasks[ix.at()].task.id
     }
+
+    /// What places a task, for people: its own selector, and those of the groups that list it.
+    pub(crate) fn placement_text(&self, ix: TaskIx) -> String {
+        let task = self.task(ix);
+        let of_group = |ix: &TaskIx| {
+            let group = self.task(*ix);
+            let by = group.selector_text().unwrap_or_else(|| "nothing".to_owned());
+            format!("group {} (placed by {by})", group.task.id)
+        };
+        let texts: Vec<String> = task.selector_text().into_iter().chain(task.groups.iter().map(of_group)).collect();
+        if texts.is_empty() { "nothing: give it tags or roles".to_owned() } else { texts.join(", or ") }
+    }
 }
 
 impl CompiledTask {
@@ -182,12 +194,12 @@ impl CompiledTask {
         runs && (self.task.privileged || self.groups.iter().any(|ix| tasks[ix.at()].task.privileged))
     }
 
-    /// The text of its own selector, for people.
-    pub(crate) fn placement_text(&self) -> String {
+    /// The text of its own selector, for people; `None`: it places nothing.
+    fn selector_text(&self) -> Option<String> {
         let (what, names) = match &self.placement {
             Placement::Tags(selector) => ("tags", selector.to_string()),
             Placement::Roles(selector) => ("roles", selector.to_string()),
         };
-        if names.is_empty() { "nothing: give it tags or roles".to_owned() } else { format!("{what} {names}") }
+        (!names.is_empty()).then(|| format!("{what} {names}"))
     }
 }

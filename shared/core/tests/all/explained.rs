@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_core::explain::{self, Fleetwide};
+use stemma_core::explain::{self, Fleetwide, Ran};
 use stemma_core::fleet::Change;
 use stemma_core::name::{Name, TagName};
-use stemma_core::object::DecidedTags;
+use stemma_core::object::{DecidedTags, Timestamp};
 use stemma_core::resolve::resolve_node;
 
 use crate::made::{Made, site};
@@ -35,4 +35,33 @@ fn the_extension_that_decided_a_tag_is_named_whether_or_not_it_gave_it() {
     let withheld = format!("{none}: role web declares it, and extension rack decided otherwise for this node");
     assert_eq!(why(&made, "nginx"), has_not(&withheld));
     assert_eq!(why(&made, "other"), has_not(none));
+}
+
+#[test]
+fn a_task_that_a_group_places_is_explained_by_the_group() {
+    let documents = site(
+        &json!({}),
+        &json!([
+            {"id": "all", "type": "group", "tags": ["nginx"], "tasks": ["member", "both", "away"]},
+            {"id": "bare", "type": "group", "tasks": ["away"]},
+            {"id": "member", "type": "puppet"},
+            {"id": "both", "type": "puppet", "tags": ["mysql"]},
+            {"id": "away", "type": "puppet", "tags": ["mysql"], "condition": "false"},
+            {"id": "alone", "type": "puppet"},
+        ]),
+    );
+    let made = Made::of(&documents);
+    let ran = Ran { runs: None, too_large: None, told: false, outcome: None, shut: &Vec::new };
+    let why = |task: &str| {
+        let told = explain::task(&made.answer("web-1"), task, Timestamp(1), &ran).expect("a task");
+        told["why"].as_str().expect("a text").to_owned()
+    };
+    assert_eq!(why("member"), "it falls to this node by group all (placed by tags nginx)");
+    assert_eq!(why("both"), "it falls to this node by tags mysql, or group all (placed by tags nginx)");
+    assert_eq!(
+        why("away"),
+        "it falls to this node by tags mysql, or group all (placed by tags nginx), or group bare (placed by nothing), and is left out: \
+         condition is false: false"
+    );
+    assert_eq!(why("alone"), "it does not fall to this node: it is placed by nothing: give it tags or roles");
 }

@@ -229,7 +229,7 @@ impl Check<'_> {
         for (ix, task) in (0..).map(TaskIx).zip(&release.tasks) {
             if !placed.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
                 let message =
-                    format!("task {} falls to no node: it is placed by {}", task.task.id, task.placement_text());
+                    format!("task {} falls to no node: it is placed by {}", task.task.id, release.placement_text(ix));
                 self.warn(rule::TASK_UNPLACED, format!("{} task/{}", self.object, task.task.id), message);
             }
         }
