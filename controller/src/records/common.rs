@@ -18,6 +18,8 @@ use super::codec::{self, BadRecord};
 const LEAST_APART: usize = 1024;
 /// The most bytes of values that are stored together: about what two of the largest task sets hold.
 const MOST_TOGETHER: usize = 512 * 1024;
+/// The most bytes of their record, in which some characters take several: one that a store refuses would keep every node from its release.
+const MOST_OF_RECORD: usize = 1024 * 1024;
 
 /// Inputs and reasons that task sets of many nodes hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,9 +69,12 @@ impl CommonValues {
         }
     }
 
-    /// The values as they are stored.
+    /// The values as they are stored; none where they are too large for a record.
     pub fn named(self) -> NamedValues {
         let record = codec::encode(&self);
+        if record.len() > MOST_OF_RECORD {
+            return Self::default().named();
+        }
         NamedValues { name: hash_content(&record), record, values: self }
     }
 }
@@ -216,6 +221,13 @@ mod tests {
         }
         let record = values.named().record;
         assert!((480 * 1024..600 * 1024).contains(&record.len()), "{}", record.len());
+        let quotes = InputValue::Json(serde_json::to_string(&"\"".repeat(150_000)).unwrap().into());
+        let mut values = CommonValues::default();
+        values.add_input(&mut 0, "labels.small".to_owned(), value("x"));
+        values.add_input(&mut 0, "labels.quotes".to_owned(), quotes.clone());
+        assert_eq!(values.clone().named().values, values, "some 600 kB");
+        values.add_input(&mut 0, "labels.more".to_owned(), quotes);
+        assert_eq!(values.named().values, CommonValues::default(), "some 1,200 kB");
     }
 
     #[test]
