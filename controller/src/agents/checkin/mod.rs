@@ -132,9 +132,11 @@ impl CheckIns {
     }
 
     /// Notes that a check-in of a node's host was refused whole, as a finding of the node. One of a node that is gone and one that broke on its way
-    /// are none.
+    /// are none, nor is one of a newer agent: it asks again in a version of the protocol that is known here.
     pub(super) fn note_refused(&self, slot: &Slot, error: &ApiError) {
-        if error.status() < 500 && !matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed) {
+        let is_none =
+            matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed | ErrorType::MessageVersion);
+        if error.status() < 500 && !is_none {
             let reason = error.message.trim_end_matches('.').to_owned();
             let refused = Err::<(), _>(IntakeError::Refused(reason));
             self.desired.status().note_report(slot.node(), Part::CheckIn, &refused);

@@ -206,6 +206,13 @@ impl Model {
         self.texts.share(task_set.left_out.values_mut().chain(values));
     }
 
+    /// The same of values that released task sets name.
+    fn share_texts_of_values(&mut self, name: &Hash) {
+        let Some(record) = self.common.get_mut(name) else { return };
+        let CommonValues { inputs, left_out } = Arc::make_mut(record);
+        self.texts.share(left_out.values_mut().chain(inputs.values_mut().filter_map(InputValue::text_mut)));
+    }
+
     /// How much of its host's last report, and of what became of its tasks, was not kept.
     pub fn left_out(&self, node: Uuid) -> ReportLeftOut {
         let of_report = self.reports.get(&node).map(|record| record.left_out).unwrap_or_default();
@@ -378,6 +385,7 @@ impl Model {
             set(&mut self.profiles, hash, now)?;
         } else if let Some(hash) = key::read_common(key) {
             set(&mut self.common, hash, now)?;
+            self.share_texts_of_values(&hash);
         } else if let Some(token) = key::read_token(key) {
             match now.value {
                 Some(value) => {

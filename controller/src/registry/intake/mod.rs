@@ -171,7 +171,11 @@ impl Intake for HostIntake {
         let record = bounds::report(self.registry.now(), report);
         Box::pin(async move {
             let Turn::Now(record) = self.pace.admit(node, record) else { return Ok(()) };
-            self.records.report(node, record).await
+            let written = self.records.report(node, record.clone()).await;
+            if matches!(written, Err(IntakeError::Unavailable)) {
+                self.pace.put_off(node, record);
+            }
+            written
         })
     }
 
@@ -180,7 +184,7 @@ impl Intake for HostIntake {
         Box::pin(async move {
             // After a start each host says what is kept of it already.
             if self.said_pace.is_quiet(node) && self.records.is_said(node, said.as_ref()) {
-                return Ok(());
+                return self.records.noted(node, Part::Local, Ok(()));
             }
             let Turn::Now(said) = self.said_pace.admit(node, said) else { return Ok(()) };
             self.records.said(node, said).await

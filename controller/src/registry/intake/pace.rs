@@ -73,8 +73,24 @@ impl<T: Clone + Send + 'static> Pace<T> {
             }
             Entry::Vacant(free) => drop(free.insert(Budget { left: AT_ONCE - 1, waiting: None })),
         }
-        tokio::spawn(follow(node, Arc::clone(&self.nodes), Arc::clone(&self.write)));
+        self.follow(node);
         Turn::Now(record)
+    }
+
+    /// Has a Report wait that could not be written in its turn, unless a later one waits. Within a runtime.
+    pub(super) fn put_off(&self, node: Uuid, record: T) {
+        match lock(&self.nodes).entry(node) {
+            Entry::Occupied(mut place) => {
+                place.get_mut().waiting.get_or_insert(record);
+                return;
+            }
+            Entry::Vacant(free) => drop(free.insert(Budget { left: AT_ONCE - 1, waiting: Some(record) })),
+        }
+        self.follow(node);
+    }
+
+    fn follow(&self, node: Uuid) {
+        tokio::spawn(follow(node, Arc::clone(&self.nodes), Arc::clone(&self.write)));
     }
 }
 
@@ -135,6 +151,27 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(90)).await;
         assert_eq!(written.lock().unwrap().last(), Some(&(1, 17)));
         assert!(lock(&pace.nodes).is_empty(), "nothing is left of who is quiet");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn x01_what_could_not_be_written_at_once_is_written_later_unless_something_newer_is() {
+        let written: Arc<Mutex<Vec<(u128, u64)>>> = Arc::default();
+        let log = Arc::clone(&written);
+        let pace = Pace::new(move |node, n: u64, _| {
+            lock(&log).push((node.as_u128(), n));
+            Box::pin(async { true })
+        });
+        let node = Uuid::from_u128;
+        let _ = pace.admit(node(1), 1);
+        pace.put_off(node(1), 1);
+        for n in 2..=u64::from(AT_ONCE) + 2 {
+            let _ = pace.admit(node(2), n);
+        }
+        pace.put_off(node(2), 2);
+        pace.put_off(node(3), 9);
+        tokio::time::sleep(Duration::from_mins(3)).await;
+        assert_eq!(*lock(&written), [(1, 1), (2, u64::from(AT_ONCE) + 2), (3, 9)]);
+        assert!(lock(&pace.nodes).is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use stemma_core::access::Place;
 use stemma_core::inspection::MAX_RULES;
-use stemma_core::object::{AllocationSpec, ClusterId};
+use stemma_core::object::{AllocationSpec, ClusterId, Kind};
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
@@ -50,6 +50,8 @@ struct Row {
 
 /// How many there may be of one kind in one cluster.
 struct Within {
+    /// They are counted where such an object is written; `None`: where there come to be more in the fleet.
+    kind: Option<Kind>,
     most: Most,
     count: fn(&Model, ClusterId) -> usize,
 }
@@ -67,13 +69,21 @@ static ROWS: [Row; 12] = [
         what: "nodes",
         most: Most::Nodes,
         count: |model| model.nodes.len(),
-        within: Some(Within { most: Most::HalfOfNodes, count: |model, cluster| model.fleet.count_of(cluster) }),
+        within: Some(Within {
+            kind: Some(Kind::Node),
+            most: Most::HalfOfNodes,
+            count: |model, cluster| model.fleet.count_of(cluster),
+        }),
     },
     Row {
         what: "node groups",
         most: Most::Of(20_000),
         count: |model| model.groups.len(),
-        within: Some(Within { most: Most::Of(10_000), count: |model, cluster| model.fleet.groups_of(cluster).count() }),
+        within: Some(Within {
+            kind: Some(Kind::NodeGroup),
+            most: Most::Of(10_000),
+            count: |model, cluster| model.fleet.groups_of(cluster).count(),
+        }),
     },
     Row { what: "clusters", most: Most::Of(10_000), count: |model| model.clusters.len(), within: None },
     Row { what: "cluster templates", most: Most::Of(1_000), count: |model| model.templates.len(), within: None },
@@ -89,6 +99,7 @@ static ROWS: [Row; 12] = [
         most: Most::Nodes,
         count: |model| model.allocations.len(),
         within: Some(Within {
+            kind: Some(Kind::Allocation),
             most: Most::HalfOfNodes,
             count: |model, cluster| {
                 let stands = |place: Place| place == Place::Cluster(cluster);
@@ -101,6 +112,7 @@ static ROWS: [Row; 12] = [
         most: Most::Of(10_000),
         count: |model| model.principals.len(),
         within: Some(Within {
+            kind: Some(Kind::Principal),
             most: Most::Of(1_000),
             count: |model, cluster| {
                 model.principals.iter().filter(|principal| principal.spec.cluster == Some(cluster)).count()
@@ -113,6 +125,7 @@ static ROWS: [Row; 12] = [
         most: Most::Nodes,
         count: |model| model.tokens.len(),
         within: Some(Within {
+            kind: None,
             most: Most::HalfOfNodes,
             count: |model, cluster| model.tokens.values().filter(|token| token.record.within == Some(cluster)).count(),
         }),
@@ -134,8 +147,12 @@ impl Work<'_> {
             let fleet = Counted { before: (row.count)(before), after: (row.count)(after) };
             self.check_count(row.what, row.most, fleet, None)?;
             let Some(within) = &row.within else { continue };
+            let is_written = match within.kind {
+                Some(kind) => self.written().any(|(written, _)| written == kind),
+                None => fleet.after > fleet.before,
+            };
             // No cluster has more than the fleet.
-            if fleet.after <= self.most(within.most) {
+            if !is_written || fleet.after <= self.most(within.most) {
                 continue;
             }
             for cluster in &clusters {

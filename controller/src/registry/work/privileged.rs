@@ -195,10 +195,12 @@ impl Work<'_> {
         }
     }
 
-    /// The clusters of which something must stay as it was when a write of who is no admin was decided. Two such writes of different
-    /// objects, of which neither places a privileged task, could do it together.
+    /// The clusters of which something must stay as it was when a write was decided. Two writes of different objects by who is no admin, of
+    /// which neither places a privileged task, could do it together. So could a release that anybody gives, and the name of a primary that is
+    /// still to come.
     pub(super) fn guarded(&self) -> BTreeMap<ClusterId, Guard> {
-        let mut clusters = BTreeMap::new();
+        let mut clusters: BTreeMap<ClusterId, Guard> =
+            self.with_another_release().into_iter().map(|cluster| (cluster, Guard::All)).collect();
         if self.places_as == PrincipalRole::Admin {
             return clusters;
         }
@@ -214,20 +216,28 @@ impl Work<'_> {
         for group in self.refolded().filter(is_another) {
             clusters.extend(after.cluster_of_group(group).map(|cluster| (cluster, Guard::All)));
         }
-        // A cluster without groups may name a primary that is still to come.
-        let release = |fleet: &Fleet, cluster: ClusterId| {
-            fleet.cluster(cluster).and_then(|cluster| fleet.cluster_release(cluster)).cloned()
-        };
-        for cluster in self.below_templates() {
-            if release(before, cluster) != release(after, cluster) {
-                clusters.insert(cluster, Guard::All);
-            }
-        }
         for (cluster, guard) in self.guarded_conditions() {
             let known = clusters.entry(cluster).or_default();
             *known = guard.max(*known);
         }
         clusters
+    }
+
+    /// The clusters in which another release is run, by a group or by the cluster itself, also where no node is there yet.
+    fn with_another_release(&self) -> BTreeSet<ClusterId> {
+        let (before, after) = (&self.context.whole.fleet, &self.model.fleet);
+        let of_group = |fleet: &Fleet, group: GroupId| {
+            let fold = fleet.fold(group).ok()?;
+            Some(fold.release.as_ref()?.value.name.clone())
+        };
+        let groups = self.refolded().filter(|group| of_group(before, *group) != of_group(after, *group));
+        let of_groups = groups.filter_map(|group| after.cluster_of_group(group));
+        let release = |fleet: &Fleet, cluster: ClusterId| {
+            fleet.cluster(cluster).and_then(|cluster| fleet.cluster_release(cluster)).cloned()
+        };
+        let clusters = self.below_templates().into_iter();
+        let of_clusters = clusters.filter(|cluster| release(before, *cluster) != release(after, *cluster));
+        of_groups.chain(of_clusters).collect()
     }
 
     /// The clusters of which something must stay as it was because conditions of privileged tasks may read it. It is asked of what is

@@ -12,7 +12,7 @@ use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
-use crate::input::{Input, Inputs, Reference};
+use crate::input::{Input, Inputs, Read, Reference};
 use crate::inspection::Ruled;
 use crate::labels::{Annotations, Labels, Parameters};
 use crate::lifecycle::Limits;
@@ -59,19 +59,21 @@ pub struct TaskSet {
     pub group: Arc<GroupInputs>,
 }
 
-/// What the tasks of a profile read in one group, as a node finds it that says nothing itself. Nodes that were resolved with it share it. What
-/// each node answers for itself is that of some node.
+/// What the tasks of a profile read in one group, as a node finds it that says nothing itself. Nodes that were resolved with it share it.
 #[derive(Debug)]
 pub struct GroupInputs {
     pub(super) profile: Arc<Profile>,
-    /// Per read of the profile.
+    /// Per read of the profile. What a node answers for itself is that of the node that was resolved first.
     pub(super) inputs: Box<[Input]>,
 }
 
 impl GroupInputs {
-    /// The value of each read of the profile.
+    /// The value of each read of the profile that the group answers. What a node answers for itself is left out, so that the values of two
+    /// groups which say the same are equal.
     pub fn inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
-        self.profile.reads.iter().zip(&self.inputs)
+        let is_of_node =
+            |reference: &Reference| matches!(reference.read(), Read::Trait(_) | Read::Fact(_) | Read::Node(_));
+        self.profile.reads.iter().zip(&self.inputs).filter(move |(reference, _)| !is_of_node(reference))
     }
 
     /// The value of one read; `None`: the profile does not read it.

@@ -100,38 +100,55 @@ impl Site {
     }
 
     async fn write(&self, decide: impl Fn(&mut Work<'_>) -> Result<(), Undecided>) -> Result<Revision, ApiError> {
+        self.write_by(&self.caller, decide).await
+    }
+
+    async fn write_by(
+        &self,
+        caller: &Caller,
+        decide: impl Fn(&mut Work<'_>) -> Result<(), Undecided>,
+    ) -> Result<Revision, ApiError> {
         let decided = |context: &Context<'_>| {
             let mut work = Work::on(context);
             decide(&mut work)?;
             work.finish(Answer::empty(200))
         };
-        Ok(self.registry.write_at(&self.caller, decided).await?.1)
+        Ok(self.registry.write_at(caller, decided).await?.1)
     }
 
     /// Two writes of which each decides before the other is committed: the second is made while the first has decided for
     /// the first time. What became of the first, and how often it decided.
     async fn race(&self, one: &Write, other: &Write) -> (Result<Revision, ApiError>, usize) {
+        self.race_of((one, &self.caller), (other, &self.caller)).await
+    }
+
+    /// The same of two callers.
+    async fn race_of(
+        &self,
+        (one, first): (&Write, &Caller),
+        (other, second): (&Write, &Caller),
+    ) -> (Result<Revision, ApiError>, usize) {
         let tried = AtomicUsize::new(0);
         let decide = |context: &Context<'_>| {
             let mut work = Work::on(context);
             one(&mut work)?;
             let decision = work.finish(Answer::empty(200))?;
             if tried.fetch_add(1, Ordering::Relaxed) == 0 {
-                self.meanwhile(&[other]);
+                self.meanwhile(&[other], second);
             }
             Ok(decision)
         };
-        let made = self.registry.write_at(&self.caller, decide).await;
+        let made = self.registry.write_at(first, decide).await;
         (made.map(|(_, revision)| revision), tried.into_inner())
     }
 
     /// Makes writes from within a decision.
-    fn meanwhile(&self, writes: &[&Write]) {
+    fn meanwhile(&self, writes: &[&Write], caller: &Caller) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 runtime().block_on(async {
                     for write in writes {
-                        self.write(write).await.unwrap();
+                        self.write_by(caller, write).await.unwrap();
                     }
                 });
             });
@@ -286,7 +303,7 @@ async fn what_leaves_between_does_not_hide_a_cycle() {
         add(3, "b")(&mut work)?;
         let decision = work.finish(Answer::empty(200))?;
         if tried.fetch_add(1, Ordering::Relaxed) == 0 {
-            site.meanwhile(&[&leave, &come]);
+            site.meanwhile(&[&leave, &come], &site.caller);
         }
         Ok(decision)
     };

@@ -82,6 +82,19 @@ async fn x07_a_primary_that_is_still_to_come_is_not_named_beside_a_write_that_le
     }
 }
 
+/// An admin may give the group any release. An operator who names the node at the same moment sees it.
+#[tokio::test]
+async fn x07_a_primary_that_is_still_to_come_is_not_named_by_an_operator_beside_the_release_that_an_admin_gives() {
+    let crown = json!([{"id": "crown", "type": "shell", "tags": ["primary-z"], "privileged": true, "parameters": {"script": "true"}}]);
+    let site = Site::new().await;
+    site.write(make(50, "plain", seated(true, json!([])))).await.unwrap();
+    site.write(make(51, "guarded", seated(true, crown))).await.unwrap();
+    site.write(runs("plain")).await.unwrap();
+    let (made, tried) = site.race_of((&names("ghost"), &operator()), (&runs("guarded"), &site.caller)).await;
+    let refusal = made.expect_err("both together are an admin's");
+    assert_eq!((refusal.kind, tried), (ErrorType::AuthForbidden, 1), "{}", refusal.message);
+}
+
 /// By the release that it was judged by, the name of a node that is still to come is a warning; by the one that is stored, it is refused.
 #[tokio::test]
 async fn x07_a_primary_that_is_still_to_come_is_not_named_beside_an_edit_by_which_its_tag_has_none() {
