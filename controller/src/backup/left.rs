@@ -51,10 +51,10 @@ impl Display for Left {
     }
 }
 
-/// Says it on standard output.
-pub(super) fn say(all: &[Left]) -> io::Result<()> {
+/// Says it on standard output. Where nobody reads that any more, the backup or restore that is to come goes on.
+pub(super) fn say(all: &[Left]) {
     let mut out = io::stdout().lock();
-    all.iter().try_for_each(|left| writeln!(out, "{left}"))
+    let _nobody_reads = all.iter().try_for_each(|left| writeln!(out, "{left}"));
 }
 
 /// Takes away what restores have left in a data directory. Whoever calls this holds it, as each restore does until it is over, so nobody is
