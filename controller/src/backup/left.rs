@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use tempfile::NamedTempFile;
 
-use crate::ca::files;
+use crate::ca::files::{self, Held};
 
 /// How the name of a directory begins in which a restore makes a fleet.
 pub(super) const RESTORING: &str = ".restoring-";
@@ -58,8 +58,11 @@ pub(super) fn say(all: &[Left]) {
 }
 
 /// Takes away what restores have left in a data directory. Whoever calls this holds it, as each restore does until it is over, so nobody is
-/// at work on any of it.
-pub(super) fn sweep_restores(directory: &Path) -> Vec<Left> {
+/// at work on any of it. Where the file system knows no locks, somebody may be, and nothing is taken away.
+pub(super) fn sweep_restores(directory: &Path, held: &Held) -> Vec<Left> {
+    if !held.is_locked() {
+        return Vec::new();
+    }
     let is_directory = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir());
     let all = begun(directory, RESTORING).filter(is_directory);
     all.filter_map(|path| Left::unless_gone(fs::remove_dir_all(&path), path, "restore")).collect()
@@ -67,8 +70,8 @@ pub(super) fn sweep_restores(directory: &Path) -> Vec<Left> {
 
 /// The same when a controller starts, which says it in its log. Where somebody is at work in the directory, nothing is taken away.
 pub(crate) fn sweep_at_start(directory: &Path) {
-    let Ok(_held) = files::hold(directory) else { return };
-    for Left { path, removed, .. } in sweep_restores(directory) {
+    let Ok(held) = files::hold(directory) else { return };
+    for Left { path, removed, .. } in sweep_restores(directory, &held) {
         match removed {
             Ok(()) => log::warn!(path:% = path.display(); "what a restore that was killed had left was taken away"),
             Err(error) => log::warn!(

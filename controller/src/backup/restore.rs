@@ -45,9 +45,9 @@ pub fn restore(args: &Restore) -> Result<()> {
     }
     let checked = from.check()?;
     files::make_directory(layout.directory()).context("nothing was restored")?;
-    let _held = held.map_or_else(|| files::hold(layout.directory()), Ok)?;
+    let held = held.map_or_else(|| files::hold(layout.directory()), Ok)?;
     check_empty(&layout)?;
-    left::say(&left::sweep_restores(layout.directory()));
+    left::say(&left::sweep_restores(layout.directory(), &held));
     let damaged = make(&from, &layout, &checked)?;
     let synced = File::open(layout.directory()).and_then(|directory| directory.sync_all());
     synced.with_context(|| format!("{}: the fleet is there, and may not be on the disk yet", directory.display()))?;
