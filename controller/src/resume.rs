@@ -50,16 +50,21 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
 
 /// What becomes of hosts when the fleet goes on, for people; `None` where the store does not wait and no host is found to be ahead of it.
 fn consequence(fleet: &Value) -> Option<String> {
-    let hosts = Hosts::of(fleet);
     if fleet["waits"] == true {
+        let come = Hosts::of(fleet).map_or_else(
+            || {
+                "how many hosts have come is not known, since the controller that runs is of an earlier version"
+                    .to_owned()
+            },
+            |hosts| format!("{} of {} hosts have come so far", hosts.checked_in, hosts.enrolled),
+        );
         return Some(format!(
-            "the store was restored from a backup, and nothing is sent to any host yet; {} of {} hosts have come so far. Once it goes on they \
-             follow it: each applies what the store says now, and what was written after the backup is lost.",
-            hosts.checked_in, hosts.enrolled
+            "the store was restored from a backup, and nothing is sent to any host yet; {come}. Once it goes on they \
+             follow it: each applies what the store says now, and what was written after the backup is lost."
         ));
     }
     let ahead = number(&fleet["ahead"]["nodes"]);
-    let not_come = hosts.not_come().map(|said| format!(" {said}.")).unwrap_or_default();
+    let not_come = not_come(fleet).map(|said| format!(" {said}.")).unwrap_or_default();
     (ahead > 0).then(|| {
         format!(
             "{ahead} hosts hold revisions of another copy of the store ({} epochs of theirs are unknown here). This store is at \
@@ -75,7 +80,7 @@ fn consequence(fleet: &Value) -> Option<String> {
 /// That no host is found to be ahead. What was found is in memory, so after a restart that says nothing of hosts that have not come.
 fn nobody_ahead(fleet: &Value) -> String {
     let revision = number(&fleet["revision"]);
-    match Hosts::of(fleet).not_come() {
+    match not_come(fleet) {
         None => format!("no host is ahead of the store, which is at revision {revision}: nothing was changed"),
         Some(said) => format!(
             "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}; run this again \
@@ -92,10 +97,12 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn of(fleet: &Value) -> Self {
+    /// `None` where the controller is of an earlier version, as one that was not restarted yet: that does not say.
+    fn of(fleet: &Value) -> Option<Self> {
+        let hosts = fleet.get("hosts")?;
         let [enrolled, checked_in, running_seconds] =
-            ["enrolled", "checked_in", "running_seconds"].map(|name| number(&fleet["hosts"][name]));
-        Self { enrolled, checked_in, running_seconds }
+            ["enrolled", "checked_in", "running_seconds"].map(|name| number(&hosts[name]));
+        Some(Self { enrolled, checked_in, running_seconds })
     }
 
     /// That what some hosts hold is not known; `None` where all have come.
@@ -111,6 +118,13 @@ impl Hosts {
             "The controller has run for {time}: {checked_in} of {enrolled} hosts have checked in since, and {missing} have not and may be ahead"
         ))
     }
+}
+
+/// That what some hosts hold is not known; `None` where all have come.
+fn not_come(fleet: &Value) -> Option<String> {
+    let unknown = "The controller that runs is of an earlier version: how many hosts have checked in since it started is not known, and those \
+                   that have not may be ahead";
+    Hosts::of(fleet).map_or_else(|| Some(unknown.to_owned()), |hosts| hosts.not_come())
 }
 
 fn number(value: &Value) -> u64 {
@@ -171,6 +185,28 @@ mod tests {
             );
             assert!(said.ends_with(&not_come), "{said}");
         }
+    }
+
+    #[test]
+    fn x02_of_a_controller_that_does_not_say_how_many_hosts_have_come_that_is_not_known() {
+        let of_an_earlier_version = |waits, ahead| {
+            let mut fleet = fleet(waits, ahead, [5, 5, 4]);
+            fleet.as_object_mut().unwrap().remove("hosts");
+            fleet
+        };
+        let waiting = consequence(&of_an_earlier_version(true, 0)).unwrap();
+        let unknown =
+            "; how many hosts have come is not known, since the controller that runs is of an earlier version. Once it";
+        assert!(waiting.contains(unknown), "{waiting}");
+        let unknown = "The controller that runs is of an earlier version: how many hosts have checked in since it started is not known, and \
+                       those that have not may be ahead";
+        let ahead = consequence(&of_an_earlier_version(false, 1)).unwrap();
+        assert!(ahead.ends_with(&format!("is lost. {unknown}.")), "{ahead}");
+        let nobody = nobody_ahead(&of_an_earlier_version(false, 0));
+        assert!(
+            nobody.ends_with(&format!(": nothing was changed. {unknown}; run this again when they have")),
+            "{nobody}"
+        );
     }
 
     #[test]

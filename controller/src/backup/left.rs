@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use tempfile::NamedTempFile;
 
-use crate::ca::files;
+use crate::ca::files::{self, Held};
 
 /// How the name of a directory begins in which a restore makes a fleet.
 pub(super) const RESTORING: &str = ".restoring-";
@@ -25,6 +25,14 @@ pub(super) struct Left {
     path: PathBuf,
     of: &'static str,
     removed: io::Result<()>,
+}
+
+impl Left {
+    /// Nothing where it was gone by then: whoever was at work on it had ended, and named or removed it.
+    fn unless_gone(removed: io::Result<()>, path: PathBuf, of: &'static str) -> Option<Self> {
+        let is_gone = removed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        (!is_gone).then_some(Self { path, of, removed })
+    }
 }
 
 impl Display for Left {
@@ -43,24 +51,27 @@ impl Display for Left {
     }
 }
 
-/// Says it on standard output.
-pub(super) fn say(all: &[Left]) -> io::Result<()> {
+/// Says it on standard output. Where nobody reads that any more, the backup or restore that is to come goes on.
+pub(super) fn say(all: &[Left]) {
     let mut out = io::stdout().lock();
-    all.iter().try_for_each(|left| writeln!(out, "{left}"))
+    let _nobody_reads = all.iter().try_for_each(|left| writeln!(out, "{left}"));
 }
 
 /// Takes away what restores have left in a data directory. Whoever calls this holds it, as each restore does until it is over, so nobody is
-/// at work on any of it.
-pub(super) fn sweep_restores(directory: &Path) -> Vec<Left> {
+/// at work on any of it. Where the file system knows no locks, somebody may be, and nothing is taken away.
+pub(super) fn sweep_restores(directory: &Path, held: &Held) -> Vec<Left> {
+    if !held.is_locked() {
+        return Vec::new();
+    }
     let is_directory = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir());
     let all = begun(directory, RESTORING).filter(is_directory);
-    all.map(|path| Left { removed: fs::remove_dir_all(&path), path, of: "restore" }).collect()
+    all.filter_map(|path| Left::unless_gone(fs::remove_dir_all(&path), path, "restore")).collect()
 }
 
 /// The same when a controller starts, which says it in its log. Where somebody is at work in the directory, nothing is taken away.
 pub(crate) fn sweep_at_start(directory: &Path) {
-    let Ok(_held) = files::hold(directory) else { return };
-    for Left { path, removed, .. } in sweep_restores(directory) {
+    let Ok(held) = files::hold(directory) else { return };
+    for Left { path, removed, .. } in sweep_restores(directory, &held) {
         match removed {
             Ok(()) => log::warn!(path:% = path.display(); "what a restore that was killed had left was taken away"),
             Err(error) => log::warn!(
@@ -75,7 +86,7 @@ pub(crate) fn sweep_at_start(directory: &Path) {
 pub(super) fn sweep_backups(directory: &Path) -> Vec<Left> {
     let taken_away = |path: PathBuf| {
         let _held = held(&path)?;
-        Some(Left { removed: fs::remove_file(&path), path, of: "backup" })
+        Left::unless_gone(fs::remove_file(&path), path, "backup")
     };
     begun(directory, BACKING_UP).filter_map(taken_away).collect()
 }
@@ -133,6 +144,15 @@ mod tests {
         assert!(stays.into_iter().all(|path| path.symlink_metadata().is_ok()));
         assert!(written.path().exists(), "it is held");
         assert_eq!(sweep_backups(directory.path()).len(), 0);
+    }
+
+    #[test]
+    fn x02_what_was_gone_before_it_was_taken_away_was_not_left() {
+        let gone = fs::remove_file("/nowhere/.stemma-backup-named");
+        assert!(Left::unless_gone(gone, "/nowhere/.stemma-backup-named".into(), "backup").is_none());
+        let refused = Err(io::ErrorKind::PermissionDenied.into());
+        let left = Left::unless_gone(refused, "/b/.stemma-backup-x".into(), "backup").unwrap().to_string();
+        assert!(left.starts_with("/b/.stemma-backup-x COULD NOT BE TAKEN AWAY ("), "{left}");
     }
 
     #[test]

@@ -45,9 +45,9 @@ pub fn restore(args: &Restore) -> Result<()> {
     }
     let checked = from.check()?;
     files::make_directory(layout.directory()).context("nothing was restored")?;
-    let _held = held.map_or_else(|| files::hold(layout.directory()), Ok)?;
+    let held = held.map_or_else(|| files::hold(layout.directory()), Ok)?;
     check_empty(&layout)?;
-    left::say(&left::sweep_restores(layout.directory()))?;
+    left::say(&left::sweep_restores(layout.directory(), &held));
     let damaged = make(&from, &layout, &checked)?;
     let synced = File::open(layout.directory()).and_then(|directory| directory.sync_all());
     synced.with_context(|| format!("{}: the fleet is there, and may not be on the disk yet", directory.display()))?;
@@ -224,37 +224,62 @@ fn make(from: &Sealed<'_>, layout: &Layout, checked: &Checked) -> Result<usize> 
     let making = tempfile::Builder::new().prefix(left::RESTORING).tempdir_in(layout.directory());
     let making = making.with_context(|| failed("nothing was changed"))?;
     let made = Layout::new(making.path());
-    let error = match fill(from, &made, checked).and_then(|damaged| place(&made, layout).map(|()| damaged)) {
+    let placed = match fill(from, &made, checked) {
+        Ok(damaged) => place(&made, layout).map(|()| damaged),
+        Err(error) => Err(NotPlaced { error, stays: Vec::new() }),
+    };
+    let NotPlaced { error, mut stays } = match placed {
         Ok(damaged) => return Ok(damaged),
-        Err(error) => error,
+        Err(not_placed) => not_placed,
     };
-    let stays = match making.close() {
-        Ok(()) => "nothing was changed".to_owned(),
-        Err(refused) => format!(
-            "no fleet is there, but {} could not be taken away ({refused}): it holds keys of the fleet, so remove it",
-            made.directory().display()
-        ),
-    };
-    Err(error.context(failed(&stays)))
+    if let Err(refused) = making.close() {
+        stays.push(format!("{} could not be taken away ({refused})", made.directory().display()));
+    }
+    Err(error.context(failed(&what_stays(&stays))))
 }
 
-/// Puts all that was made where it is to stand, or nothing of it. The store comes last: without it there is no fleet to start.
-fn place(made: &Layout, layout: &Layout) -> Result<()> {
+/// Why what was made does not stand where it is to stand.
+#[derive(Debug)]
+struct NotPlaced {
+    error: anyhow::Error,
+    /// What was put there and could not be taken back, each in a sentence.
+    stays: Vec<String>,
+}
+
+/// What a restore that failed has changed.
+fn what_stays(stays: &[String]) -> String {
+    if stays.is_empty() {
+        return "nothing was changed".to_owned();
+    }
+    format!(
+        "no fleet is there, but {}: keys of the fleet may be in what stays there, so remove it",
+        stays.join(", and ")
+    )
+}
+
+/// Puts all that was made where it is to stand, or nothing of it that can be taken back. The store comes last: without it there is no fleet to
+/// start.
+fn place(made: &Layout, layout: &Layout) -> Result<(), NotPlaced> {
     let mut placed: Vec<(PathBuf, PathBuf)> = Vec::new();
     for path in [made.blobs(), made.admin(), made.trust(), made.root(), made.store()] {
-        if !path.exists() {
-            continue;
-        }
-        let place = layout.directory().join(path.file_name().context("a path of the layout has a name")?);
+        let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
+        let place = layout.directory().join(name);
         if let Err(error) = std::fs::rename(&path, &place) {
-            for (path, place) in placed.iter().rev() {
-                std::fs::rename(place, path).with_context(|| format!("{} stays there", place.display()))?;
-            }
-            return Err(error).with_context(|| format!("{}: move away what is there", place.display()));
+            let error = anyhow::Error::new(error).context(format!("{}: move away what is there", place.display()));
+            return Err(NotPlaced { error, stays: take_back(&placed) });
         }
         placed.push((path, place));
     }
     Ok(())
+}
+
+/// Moves what was placed back to where it was made, the last of it first. Returns what stays at its place, each in a sentence.
+fn take_back(placed: &[(PathBuf, PathBuf)]) -> Vec<String> {
+    let stays = |(path, place): &(PathBuf, PathBuf)| {
+        let error = std::fs::rename(place, path).err()?;
+        Some(format!("{} stays there, since it could not be moved back ({error})", place.display()))
+    };
+    placed.iter().rev().filter_map(stays).collect()
 }
 
 /// Writes the files of a backup, and a store of its entries, in another epoch that waits. Returns how many bodies are damaged, and left out.
@@ -345,13 +370,30 @@ mod tests {
         }
         std::fs::write(layout.trust().join("of-another"), "").unwrap();
         std::fs::write(layout.root(), "stood there").unwrap();
-        let refused = place(&made, &layout).unwrap_err().to_string();
-        assert_eq!(refused, format!("{}: move away what is there", layout.trust().display()));
+        let refused = place(&made, &layout).unwrap_err();
+        assert_eq!(refused.error.to_string(), format!("{}: move away what is there", layout.trust().display()));
+        assert_eq!(what_stays(&refused.stays), "nothing was changed");
         assert_eq!(files::listed(layout.directory()).unwrap(), [layout.root(), layout.trust()]);
         assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "stood there");
         std::fs::remove_file(layout.trust().join("of-another")).unwrap();
         place(&made, &layout).unwrap();
         assert_eq!(std::fs::read_to_string(layout.root()).unwrap(), "made");
         assert!(layout.store().exists() && files::listed(made.directory()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn x02_what_cannot_be_taken_back_is_named_and_the_rest_is_taken_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        // Something stands where `blobs` was made.
+        for path in ["made/blobs/of-another", "data/blobs", "data/admin"] {
+            std::fs::create_dir_all(at(path)).unwrap();
+        }
+        let stays = take_back(&[(at("made/blobs"), at("data/blobs")), (at("made/admin"), at("data/admin"))]);
+        assert!(at("made/admin").exists() && !at("data/admin").exists() && at("data/blobs").exists());
+        let said = what_stays(&stays);
+        let shown = at("data/blobs").display().to_string();
+        assert!(said.starts_with(&format!("no fleet is there, but {shown} stays there, since")), "{said}");
+        assert!(said.ends_with(": keys of the fleet may be in what stays there, so remove it"), "{said}");
     }
 }

@@ -61,7 +61,7 @@ pub fn backup(args: &Backup) -> Result<()> {
         bail!("{shown}: something is there already; nothing was written: give another name");
     }
     let parent = args.file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    left::say(&left::sweep_backups(parent))?;
+    left::say(&left::sweep_backups(parent));
     let made = left::begin_backup(parent)
         .with_context(|| format!("{shown}: no file can be made there; nothing was written"))?;
     let layout = Layout::new(&config.data_dir);

@@ -156,19 +156,40 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io("set the mode of"))
 }
 
-/// Holds a directory in which a fleet is made, as long as what is returned is open: one at a time makes a fleet there. It is let go of when the
-/// process ends, however that comes.
+/// A directory that is held, as long as this is there.
+#[derive(Debug)]
+pub struct Held {
+    _open: OwnedFd,
+    is_locked: bool,
+}
+
+impl Held {
+    /// Whether others are kept out: not where the file system knows no locks.
+    pub const fn is_locked(&self) -> bool {
+        self.is_locked
+    }
+}
+
+/// Holds a directory in which a fleet is made, as long as what is returned is there: one at a time makes a fleet there. It is let go of when the
+/// process ends, however that comes. Where the file system knows no locks, each may make one: a fleet can be made there too.
 ///
 /// # Errors
 /// [`FileError::Busy`] where another holds it, else [`FileError::Io`].
-pub fn hold(path: &Path) -> Result<OwnedFd, FileError> {
+pub fn hold(path: &Path) -> Result<Held, FileError> {
     let io = |what| move |errno: Errno| FileError::Io { path: path.to_owned(), what, source: errno.into() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let held = rustix::fs::open(path, flags, Mode::empty()).map_err(io("open"))?;
-    match flock(&held, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(held),
+    let open = rustix::fs::open(path, flags, Mode::empty()).map_err(io("open"))?;
+    let is_locked = is_locked(path, flock(&open, FlockOperation::NonBlockingLockExclusive))?;
+    Ok(Held { _open: open, is_locked })
+}
+
+/// Whether a lock was taken; not where the file system knows none.
+fn is_locked(path: &Path, locked: Result<(), Errno>) -> Result<bool, FileError> {
+    match locked {
+        Ok(()) => Ok(true),
+        Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK) => Ok(false),
         Err(Errno::WOULDBLOCK) => Err(FileError::Busy { path: path.to_owned() }),
-        Err(errno) => Err(io("lock")(errno)),
+        Err(errno) => Err(FileError::Io { path: path.to_owned(), what: "lock", source: errno.into() }),
     }
 }
 
@@ -245,7 +266,18 @@ mod tests {
         assert!(refused.starts_with(&format!("{shown}: a restore, an init or a controller")), "{refused}");
         assert!(refused.contains("nothing was changed"), "{refused}");
         drop(held);
-        hold(directory.path()).unwrap();
+        assert!(hold(directory.path()).unwrap().is_locked());
+    }
+
+    #[test]
+    fn x02_where_a_file_system_knows_no_locks_a_directory_is_held_without_one() {
+        let path = Path::new("/var/lib/stemma-controller");
+        for unknown in [Errno::NOTSUP, Errno::NOSYS, Errno::NOLCK] {
+            assert!(!is_locked(path, Err(unknown)).unwrap(), "{unknown}");
+        }
+        assert!(matches!(is_locked(path, Err(Errno::WOULDBLOCK)), Err(FileError::Busy { .. })));
+        let refused = is_locked(path, Err(Errno::IO)).unwrap_err().to_string();
+        assert_eq!(refused, "/var/lib/stemma-controller: cannot lock it");
     }
 
     #[test]

@@ -35,6 +35,8 @@ const FORGET: Duration = Duration::from_hours(1);
 const LOOK_AT_CLOCK: Duration = Duration::from_secs(10);
 /// How long hosts are gathered that are ahead of the store before it is said how many they are: after a start many come at once.
 const GATHER_AHEAD: Duration = Duration::from_secs(5);
+/// How often other changes of these hosts are said at most: some may be ahead off and on, for ever.
+const AHEAD_AGAIN: Duration = Duration::from_mins(1);
 /// How often it is looked whether history, audit and records of requests take more than they may.
 const LOOK_AT_KEPT: Duration = Duration::from_mins(1);
 /// How often it is looked whether the store still takes writes.
@@ -93,25 +95,65 @@ impl Tasks {
     }
 }
 
-/// Says how many hosts are ahead of the store, soon after there are others than before.
+/// What was said of hosts that are ahead of the store.
+#[derive(Default)]
+struct ToldAhead {
+    /// Those that were ahead when it was said last, and when that was.
+    last: BTreeSet<Uuid>,
+    at: Option<Instant>,
+    /// Those that were ahead by what was said before, and until when that was so: of the last minute.
+    lately: HashMap<Uuid, Instant>,
+}
+
+impl ToldAhead {
+    /// When it is to be said which hosts are ahead: at once where one is that was not lately, else a minute after it was said last. `None` where
+    /// these were said last.
+    fn due(&self, ahead: &BTreeSet<Uuid>, now: Instant) -> Option<Instant> {
+        if *ahead == self.last {
+            return None;
+        }
+        let is_lately = |node: &Uuid| self.lately.get(node).is_some_and(|until| *until + AHEAD_AGAIN > now);
+        let is_new = ahead.iter().any(|node| !self.last.contains(node) && !is_lately(node));
+        Some(self.at.filter(|_| !is_new).map_or(now, |at| at + AHEAD_AGAIN))
+    }
+
+    /// Notes that these are said now.
+    fn note(&mut self, ahead: BTreeSet<Uuid>, now: Instant) {
+        self.lately.retain(|_, until| *until + AHEAD_AGAIN > now);
+        let before = std::mem::replace(&mut self.last, ahead);
+        self.lately.extend(before.into_iter().map(|node| (node, now)));
+        self.at = Some(now);
+    }
+}
+
+/// Says how many hosts are ahead of the store, soon after one is that was not.
 async fn tell_ahead(parts: Arc<Parts>) -> String {
-    let mut told = BTreeSet::new();
+    let mut told = ToldAhead::default();
     loop {
         let ahead = next_ahead(parts.desired.status(), &mut told).await;
         say_ahead(&parts, &ahead);
     }
 }
 
-/// The hosts that are ahead of the store, once they are others than those of the last time (`told`) and were gathered for some seconds: what
-/// comes meanwhile is of the next time, so that the last time has them all.
-async fn next_ahead(status: &StatusTable, told: &mut BTreeSet<Uuid>) -> HashMap<Uuid, HeldAndTold> {
+/// The hosts that are ahead of the store, once they are others than those of the last time (`told`), were gathered for some seconds, and are
+/// due: what comes meanwhile is of the next time, so that the last time has them all.
+async fn next_ahead(status: &StatusTable, told: &mut ToldAhead) -> HashMap<Uuid, HeldAndTold> {
+    let mut due = None;
     loop {
-        status.ahead_changed().await;
+        match due {
+            None => status.ahead_changed().await,
+            // One that is new is not waited for so long.
+            Some(due) => tokio::select! {
+                () = status.ahead_changed() => {}
+                () = tokio::time::sleep_until(due) => {}
+            },
+        }
         tokio::time::sleep(GATHER_AHEAD).await;
-        let ahead = status.all_ahead();
+        let (ahead, now) = (status.all_ahead(), Instant::now());
         let nodes: BTreeSet<_> = ahead.keys().copied().collect();
-        if nodes != *told {
-            *told = nodes;
+        due = told.due(&nodes, now);
+        if due.is_some_and(|due| due <= now) {
+            told.note(nodes, now);
             return ahead;
         }
     }
@@ -309,7 +351,7 @@ mod tests {
     /// What is said last has all hosts that are ahead, a few seconds after the last of them came.
     #[tokio::test(start_paused = true)]
     async fn x02_the_number_of_hosts_that_are_ahead_is_said_soon_after_each_change() {
-        let (table, mut told) = (StatusTable::default(), BTreeSet::new());
+        let (table, mut told) = (StatusTable::default(), ToldAhead::default());
         let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 100 };
         let host = Some(HeldAndTold { held, told: None });
         // Each comes ten seconds after the one before, and then many at once.
@@ -322,6 +364,42 @@ mod tests {
         }
         let again = tokio::time::timeout(Duration::from_hours(1), next_ahead(&table, &mut told)).await;
         assert!(again.is_err(), "it is said once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn x02_a_host_that_is_ahead_off_and_on_is_said_once_a_minute_and_a_new_one_at_once() {
+        let (table, mut told) = (StatusTable::default(), ToldAhead::default());
+        let [restless, new] = [1, 2].map(Uuid::from_u128);
+        let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 100 };
+        let host = Some(HeldAndTold { held, told: None });
+        let mut said = Vec::new();
+        let turns = async {
+            for turn in 0..100 {
+                table.note_ahead(restless, host.filter(|_| turn % 2 == 0));
+                tokio::time::sleep(Duration::from_secs(6)).await;
+            }
+        };
+        let saying = async {
+            while said.len() < 100 {
+                next_ahead(&table, &mut told).await;
+                said.push(Instant::now());
+            }
+        };
+        tokio::select! {
+            () = turns => {}
+            () = saying => {}
+        }
+        assert!((7..=10).contains(&said.len()), "in ten minutes: {}", said.len());
+        assert!(said.windows(2).all(|two| two[1] - two[0] >= Duration::from_mins(1)), "{said:?}");
+
+        let came = Instant::now();
+        table.note_ahead(new, host);
+        assert!(next_ahead(&table, &mut told).await.contains_key(&new));
+        assert!(came.elapsed() < Duration::from_secs(6), "{:?}", came.elapsed());
+        table.note_ahead(restless, None);
+        table.note_ahead(new, None);
+        assert!(next_ahead(&table, &mut told).await.is_empty(), "the newest is said, though later");
+        assert!(came.elapsed() < Duration::from_secs(80), "{:?}", came.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -41,8 +41,9 @@ impl ApplyWorker {
     pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
         let Findings { membership, disk, outputs, map, hooks, state, set_aside, dropped, dropped_told: _ } =
             &self.findings;
-        let findings = membership.iter().chain(disk).chain(dropped).chain(outputs).chain(map).chain(hooks).chain(state);
-        let mut findings: Vec<String> = findings.chain(set_aside).cloned().collect();
+        let findings = membership.iter().chain(disk).chain(dropped).chain(map).chain(hooks).chain(state);
+        // Those of labels come last: there may be more of them than a report takes, and no other finding is left out for them.
+        let mut findings: Vec<String> = findings.chain(set_aside).chain(outputs).cloned().collect();
         bound(&mut findings, MOST_FINDINGS);
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
