@@ -237,7 +237,8 @@ impl Work<'_> {
         };
         let clusters = self.below_templates().into_iter();
         let of_clusters = clusters.filter(|cluster| release(before, *cluster) != release(after, *cluster));
-        of_groups.chain(of_clusters).collect()
+        // A cluster that is new was named by nobody.
+        of_groups.chain(of_clusters).filter(|cluster| before.cluster(*cluster).is_some()).collect()
     }
 
     /// The clusters of which something must stay as it was because conditions of privileged tasks may read it. It is asked of what is

@@ -239,7 +239,10 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
         until_resolved(at, &boss)
     };
     say_in_cluster(&at, "x")?;
-    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {"own": format!("v{n}")}});
+    let node = |n: usize| {
+        let (name, group, labels) = (format!("n{n}"), format!("c/g{}", n % 10), json!({"own": format!("v{n}")}));
+        json!({"kind": "Node", "name": name, "nodegroup": group, "labels": labels})
+    };
     add_thousand(&at, &operator, node)?;
     until_resolved(&at, &boss)?;
     let (records, values) = released_bytes(&at, &boss)?;
