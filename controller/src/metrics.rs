@@ -34,7 +34,7 @@ const MEASURED: [(&str, &str); 6] = [
     ("audit", key::AUDIT),
     ("requests", key::REQUESTS),
     ("released", key::RELEASED),
-    ("released_values", key::COMMON),
+    ("released_values", key::COMMON_PARTS),
 ];
 /// For how long after its end it is told when a principal's certificate or token has ended.
 const ENDED_TOLD_MS: u64 = 31 * 24 * 3600 * 1000;

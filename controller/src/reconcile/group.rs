@@ -1,8 +1,10 @@
 //! What a group says to its nodes' tasks, encoded once for all of them: most nodes are told just that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use stemma_core::input::{Input, Reference};
 use stemma_core::resolve::GroupInputs;
 use stemma_wire::message::desired::InputValue;
@@ -10,9 +12,13 @@ use stemma_wire::message::desired::InputValue;
 use crate::desired::encode::in_short;
 use crate::records::common::{CommonValues, NamedValues};
 
-/// What groups say to the nodes of one pass.
+/// What groups say to the nodes of one pass. What several of them say is held once.
 #[derive(Default)]
-pub(super) struct Groups(HashMap<*const GroupInputs, SentGroup>);
+pub(super) struct Groups {
+    groups: HashMap<*const GroupInputs, SentGroup>,
+    texts: HashSet<Arc<str>>,
+    parts: HashSet<Bytes>,
+}
 
 /// What one group says to the tasks of a profile, in the form in which it is sent and stored.
 #[derive(Clone)]
@@ -26,22 +32,44 @@ impl Groups {
     /// What a group says, encoded when it is first asked for.
     pub(super) fn sent(&mut self, group: &Arc<GroupInputs>) -> SentGroup {
         // The entry holds the group, so no other one comes to have its address.
-        self.0.entry(Arc::as_ptr(group)).or_insert_with(|| SentGroup::new(group)).clone()
+        let at = Arc::as_ptr(group);
+        if let Some(sent) = self.groups.get(&at) {
+            return sent.clone();
+        }
+        let sent = SentGroup { group: Arc::clone(group), common: Arc::new(self.common(group)) };
+        self.groups.insert(at, sent.clone());
+        sent
+    }
+
+    fn common(&mut self, group: &GroupInputs) -> NamedValues {
+        let (mut values, mut bytes) = (CommonValues::default(), 0);
+        for (reference, input) in group.inputs() {
+            let mut value = InputValue::from(input);
+            if let Some(text) = value.text_mut() {
+                *text = held_once(&mut self.texts, Arc::clone(text));
+            }
+            values.add_input(&mut bytes, reference.to_string(), value);
+        }
+        for (task, why) in group.left_out() {
+            values.add_left_out(&mut bytes, task, held_once(&mut self.texts, in_short(&why.to_string()).into()));
+        }
+        let mut common = values.named();
+        for part in &mut common.parts {
+            *part = held_once(&mut self.parts, part.clone());
+        }
+        common
     }
 }
 
-impl SentGroup {
-    fn new(group: &Arc<GroupInputs>) -> Self {
-        let (mut values, mut bytes) = (CommonValues::default(), 0);
-        for (reference, input) in group.inputs() {
-            values.add_input(&mut bytes, reference.to_string(), input.into());
-        }
-        for (task, why) in group.left_out() {
-            values.add_left_out(&mut bytes, task, in_short(&why.to_string()).into());
-        }
-        Self { group: Arc::clone(group), common: Arc::new(values.named()) }
+fn held_once<T: Clone + Eq + Hash>(known: &mut HashSet<T>, one: T) -> T {
+    if let Some(same) = known.get(&one) {
+        return same.clone();
     }
+    known.insert(one.clone());
+    one
+}
 
+impl SentGroup {
     /// The encoded form of a node's input where it is the group's own.
     pub(super) fn encoded(&self, reference: &Reference, input: &Input) -> Option<InputValue> {
         let is_of_group = self.group.input(reference)?.is_same(input);

@@ -43,7 +43,7 @@ use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
 const FULL: Duration = Duration::from_mins(10);
-/// So many common values of released task sets may be stored that were not after the last sweep, or as many as there were then, before the next.
+/// So many parts of common values of released task sets may be stored that were not after the last sweep, or as many as there were then, before the next.
 const NEW_VALUES: usize = 64;
 /// After a store that did not take a write.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ struct Memory {
     hold_ends: BTreeMap<NodeId, Timestamp>,
     /// Why nodes stay as they are that cannot be told what they are to be.
     untold: HashMap<Uuid, String>,
-    /// How many common values were stored after the last sweep.
+    /// How many parts of common values were stored after the last sweep.
     swept_values: usize,
 }
 
@@ -165,7 +165,7 @@ impl Reconciler {
             moved.entry(node).or_default().extend(tasks);
         }
         self.publish(&model, dirty, moved, now).await;
-        let (values, swept) = (self.cache.model().common.len(), self.memory().swept_values);
+        let (values, swept) = (self.cache.model().common_parts.len(), self.memory().swept_values);
         if values >= swept + swept.max(NEW_VALUES) {
             self.sweep().await;
         }
@@ -226,7 +226,7 @@ impl Reconciler {
                 }
             }
         }
-        self.memory().swept_values = self.cache.model().common.len();
+        self.memory().swept_values = self.cache.model().common_parts.len();
     }
 
     /// The nodes whose hold is over. Each is named once: its next decision says whether there is another end to wait for.

@@ -265,6 +265,11 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
             if let Some(values) = values.filter(|values| !model.common.contains_key(&values.name))
                 && named.insert(values.name)
             {
+                for (name, part) in values.values.parts.iter().zip(&values.parts) {
+                    if !model.common_parts.contains_key(name) && named.insert(*name) {
+                        transaction = transaction.put(key::common_part(name), part.clone());
+                    }
+                }
                 transaction = transaction.put(key::common(&values.name), values.record.clone());
             }
             transaction = transaction.put(key::of_node(key::RELEASED, *node), value);
@@ -311,7 +316,7 @@ pub(super) fn bytes_of(transaction: &Transaction) -> Vec<(Uuid, u64)> {
     let (mut of_nodes, mut common) = (Vec::new(), 0);
     for op in &transaction.ops {
         let Op::Put { key, value } = op else { continue };
-        if key::read_common(key).is_some() {
+        if key::read_common(key).is_some() || key::read_common_part(key).is_some() {
             common += value.len() as u64;
         } else if let Some(node) = key::read_node(key::RELEASED, key) {
             of_nodes.push((node, value.len() as u64 + std::mem::take(&mut common)));
@@ -327,7 +332,14 @@ pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
         model.released.values().filter_map(|record| Some(record.taken.as_ref()?.values)).collect();
     let unused_profiles = model.profiles.keys().filter(|hash| !profiles.contains(*hash)).map(key::profile);
     let unused_values = model.common.keys().filter(|hash| !values.contains(*hash)).map(key::common);
-    let unused: Vec<String> = unused_profiles.chain(unused_values).collect();
+    let parts: BTreeSet<Hash> = values
+        .iter()
+        .filter_map(|name| model.common.get(name))
+        .flat_map(|values| values.parts.iter().copied())
+        .collect();
+    // After the values that name them: no record may name what is not there.
+    let unused_parts = model.common_parts.keys().filter(|hash| !parts.contains(*hash)).map(key::common_part);
+    let unused: Vec<String> = unused_profiles.chain(unused_values).chain(unused_parts).collect();
     unused.chunks(NODES).map(|some| some.iter().cloned().fold(Transaction::new(), Transaction::delete)).collect()
 }
 

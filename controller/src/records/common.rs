@@ -2,6 +2,9 @@
 //!
 //! A group says to each of its nodes what their tasks read. If the record of each node held all of it, one write to a group of a thousand nodes
 //! would be stored a thousand times. So a record holds what its node alone has, and names the values from which it takes the rest.
+//!
+//! These values are stored in parts, each by its hash: where a cluster says much to its groups and each group a little, they share all parts but
+//! one. Where a part ends follows from its own content, so that a value which differs changes its own part alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +21,11 @@ use super::codec::{self, BadRecord};
 const LEAST_APART: usize = 1024;
 /// The most bytes of values that are stored together: about what two of the largest task sets hold.
 const MOST_TOGETHER: usize = 512 * 1024;
-/// The most bytes of their record, in which some characters take several: one that a store refuses would keep every node from its release.
-const MOST_OF_RECORD: usize = 1024 * 1024;
+/// The most bytes of their records, in which some characters take several: what a store refuses would keep every node from its release.
+const MOST_OF_RECORDS: usize = 1024 * 1024;
+/// About how many parts there are at most, so that one commit takes them: where they are many, some are small, and there are up to four times
+/// as many.
+const MOST_PARTS: usize = 24;
 
 /// Inputs and reasons that task sets of many nodes hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +34,9 @@ pub struct CommonValues {
     pub inputs: BTreeMap<String, InputValue>,
     /// Why tasks are left out, by their id.
     pub left_out: BTreeMap<String, Arc<str>>,
+    /// The records that hold more of these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Hash>,
 }
 
 /// Common values as they are stored, and under which name.
@@ -35,9 +44,11 @@ pub struct CommonValues {
 pub struct NamedValues {
     /// The hash of the record.
     pub name: Hash,
-    /// The record.
+    /// The record, which names the parts.
     pub record: Bytes,
-    /// What it holds.
+    /// The records of the parts, in the order of their names in the record.
+    pub parts: Vec<Bytes>,
+    /// What they hold together.
     pub values: CommonValues,
 }
 
@@ -69,14 +80,82 @@ impl CommonValues {
         }
     }
 
-    /// The values as they are stored; none where they are too large for a record.
+    /// The values as they are stored, in parts; none where they are too large for records.
     pub fn named(self) -> NamedValues {
-        let record = codec::encode(&self);
-        if record.len() > MOST_OF_RECORD {
+        let parts: Vec<Bytes> = self.parted().iter().map(codec::encode).collect();
+        if parts.iter().map(Bytes::len).sum::<usize>() > MOST_OF_RECORDS {
             return Self::default().named();
         }
-        NamedValues { name: hash_content(&record), record, values: self }
+        let names: Vec<Hash> = parts.iter().map(|part| hash_content(part)).collect();
+        let record = codec::encode(&Self { parts: names.clone(), ..Self::default() });
+        NamedValues { name: hash_content(&record), record, parts, values: Self { parts: names, ..self } }
     }
+
+    /// The values in parts. A large entry is one alone. Others stand together up to one whose key ends a part, whatever the values are.
+    fn parted(&self) -> Vec<Self> {
+        let inputs = self.inputs.iter().map(|(key, value)| (key, Entry::Input(value)));
+        let left_out = self.left_out.iter().map(|(key, why)| (key, Entry::LeftOut(why)));
+        let entries: Vec<_> = inputs.chain(left_out).map(|(key, entry)| (key, entry.weight(key), entry)).collect();
+        let total: usize = entries.iter().map(|(_, weight, _)| weight).sum();
+        let least = 1 << (total / MOST_PARTS).max(1).ilog2();
+        let (mut parts, mut open, mut bytes) = (Vec::new(), Self::default(), 0);
+        for (key, weight, entry) in entries {
+            let is_large = weight >= least;
+            if is_large && bytes > 0 {
+                parts.push(std::mem::take(&mut open));
+                bytes = 0;
+            }
+            match entry {
+                Entry::Input(value) => drop(open.inputs.insert(key.clone(), value.clone())),
+                Entry::LeftOut(why) => drop(open.left_out.insert(key.clone(), Arc::clone(why))),
+            }
+            bytes += weight;
+            if is_large || (bytes >= least && (ends_part(key) || bytes >= 4 * least)) {
+                parts.push(std::mem::take(&mut open));
+                bytes = 0;
+            }
+        }
+        if bytes > 0 {
+            parts.push(open);
+        }
+        parts
+    }
+
+    /// The values with those of their parts.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`]: a part is not there.
+    pub fn whole<'a>(mut self, part: impl Fn(&Hash) -> Option<&'a Self>) -> Result<Self, BadRecord> {
+        for name in &self.parts {
+            let Some(part) = part(name) else {
+                let error = format!("the part {name} of the values is not stored");
+                return Err(BadRecord::Damaged(serde_json::Error::custom(error)));
+            };
+            self.inputs.extend(part.inputs.iter().map(|(key, value)| (key.clone(), value.clone())));
+            self.left_out.extend(part.left_out.iter().map(|(key, why)| (key.clone(), Arc::clone(why))));
+        }
+        Ok(self)
+    }
+}
+
+/// One of common values.
+enum Entry<'a> {
+    Input(&'a InputValue),
+    LeftOut(&'a Arc<str>),
+}
+
+impl Entry<'_> {
+    fn weight(&self, key: &str) -> usize {
+        match self {
+            Self::Input(value) => weight(key, value.text().unwrap_or_default()),
+            Self::LeftOut(why) => weight(key, why),
+        }
+    }
+}
+
+/// Whether a part ends with the entry of this key: that of one key in eight does.
+fn ends_part(key: &str) -> bool {
+    hash_content(key.as_bytes()).0[0] < 32
 }
 
 impl Taken {
@@ -181,7 +260,36 @@ mod tests {
 
     fn common(record: &ReleasedRecord) -> NamedValues {
         let TaskSet { inputs, left_out, .. } = record.task_set.clone();
-        CommonValues { inputs, left_out }.named()
+        CommonValues { inputs, left_out, parts: Vec::new() }.named()
+    }
+
+    /// The values, from their records.
+    fn read(stored: &NamedValues) -> CommonValues {
+        let parts: BTreeMap<Hash, CommonValues> =
+            stored.parts.iter().map(|part| (hash_content(part), codec::decode(part).unwrap())).collect();
+        let record: CommonValues = codec::decode(&stored.record).unwrap();
+        assert!(record.inputs.is_empty() && record.left_out.is_empty());
+        assert!(record.clone().whole(|_| None).is_err() || record.parts.is_empty(), "the parts are not there");
+        record.whole(|name| parts.get(name)).unwrap()
+    }
+
+    #[test]
+    fn x03_groups_that_say_a_little_of_their_own_share_all_parts_but_few() {
+        for (count, bytes, most) in [(15, 4_000, 1_024), (600, 100, 8_192), (60, 1_000, 8_192), (3_000, 20, 8_192)] {
+            let of = |own: &str| {
+                let mut values = CommonValues::default();
+                let text = "x".repeat(bytes);
+                values.inputs = (0..count).map(|at| (format!("labels.a{at}"), value(&text))).collect();
+                values.inputs.insert("labels.a1own".to_owned(), value(own));
+                values.named()
+            };
+            let (one, other) = (of("one"), of("three"));
+            assert!(one.parts.len() <= 4 * MOST_PARTS, "{}", one.parts.len());
+            assert!(one.record.len() < 16 * 1024, "{}", one.record.len());
+            let new: usize = other.parts.iter().filter(|part| !one.parts.contains(part)).map(Bytes::len).sum();
+            assert!(new > 0 && new <= most, "{count} values of {bytes} bytes: {new} bytes for one that differs");
+            assert_eq!((read(&one), read(&other)), (one.values, other.values));
+        }
     }
 
     #[test]
@@ -193,7 +301,8 @@ mod tests {
         assert!(stored.len() < 500 && codec::encode(&second).len() > 3_200, "{}", stored.len());
         let read: ReleasedRecord = codec::decode(&stored).unwrap();
         assert_eq!(read.task_set.inputs, BTreeMap::from([("labels.host".to_owned(), value("two"))]));
-        let values: CommonValues = codec::decode(&common.record).unwrap();
+        let values = read(&common);
+        assert_eq!(values, common.values);
         let whole = read.clone().whole(|name| (*name == common.name).then_some(&values)).unwrap();
         assert_eq!(whole.task_set, second.task_set);
         assert_eq!((whole.revision, whole.at, &whole.release), (7, Timestamp(8), &second.release));
@@ -219,13 +328,13 @@ mod tests {
             values.add_input(&mut bytes, format!("labels.{at}"), value(&"x".repeat(4_000)));
             values.add_left_out(&mut bytes, &format!("t{at}"), "x".repeat(4_000).into());
         }
-        let record = values.named().record;
-        assert!((480 * 1024..600 * 1024).contains(&record.len()), "{}", record.len());
+        let bytes: usize = values.named().parts.iter().map(Bytes::len).sum();
+        assert!((480 * 1024..600 * 1024).contains(&bytes), "{bytes}");
         let quotes = InputValue::Json(serde_json::to_string(&"\"".repeat(150_000)).unwrap().into());
         let mut values = CommonValues::default();
         values.add_input(&mut 0, "labels.small".to_owned(), value("x"));
         values.add_input(&mut 0, "labels.quotes".to_owned(), quotes.clone());
-        assert_eq!(values.clone().named().values, values, "some 600 kB");
+        assert_eq!(values.clone().named().values.inputs, values.inputs, "some 600 kB");
         values.add_input(&mut 0, "labels.more".to_owned(), quotes);
         assert_eq!(values.named().values, CommonValues::default(), "some 1,200 kB");
     }

@@ -29,6 +29,8 @@ pub const RELEASED: &str = "released/";
 pub const PROFILES: &str = "profile/";
 /// Values that released task sets name, by their hash. Read before these, at a start and in a commit.
 pub const COMMON: &str = "common/";
+/// Parts of these, by their hash. Read before them.
+pub const COMMON_PARTS: &str = "common-part/";
 /// Where each node stands with its tasks.
 pub const RESULTS: &str = "result/";
 /// The last Report of each node.
@@ -175,6 +177,16 @@ pub fn read_common(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(COMMON)?.parse().ok()
 }
 
+/// A part of values that released task sets name.
+pub fn common_part(hash: &Hash) -> String {
+    format!("{COMMON_PARTS}{hash}")
+}
+
+/// The hash of a key under [`COMMON_PARTS`].
+pub fn read_common_part(key: &[u8]) -> Option<Hash> {
+    std::str::from_utf8(key).ok()?.strip_prefix(COMMON_PARTS)?.parse().ok()
+}
+
 /// What a key under [`OBJECTS`] names.
 pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
@@ -238,7 +250,11 @@ mod tests {
         assert_eq!(read_profile(profile(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert_eq!(read_profile(b"profile/a5"), None);
         assert_eq!(read_common(common(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
-        assert!(COMMON < RELEASED, "the events of a commit are read in the order of their keys");
+        assert_eq!(read_common_part(common_part(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
+        assert!(
+            COMMON_PARTS < COMMON && COMMON < RELEASED,
+            "the events of a commit are read in the order of their keys"
+        );
         assert_eq!(read_node(SEEN, b"seen/\xff"), None);
         // A revision may hold a slash.
         let at = [history(Kind::Node, uuid).as_bytes(), &Revision::new(0x2f2f).to_key()].concat();
@@ -261,6 +277,7 @@ mod tests {
             RELEASED,
             PROFILES,
             COMMON,
+            COMMON_PARTS,
             RESULTS,
             REPORTS,
             SAID,

@@ -94,6 +94,8 @@ pub struct Model {
     pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
     /// The values that these name.
     pub common: OrdMap<Hash, Arc<CommonValues>>,
+    /// The parts of these.
+    pub common_parts: OrdMap<Hash, Arc<CommonValues>>,
     /// What became of their tasks.
     pub results: ByNode<ResultsRecord>,
     /// What they last said beside.
@@ -206,10 +208,10 @@ impl Model {
         self.texts.share(task_set.left_out.values_mut().chain(values));
     }
 
-    /// The same of values that released task sets name.
-    fn share_texts_of_values(&mut self, name: &Hash) {
-        let Some(record) = self.common.get_mut(name) else { return };
-        let CommonValues { inputs, left_out } = Arc::make_mut(record);
+    /// The same of a part of values that released task sets name.
+    fn share_texts_of_part(&mut self, name: &Hash) {
+        let Some(part) = self.common_parts.get_mut(name) else { return };
+        let CommonValues { inputs, left_out, parts: _ } = Arc::make_mut(part);
         self.texts.share(left_out.values_mut().chain(inputs.values_mut().filter_map(InputValue::text_mut)));
     }
 
@@ -383,9 +385,18 @@ impl Model {
         }
         if let Some(hash) = key::read_profile(key) {
             set(&mut self.profiles, hash, now)?;
+        } else if let Some(hash) = key::read_common_part(key) {
+            set(&mut self.common_parts, hash, now)?;
+            self.share_texts_of_part(&hash);
         } else if let Some(hash) = key::read_common(key) {
-            set(&mut self.common, hash, now)?;
-            self.share_texts_of_values(&hash);
+            match now.value {
+                Some(value) => {
+                    let stored: CommonValues = codec::decode(value)?;
+                    let values = stored.whole(|name| self.common_parts.get(name).map(|part| &**part))?;
+                    self.common.insert(hash, Arc::new(values));
+                }
+                None => drop(self.common.remove(&hash)),
+            }
         } else if let Some(token) = key::read_token(key) {
             match now.value {
                 Some(value) => {
@@ -458,7 +469,7 @@ pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
     let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::TOLD_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
     // Released task sets name common values.
-    [key::OBJECTS, key::COMMON].into_iter().chain(of_nodes).chain(others).chain(key::MARKS)
+    [key::OBJECTS, key::COMMON_PARTS, key::COMMON].into_iter().chain(of_nodes).chain(others).chain(key::MARKS)
 }
 
 /// The tasks of which two records say something else.
