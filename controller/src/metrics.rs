@@ -28,13 +28,14 @@ use crate::records::key;
 use crate::store::Store;
 
 /// What of the store is measured: the label `of`, and the prefix of its keys.
-const MEASURED: [(&str, &str); 6] = [
+const MEASURED: [(&str, &str); 7] = [
     ("objects", key::OBJECTS),
     ("history", key::HISTORY),
     ("audit", key::AUDIT),
     ("requests", key::REQUESTS),
     ("released", key::RELEASED),
     ("released_values", key::COMMON_PARTS),
+    ("released_value_lists", key::COMMON),
 ];
 /// For how long after its end it is told when a principal's certificate or token has ended.
 const ENDED_TOLD_MS: u64 = 31 * 24 * 3600 * 1000;

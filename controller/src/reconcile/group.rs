@@ -15,7 +15,7 @@ use crate::records::common::{CommonValues, NamedValues};
 /// What groups say to the nodes of one pass. What several of them say is held once.
 #[derive(Default)]
 pub(super) struct Groups {
-    groups: HashMap<*const GroupInputs, SentGroup>,
+    sent: HashMap<*const GroupInputs, SentGroup>,
     texts: HashSet<Arc<str>>,
     parts: HashSet<Bytes>,
 }
@@ -30,14 +30,14 @@ pub(super) struct SentGroup {
 
 impl Groups {
     /// What a group says, encoded when it is first asked for.
-    pub(super) fn sent(&mut self, group: &Arc<GroupInputs>) -> SentGroup {
+    pub(super) fn of(&mut self, group: &Arc<GroupInputs>) -> SentGroup {
         // The entry holds the group, so no other one comes to have its address.
         let at = Arc::as_ptr(group);
-        if let Some(sent) = self.groups.get(&at) {
+        if let Some(sent) = self.sent.get(&at) {
             return sent.clone();
         }
         let sent = SentGroup { group: Arc::clone(group), common: Arc::new(self.common(group)) };
-        self.groups.insert(at, sent.clone());
+        self.sent.insert(at, sent.clone());
         sent
     }
 

@@ -155,7 +155,7 @@ impl Resolved<'_> {
         let Self { model, answer, now } = self;
         let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let name = profile.as_ref().map(SentProfile::name);
-        let group = answer.task_set().map(|set| groups.sent(&set.group));
+        let group = answer.task_set().map(|set| groups.of(&set.group));
         let encoded = |reference: &_, input: &_| group.as_ref()?.encoded(reference, input);
         let task_set = encode::task_set(answer, name, DigestVersion::NEWEST, encoded);
         let released = self.told(&task_set, TaskSetOf::Answer(name), profile.as_ref())?;

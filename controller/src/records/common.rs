@@ -264,7 +264,7 @@ mod tests {
     }
 
     /// The values, from their records.
-    fn read(stored: &NamedValues) -> CommonValues {
+    fn read_back(stored: &NamedValues) -> CommonValues {
         let parts: BTreeMap<Hash, CommonValues> =
             stored.parts.iter().map(|part| (hash_content(part), codec::decode(part).unwrap())).collect();
         let record: CommonValues = codec::decode(&stored.record).unwrap();
@@ -288,7 +288,7 @@ mod tests {
             assert!(one.record.len() < 16 * 1024, "{}", one.record.len());
             let new: usize = other.parts.iter().filter(|part| !one.parts.contains(part)).map(Bytes::len).sum();
             assert!(new > 0 && new <= most, "{count} values of {bytes} bytes: {new} bytes for one that differs");
-            assert_eq!((read(&one), read(&other)), (one.values, other.values));
+            assert_eq!((read_back(&one), read_back(&other)), (one.values, other.values));
         }
     }
 
@@ -301,7 +301,7 @@ mod tests {
         assert!(stored.len() < 500 && codec::encode(&second).len() > 3_200, "{}", stored.len());
         let read: ReleasedRecord = codec::decode(&stored).unwrap();
         assert_eq!(read.task_set.inputs, BTreeMap::from([("labels.host".to_owned(), value("two"))]));
-        let values = read(&common);
+        let values = read_back(&common);
         assert_eq!(values, common.values);
         let whole = read.clone().whole(|name| (*name == common.name).then_some(&values)).unwrap();
         assert_eq!(whole.task_set, second.task_set);

@@ -217,7 +217,7 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
     let task = |n: usize| {
         let reads = (0..3).map(|m| format!("{{{{ labels.g{} }}}}", 3 * n + m)).collect::<Vec<_>>().join(" ");
         json!({"id": format!("t{n}"), "type": "file", "tags": ["web"],
-            "parameters": {"path": format!("/tmp/t{n}"), "template": format!("{{{{ labels.own }}}} {{{{ node.name }}}} {reads}")}})
+            "parameters": {"path": format!("/tmp/t{n}"), "template": format!("{{{{ labels.own }}}} {{{{ labels['of-group'] }}}} {{{{ node.name }}}} {reads}")}})
     };
     let tasks: Vec<Value> = (0..5).map(task).collect();
     let objects = json!([
@@ -225,7 +225,11 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
          "tasks": tasks},
         {"kind": "Cluster", "name": "c", "release": "site@1"},
     ]);
-    let group = |n: usize| json!({"kind": "NodeGroup", "cluster": "c", "name": format!("g{n}"), "roles": ["web"]});
+    // Each group says a little of its own.
+    let group = |n: usize| {
+        let labels = json!({"of-group": format!("g{n}")});
+        json!({"kind": "NodeGroup", "cluster": "c", "name": format!("g{n}"), "roles": ["web"], "labels": labels})
+    };
     let objects: Vec<Value> = objects.as_array().into_iter().flatten().cloned().chain((0..10).map(group)).collect();
     post(&at, "/v1/apply", &json!({"objects": objects}))?;
     let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
