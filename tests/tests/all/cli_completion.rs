@@ -130,13 +130,14 @@ fn x06_no_context_is_taken_from_the_working_directory_unnamed() -> Result<()> {
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let home = home.path().to_string_lossy().into_owned();
-    for (home, words, expected) in [
-        ("", &[][..], "HOME is not set, or is no absolute path"),
+    let cases: [(&str, &[&str], &str); 5] = [
+        ("", &[], "HOME is not set, or is no absolute path"),
         (".", &[], "HOME is not set, or is no absolute path"),
         (&home, &[], "/.config/stemma/default.toml: name one with --context"),
         (&home, &["--context", "prod"], "write ./prod"),
         (&home, &["--context", "./prod"], "the context names no `ca`"),
-    ] {
+    ];
+    for (home, words, expected) in cases {
         let text = said(home, words)?;
         ensure!(text.contains(expected), "{home} {words:?}: {text}");
     }
