@@ -18,6 +18,9 @@ const SOCKET: &str = "unix:";
 /// Root's socket where the packaged controller has it.
 const ROOT_SOCKET: &str = "/var/lib/stemma-controller/admin.sock";
 
+/// What a context is called that nobody named.
+const DEFAULT: &str = "default";
+
 /// A context as its file says it; paths are relative to the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,7 +59,11 @@ impl Context {
         if global.context.is_none() && global.server.is_none() && is_on_controller(Path::new(ROOT_SOCKET)) {
             return Ok(Self::without_keys(format!("{SOCKET}{ROOT_SOCKET}")));
         }
-        let file = file(global.context.as_deref().unwrap_or("default"))?;
+        let home = home_directory();
+        let file = match &global.context {
+            Some(said) => file(said, home.as_deref())?,
+            None => below_home(DEFAULT, home.as_deref())?,
+        };
         let mut context = Self::read(&file)?;
         if let Some(url) = &global.server {
             context.url.clone_from(url);
@@ -122,23 +129,38 @@ impl Context {
 
 /// Whether this is root on the controller's machine, without a context of their own. To others the directory is closed.
 fn is_on_controller(socket: &Path) -> bool {
-    let own = file("default").is_ok_and(|file| file.exists());
+    let own = below_home(DEFAULT, home_directory().as_deref()).is_ok_and(|file| file.exists());
     !own && std::fs::symlink_metadata(socket).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// A path is a path; a bare name stands below `~/.config/stemma`.
-fn file(said: &str) -> Result<PathBuf> {
+fn home_directory() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from)
+}
+
+/// What has a slash is a path. A bare name stands below `~/.config/stemma`, whatever lies in the working directory: others may have filled that.
+fn file(said: &str, home: Option<&Path>) -> Result<PathBuf> {
     if is_blank(said) {
         let sentence = "the context is empty: name a file, or one below ~/.config/stemma, with --context or STEMMA_CONTEXT, or unset that";
         return Err(Exit::Usage.because(sentence));
     }
-    if said.contains('/') || Path::new(said).is_file() {
+    if said.contains('/') {
         return Ok(PathBuf::from(said));
     }
-    let Some(home) = std::env::var_os("HOME") else {
-        bail!("context {said:?} stands below ~/.config/stemma, and HOME is not set: give a path");
+    let file = below_home(said, home)?;
+    if !file.exists() && Path::new(said).is_file() {
+        bail!("no context at {}: for the file in the working directory write ./{said}", file.display());
+    }
+    Ok(file)
+}
+
+/// The file of a context of that name. An empty or relative home would lead below the working directory.
+fn below_home(name: &str, home: Option<&Path>) -> Result<PathBuf> {
+    let Some(home) = home.filter(|home| home.is_absolute()) else {
+        bail!(
+            "context {name:?} stands below ~/.config/stemma, and HOME is not set, or is no absolute path: name a file with --context ./FILE"
+        );
     };
-    Ok(PathBuf::from(home).join(".config/stemma").join(format!("{said}.toml")))
+    Ok(home.join(".config/stemma").join(format!("{name}.toml")))
 }
 
 #[cfg(test)]
@@ -149,12 +171,37 @@ mod tests {
     #[test]
     fn x06_no_path_is_made_of_an_empty_context() {
         for said in ["", " ", "\t", "\u{200b}"] {
-            let refused = file(said).unwrap_err().to_string();
+            let refused = file(said, None).unwrap_err().to_string();
             assert!(
                 refused.contains("the context is empty") && refused.contains("STEMMA_CONTEXT"),
                 "{said:?}: {refused}"
             );
         }
+    }
+
+    /// `HOME=` read `.config/stemma/default.toml` of the working directory.
+    #[test]
+    fn x06_no_path_is_made_of_an_empty_or_relative_home() {
+        for home in [None, Some(""), Some("."), Some("home/ada")] {
+            let refused = below_home(DEFAULT, home.map(Path::new)).unwrap_err().to_string();
+            assert!(refused.contains("HOME is not set, or is no absolute path"), "{home:?}: {refused}");
+        }
+        let own = below_home(DEFAULT, Some(Path::new("/home/ada"))).unwrap();
+        assert_eq!(own, Path::new("/home/ada/.config/stemma/default.toml"));
+    }
+
+    /// A test of a package runs in the package's directory, where `Cargo.toml` lies.
+    #[test]
+    fn x06_a_bare_name_is_no_file_of_the_working_directory() {
+        let home = tempfile::tempdir().unwrap();
+        let file = |said| file(said, Some(home.path()));
+        let refused = file("Cargo.toml").unwrap_err().to_string();
+        assert!(refused.contains("no context at ") && refused.ends_with("write ./Cargo.toml"), "{refused}");
+        assert_eq!(file("./Cargo.toml").unwrap(), Path::new("./Cargo.toml"));
+        let named = home.path().join(".config/stemma/Cargo.toml.toml");
+        std::fs::create_dir_all(named.parent().unwrap()).unwrap();
+        std::fs::write(&named, "").unwrap();
+        assert_eq!(file("Cargo.toml").unwrap(), named);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
+use stemma_core::name::is_blank;
 use stemma_core::task::{TEMPLATE_FILE, source_of};
 use stemma_wire::message::Hash;
 
@@ -218,7 +219,7 @@ fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(
     let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
         for part in names(&include).context("include").map_err(at("include"))? {
-            let path = dir.join(part);
+            let path = joined(&dir, part).context("include").map_err(at("include"))?;
             let part = beside(&dir, &dir, part).with_context(|| path.display().to_string());
             let included = part.and_then(|_| include_part(&mut release, manifest, &path));
             included.context("include").map_err(at("include"))?;
@@ -240,6 +241,14 @@ fn check_version(version: Option<&RawValue>) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// The path of what a manifest names; nothing names none.
+fn joined(dir: &Path, name: &str) -> Result<PathBuf> {
+    if is_blank(name) {
+        bail!("is empty: name a file");
+    }
+    Ok(dir.join(name))
 }
 
 fn names(list: &Value) -> Result<Vec<&str>> {
@@ -310,7 +319,7 @@ fn bring_in(
         let at = |error: anyhow::Error| (".template_file", error);
         let name =
             name.as_str().with_context(|| format!("task {id}: template_file takes a file's name")).map_err(at)?;
-        let path = dir.join(name);
+        let path = joined(&dir, name).with_context(|| format!("task {id}: template_file")).map_err(at)?;
         let template = beside(root, &dir, name).and_then(|file| text(&file, MAX_MANIFEST));
         let template = template.with_context(|| named("template_file", &path)).map_err(at)?;
         if parameters.insert("template".to_owned(), Value::String(template)).is_some() {
@@ -323,7 +332,8 @@ fn bring_in(
             let named = Hash::of_source(&name).with_context(|| format!("task {id}: source {name:?}"));
             return named.map(|_| ()).map_err(|error| (".source", error));
         }
-        let path = dir.join(&name);
+        let path = joined(&dir, &name).with_context(|| format!("task {id}: source"));
+        let path = path.map_err(|error| (".source", error))?;
         let hashed = beside(root, &dir, &name).and_then(|file| Ok((hash(&file)?, file)));
         let (hash, file) = hashed.with_context(|| named("source", &path)).map_err(|error| (".source", error))?;
         parameters.insert("source".to_owned(), Value::String(format!("sha256:{hash}")));
@@ -420,6 +430,26 @@ mod tests {
         for (file, line, says) in [("m", 4, "task a: source"), ("m", 5, "task b: template_file"), ("n", 5, "task b")] {
             let place = format!("{file}.yaml:{line}:");
             assert!(error.lines().any(|told| told.contains(&place) && told.contains(says)), "{place} {says}: {error}");
+        }
+    }
+
+    /// A file of that name was read, or the manifest's directory was called the wrong file.
+    #[test]
+    fn x06_no_path_is_made_of_an_empty_name() {
+        for name in ["", " ", "\u{200b}"] {
+            let release = |rest: &str| format!("kind: Release\nname: r\n{rest}\n");
+            let task = |parameter: &str| {
+                release(&format!("tasks: [{{id: a, type: file, parameters: {{{parameter}: \"{name}\"}}}}]"))
+            };
+            for (text, expected) in [
+                (task("source"), "task a: source: is empty: name a file"),
+                (task("template_file"), "task a: template_file: is empty: name a file"),
+                (release(&format!("include: [\"{name}\"]")), "include: is empty: name a file"),
+            ] {
+                let dir = dir(&[("m.yaml", &text), (" ", ""), ("\u{200b}", "")]);
+                let error = format!("{:#}", read(&[dir.path().join("m.yaml")]).unwrap_err());
+                assert!(error.contains("m.yaml:3:") && error.contains(expected), "{name:?}: {error}");
+            }
         }
     }
 

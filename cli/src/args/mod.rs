@@ -32,7 +32,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "For every command")]
 pub(crate) struct Global {
-    /// Which controller and as whom: a context file, or the name of one below ~/.config/stemma.
+    /// Which controller and as whom: a context file (with a slash: ./FILE), or the name of one below ~/.config/stemma.
     #[arg(long, global = true, env = "STEMMA_CONTEXT", value_name = "FILE|NAME")]
     pub(crate) context: Option<String>,
     /// The controller's URL, in place of the context's.

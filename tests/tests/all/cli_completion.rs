@@ -112,3 +112,34 @@ fn x06_an_empty_context_of_the_environment_is_refused() -> Result<()> {
     }
     Ok(())
 }
+
+/// What lies in the working directory is somebody else's, as in an archive that was unpacked.
+#[test]
+fn x06_no_context_is_taken_from_the_working_directory_unnamed() -> Result<()> {
+    let (home, work) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let below = work.path().join(".config/stemma");
+    std::fs::create_dir_all(&below)?;
+    for file in [below.join("default.toml"), work.path().join("default"), work.path().join("prod")] {
+        std::fs::write(file, "url = \"https://127.0.0.1:1\"\n")?;
+    }
+    let said = |home: &str, words: &[&str]| -> Result<String> {
+        let mut stemma = Command::new(program::path("stemma"));
+        stemma.args(words).args(["get", "nodes"]).current_dir(work.path());
+        let output = stemma.env("HOME", home).env_remove("STEMMA_CONTEXT").output()?;
+        ensure!(!output.status.success(), "{home} {words:?}");
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let home = home.path().to_string_lossy().into_owned();
+    let cases: [(&str, &[&str], &str); 5] = [
+        ("", &[], "HOME is not set, or is no absolute path"),
+        (".", &[], "HOME is not set, or is no absolute path"),
+        (&home, &[], "/.config/stemma/default.toml: name one with --context"),
+        (&home, &["--context", "prod"], "write ./prod"),
+        (&home, &["--context", "./prod"], "the context names no `ca`"),
+    ];
+    for (home, words, expected) in cases {
+        let text = said(home, words)?;
+        ensure!(text.contains(expected), "{home} {words:?}: {text}");
+    }
+    Ok(())
+}
