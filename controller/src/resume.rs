@@ -39,9 +39,10 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     }
     let body = args.reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
     let resumed = asked.send(Endpoint::ResumeFleet, &body)?;
+    let come = Hosts::of(&fleet).and_then(|hosts| hosts.come()).unwrap_or_default();
     writeln!(
         out,
-        "epoch {} begins at revision {}; hosts follow when they check in: stemma get nodes --state failed lists those that have not",
+        "epoch {} begins at revision {}; hosts follow when they check in{come}",
         resumed["epoch"].as_str().unwrap_or_default(),
         number(&resumed["since"])
     )?;
@@ -82,11 +83,21 @@ fn nobody_ahead(fleet: &Value) -> String {
     let revision = number(&fleet["revision"]);
     match not_come(fleet) {
         None => format!("no host is ahead of the store, which is at revision {revision}: nothing was changed"),
+        Some(said) if is_resumed(fleet) => format!(
+            "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}. Those that come \
+             later follow by themselves, since this epoch began by resume-fleet; only one of a later epoch or revision would not, and is \
+             failed (host.ahead) when it comes"
+        ),
         Some(said) => format!(
             "no host that has checked in is ahead of the store, which is at revision {revision}: nothing was changed. {said}; run this again \
              when they have"
         ),
     }
+}
+
+/// Whether an admin has led the hosts into the present epoch: what was said then holds for those that come later. The first epoch has no reason.
+fn is_resumed(fleet: &Value) -> bool {
+    fleet["waits"] == false && fleet["reason"].as_str().is_some_and(|reason| !reason.is_empty())
 }
 
 /// Which hosts the running controller has heard of.
@@ -103,6 +114,17 @@ impl Hosts {
         let [enrolled, checked_in, running_seconds] =
             ["enrolled", "checked_in", "running_seconds"].map(|name| number(&hosts[name]));
         Some(Self { enrolled, checked_in, running_seconds })
+    }
+
+    /// How many hosts follow by now, and where it is seen that the others do; `None` where all have come.
+    fn come(&self) -> Option<String> {
+        let Self { enrolled, checked_in, .. } = self;
+        (checked_in < enrolled).then(|| {
+            format!(
+                ". {checked_in} of {enrolled} hosts have come; the others are not known until they check in: GET /v1/fleet has their number \
+                 in hosts, and resume-fleet says it when it is run again"
+            )
+        })
     }
 
     /// That what some hosts hold is not known; `None` where all have come.
@@ -171,6 +193,25 @@ mod tests {
             let fleet = fleet(false, 0, hosts);
             assert_eq!((consequence(&fleet), nobody_ahead(&fleet)), (None, said));
         }
+    }
+
+    #[test]
+    fn x02_of_an_epoch_that_began_by_a_resume_hosts_that_come_later_follow_by_themselves() {
+        let mut fleet = fleet(false, 0, [5, 3, 4]);
+        fleet["reason"] = json!("a drill");
+        let said = nobody_ahead(&fleet);
+        assert!(
+            said.contains(" and 2 have not and may be ahead. Those that come later follow by themselves, "),
+            "{said}"
+        );
+        assert!(!said.contains("run this again"), "{said}");
+        fleet["reason"] = json!("");
+        assert!(nobody_ahead(&fleet).ends_with("; run this again when they have"), "the first epoch");
+        let come = Hosts::of(&fleet).and_then(|hosts| hosts.come()).unwrap();
+        assert!(
+            come.starts_with(". 3 of 5 hosts have come; the others are not known until they check in: GET /v1/fleet ")
+        );
+        assert_eq!(Hosts { enrolled: 5, checked_in: 5, running_seconds: 4 }.come(), None);
     }
 
     #[test]

@@ -51,7 +51,18 @@ pub fn restore(args: &Restore) -> Result<()> {
     let damaged = make(&from, &layout, &checked)?;
     let synced = File::open(layout.directory()).and_then(|directory| directory.sync_all());
     synced.with_context(|| format!("{}: the fleet is there, and may not be on the disk yet", directory.display()))?;
-    let Checked { head, missing, .. } = checked;
+    // The fleet is there, whether anybody reads that or not.
+    let _nobody_reads = say_restored(args, &directory, &checked, damaged);
+    Ok(())
+}
+
+/// Says what was restored, and what to do next.
+fn say_restored(
+    args: &Restore,
+    directory: &Path,
+    Checked { head, missing, .. }: &Checked,
+    damaged: usize,
+) -> io::Result<()> {
     let (mut out, shown) = (io::stdout().lock(), directory.display());
     let (fleet, revision, at) = (&head.fleet.fleet, head.revision, time(head.at_s));
     writeln!(out, "fleet {fleet} restored in {shown}, as of revision {revision}, which was read at {at}")?;

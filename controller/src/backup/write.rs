@@ -57,8 +57,13 @@ pub fn backup(args: &Backup) -> Result<()> {
             "-: a backup is a file, since it is read again when it is written; nothing was written: give its name, or ./- where it is that"
         );
     }
+    if args.file.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        bail!(
+            "{shown}: a backup is a file, and this is the name of a directory; nothing was written: give the file's name"
+        );
+    }
     if args.file.symlink_metadata().is_ok() {
-        bail!("{shown}: something is there already; nothing was written: give another name");
+        bail!(something_is_there(args));
     }
     let parent = args.file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     left::say(&left::sweep_backups(parent));
@@ -72,25 +77,45 @@ pub fn backup(args: &Backup) -> Result<()> {
     let key = writing.finish().with_context(no_room)?;
     made.as_file().sync_all().with_context(no_room)?;
     let counted = counted(made.reopen()?, key.as_ref()).context("what was written cannot be read back");
-    let Counted { head, entries, files, missing } = counted?;
+    let counted = counted?;
     let bytes = made.as_file().metadata()?.len();
-    made.persist_noclobber(&args.file).with_context(|| format!("{shown}: nothing was written"))?;
+    made.persist_noclobber(&args.file).map_err(|refused| not_placed(args, refused.error))?;
     File::open(parent)?.sync_all()?;
-    let mut out = io::stdout().lock();
+    // The file is whole, whether anybody reads that or not.
+    let _nobody_reads = say_written(args, &counted, bytes, recipients.len());
+    let recorded = source.record(counted.head.revision, bytes, key.is_some());
+    recorded.with_context(|| format!("{shown} is whole and stays, and that it was made could not be recorded"))
+}
+
+fn something_is_there(args: &Backup) -> String {
+    format!("{}: something is there already; nothing was written: give another name", args.file.display())
+}
+
+/// Why a file could not get its name. Another may have got it meanwhile.
+fn not_placed(args: &Backup, error: io::Error) -> anyhow::Error {
+    if error.kind() == io::ErrorKind::AlreadyExists {
+        return anyhow::anyhow!(something_is_there(args));
+    }
+    anyhow::Error::new(error).context(format!("{}: nothing was written", args.file.display()))
+}
+
+/// Says what a backup holds, and who reads it.
+fn say_written(args: &Backup, counted: &Counted, bytes: u64, recipients: usize) -> io::Result<()> {
+    let Counted { head, entries, files, missing } = counted;
+    let (mut out, shown) = (io::stdout().lock(), args.file.display());
     writeln!(
         out,
         "{shown}: fleet {} at revision {}, {entries} entries and {files} files, {bytes} bytes, checked",
         head.fleet.fleet, head.revision
     )?;
-    match recipients.len() {
+    match recipients {
         0 => writeln!(out, "IT IS NOT ENCRYPTED, and whoever reads it is the fleet: its keys are in it")?,
         count => writeln!(out, "encrypted to backup_recipients ({count}): the secret key of any of them reads it")?,
     }
     if let Some(said) = missing.said() {
         writeln!(out, "{said}")?;
     }
-    let recorded = source.record(head.revision, bytes, key.is_some());
-    recorded.with_context(|| format!("{shown} is whole and stays, and that it was made could not be recorded"))
+    Ok(())
 }
 
 /// What to do where a backup would be encrypted to nobody.

@@ -336,6 +336,15 @@ async fn x01_a_check_in_that_is_refused_whole_is_a_finding_until_the_next_is_tak
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     host.news(0).await;
     stands(None).await;
+    // A version that nobody speaks yet.
+    let mut newer = encode(&check_in(host.held, 0));
+    newer[0] = 9;
+    let answer = send(&mut host.client, Method::POST, "/agent/v1/checkin", newer).await;
+    assert_eq!((answer.status().as_u16(), refused(&answer).kind.as_str()), (400, "message.version"));
+    stands(Some(refused(&answer).message.trim_end_matches('.'))).await;
+    host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    host.news(0).await;
+    stands(None).await;
     // The node's turn has begun by then.
     let mut said = check_in(host.held, 0);
     said.observation_digest = PartDigest([9; 32]);

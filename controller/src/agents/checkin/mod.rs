@@ -132,10 +132,10 @@ impl CheckIns {
     }
 
     /// Notes that a check-in of a node's host was refused whole, as a finding of the node. One of a node that is gone and one that broke on its way
-    /// are none, nor is one of a newer agent: it asks again in a version of the protocol that is known here.
+    /// are none. One of a version that is not spoken here is: an agent that knows an earlier one comes in that at once, which ends it, and
+    /// another one never says anything.
     pub(super) fn note_refused(&self, slot: &Slot, error: &ApiError) {
-        let is_none =
-            matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed | ErrorType::MessageVersion);
+        let is_none = matches!(error.kind, ErrorType::AuthRevoked | ErrorType::RequestMalformed);
         if error.status() < 500 && !is_none {
             let reason = error.message.trim_end_matches('.').to_owned();
             let refused = Err::<(), _>(IntakeError::Refused(reason));
