@@ -135,6 +135,37 @@ async fn an_admin_of_a_cluster_makes_principals_of_that_cluster_alone() {
     assert_eq!((told.status, &told.body["cluster"]), (201, &json!("own")), "{}", told.body);
 }
 
+/// The names that stand in the audit for others, in three cases of letters, by each way to a name. A principal is never renamed, and no manifest
+/// makes one.
+#[tokio::test]
+async fn x04_no_principal_is_called_as_the_audit_says_of_others() {
+    let fleet = Fleet::start().await;
+    let (status, made) = fleet.ask(Method::POST, "/v1/principals", &json!({"name": "p", "role": "viewer"})).await;
+    assert_eq!(status, 201, "{made}");
+    let revision = fleet.revision().await;
+    for name in [
+        ["root", "Root", "ROOT"],
+        ["nobody", "Nobody", "NOBODY"],
+        ["stemma-controller", "Stemma-Controller", "STEMMA-CONTROLLER"],
+        ["others", "Others", "OTHERS"],
+    ]
+    .concat()
+    {
+        let named = json!({"name": name, "role": "viewer"});
+        let (status, told) = fleet.ask(Method::POST, "/v1/principals", &named).await;
+        let (kind, field) = (&told["error"]["type"], &told["error"]["field"]);
+        assert_eq!((status, kind, field), (400, &json!("field.invalid"), &json!("name")), "{name}: {told}");
+        for renamed in [json!({"name": name}), json!([{"op": "replace", "path": "/name", "value": name}])] {
+            let (status, told) = fleet.ask(Method::PATCH, "/v1/principals/p", &renamed).await;
+            assert!((400..500).contains(&status), "{renamed}: {status} {told}");
+        }
+        let applied = json!({"objects": [{"kind": "Principal", "name": name, "role": "viewer"}]});
+        let (status, told) = fleet.ask(Method::POST, "/v1/apply", &applied).await;
+        assert!((400..500).contains(&status), "{name}: {status} {told}");
+    }
+    assert_eq!(fleet.revision().await, revision, "nothing was written");
+}
+
 #[tokio::test]
 async fn who_is_bound_writes_and_allocates_in_its_cluster() {
     let fleet = Fleet::start().await;
