@@ -164,9 +164,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use stemma_wire::message::observed::Outcome;
-
     use super::*;
+    use crate::apply::ledger::tests::result;
     use crate::host::memory::MemoryHost;
 
     fn news(acknowledged: u64, observation: Option<PartDigest>) -> News {
@@ -197,16 +196,7 @@ mod tests {
     #[test]
     fn results_that_do_not_all_fit_are_followed_by_the_rest_soon() {
         let mut said = Outbox::observe(&MemoryHost::new());
-        let result = |sequence| TaskResult {
-            sequence,
-            task_set: PartDigest([0; 32]),
-            task: "motd".to_owned(),
-            outcome: Outcome::Changed,
-            message: String::new(),
-            output: String::new(),
-            diff: String::new(),
-            duration_ms: 0,
-        };
+        let result = |sequence| TaskResult { sequence, ..result("motd") };
         said.hear(FromApply::Results((1..=300).map(result).collect()));
         let first = said.check_in(WireVersion::CURRENT);
         assert_eq!((first.results.len(), first.wait_ms), (256, 2_000));

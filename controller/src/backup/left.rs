@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use tempfile::NamedTempFile;
 
-use crate::ca::files::{self, Held};
+use crate::ca::files::{self, HeldDirectory};
 
 /// How the name of a directory begins in which a restore makes a fleet.
 pub(super) const RESTORING: &str = ".restoring-";
@@ -21,13 +21,13 @@ pub(super) const RESTORING: &str = ".restoring-";
 const BACKING_UP: &str = ".stemma-backup-";
 
 /// Something that was left, and whether it could be taken away.
-pub(super) struct Left {
+pub(super) struct Leftover {
     path: PathBuf,
     of: &'static str,
     removed: io::Result<()>,
 }
 
-impl Left {
+impl Leftover {
     /// Nothing where it was gone by then: whoever was at work on it had ended, and named or removed it.
     fn unless_gone(removed: io::Result<()>, path: PathBuf, of: &'static str) -> Option<Self> {
         let is_gone = removed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -35,7 +35,7 @@ impl Left {
     }
 }
 
-impl Display for Left {
+impl Display for Leftover {
     fn fmt(&self, to: &mut Formatter<'_>) -> fmt::Result {
         let (path, of) = (self.path.display(), self.of);
         match &self.removed {
@@ -52,26 +52,26 @@ impl Display for Left {
 }
 
 /// Says it on standard output. Where nobody reads that any more, the backup or restore that is to come goes on.
-pub(super) fn say(all: &[Left]) {
+pub(super) fn say(all: &[Leftover]) {
     let mut out = io::stdout().lock();
     let _nobody_reads = all.iter().try_for_each(|left| writeln!(out, "{left}"));
 }
 
 /// Takes away what restores have left in a data directory. Whoever calls this holds it, as each restore does until it is over, so nobody is
 /// at work on any of it. Where the file system knows no locks, somebody may be, and nothing is taken away.
-pub(super) fn sweep_restores(directory: &Path, held: &Held) -> Vec<Left> {
+pub(super) fn sweep_restores(directory: &Path, held: &HeldDirectory) -> Vec<Leftover> {
     if !held.is_locked() {
         return Vec::new();
     }
     let is_directory = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir());
     let all = begun(directory, RESTORING).filter(is_directory);
-    all.filter_map(|path| Left::unless_gone(fs::remove_dir_all(&path), path, "restore")).collect()
+    all.filter_map(|path| Leftover::unless_gone(fs::remove_dir_all(&path), path, "restore")).collect()
 }
 
 /// The same when a controller starts, which says it in its log. Where somebody is at work in the directory, nothing is taken away.
 pub(crate) fn sweep_at_start(directory: &Path) {
     let Ok(held) = files::hold(directory) else { return };
-    for Left { path, removed, .. } in sweep_restores(directory, &held) {
+    for Leftover { path, removed, .. } in sweep_restores(directory, &held) {
         match removed {
             Ok(()) => log::warn!(path:% = path.display(); "what a restore that was killed had left was taken away"),
             Err(error) => log::warn!(
@@ -83,10 +83,10 @@ pub(crate) fn sweep_at_start(directory: &Path) {
 }
 
 /// Takes away what backups have left in a directory, but for those that are still being written.
-pub(super) fn sweep_backups(directory: &Path) -> Vec<Left> {
+pub(super) fn sweep_backups(directory: &Path) -> Vec<Leftover> {
     let taken_away = |path: PathBuf| {
         let _held = held(&path)?;
-        Left::unless_gone(fs::remove_file(&path), path, "backup")
+        Leftover::unless_gone(fs::remove_file(&path), path, "backup")
     };
     begun(directory, BACKING_UP).filter_map(taken_away).collect()
 }
@@ -149,9 +149,9 @@ mod tests {
     #[test]
     fn x02_what_was_gone_before_it_was_taken_away_was_not_left() {
         let gone = fs::remove_file("/nowhere/.stemma-backup-named");
-        assert!(Left::unless_gone(gone, "/nowhere/.stemma-backup-named".into(), "backup").is_none());
+        assert!(Leftover::unless_gone(gone, "/nowhere/.stemma-backup-named".into(), "backup").is_none());
         let refused = Err(io::ErrorKind::PermissionDenied.into());
-        let left = Left::unless_gone(refused, "/b/.stemma-backup-x".into(), "backup").unwrap().to_string();
+        let left = Leftover::unless_gone(refused, "/b/.stemma-backup-x".into(), "backup").unwrap().to_string();
         assert!(left.starts_with("/b/.stemma-backup-x COULD NOT BE TAKEN AWAY ("), "{left}");
     }
 

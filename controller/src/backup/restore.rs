@@ -235,18 +235,14 @@ fn make(from: &Sealed<'_>, layout: &Layout, checked: &Checked) -> Result<usize> 
     let making = tempfile::Builder::new().prefix(left::RESTORING).tempdir_in(layout.directory());
     let making = making.with_context(|| failed("nothing was changed"))?;
     let made = Layout::new(making.path());
-    let placed = match fill(from, &made, checked) {
-        Ok(damaged) => place(&made, layout).map(|()| damaged),
-        Err(error) => Err(NotPlaced { error, stays: Vec::new() }),
-    };
-    let NotPlaced { error, mut stays } = match placed {
-        Ok(damaged) => return Ok(damaged),
-        Err(not_placed) => not_placed,
-    };
-    if let Err(refused) = making.close() {
-        stays.push(format!("{} could not be taken away ({refused})", made.directory().display()));
-    }
-    Err(error.context(failed(&what_stays(&stays))))
+    let filled = fill(from, &made, checked).map_err(|error| NotPlaced { error, stays: Vec::new() });
+    let placed = filled.and_then(|damaged| place(&made, layout).map(|()| damaged));
+    placed.map_err(|NotPlaced { error, mut stays }| {
+        if let Err(refused) = making.close() {
+            stays.push(format!("{} could not be taken away ({refused})", made.directory().display()));
+        }
+        error.context(failed(&what_stays(&stays)))
+    })
 }
 
 /// Why what was made does not stand where it is to stand.

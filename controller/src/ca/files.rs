@@ -158,12 +158,12 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
 
 /// A directory that is held, as long as this is there.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldDirectory {
     _open: OwnedFd,
     is_locked: bool,
 }
 
-impl Held {
+impl HeldDirectory {
     /// Whether others are kept out: not where the file system knows no locks.
     pub const fn is_locked(&self) -> bool {
         self.is_locked
@@ -175,12 +175,12 @@ impl Held {
 ///
 /// # Errors
 /// [`FileError::Busy`] where another holds it, else [`FileError::Io`].
-pub fn hold(path: &Path) -> Result<Held, FileError> {
+pub fn hold(path: &Path) -> Result<HeldDirectory, FileError> {
     let io = |what| move |errno: Errno| FileError::Io { path: path.to_owned(), what, source: errno.into() };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = rustix::fs::open(path, flags, Mode::empty()).map_err(io("open"))?;
     let is_locked = is_locked(path, flock(&open, FlockOperation::NonBlockingLockExclusive))?;
-    Ok(Held { _open: open, is_locked })
+    Ok(HeldDirectory { _open: open, is_locked })
 }
 
 /// Whether a lock was taken; not where the file system knows none.

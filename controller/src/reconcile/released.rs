@@ -301,8 +301,10 @@ fn stored<'a>(
     common: Option<&'a NamedValues>,
 ) -> (Bytes, Option<&'a NamedValues>) {
     let apart = match (&record.taken, common) {
-        (_, Some(common)) => record.apart(common.name, &common.values),
-        (Some(taken), None) => model.common.get(&taken.values).and_then(|values| record.apart(taken.values, values)),
+        (_, Some(common)) => record.without_common(common.name, &common.values),
+        (Some(taken), None) => {
+            model.common.get(&taken.values).and_then(|values| record.without_common(taken.values, values))
+        }
         (None, None) => None,
     };
     match apart {

@@ -3,8 +3,8 @@
 //! A group says to each of its nodes what their tasks read. If the record of each node held all of it, one write to a group of a thousand nodes
 //! would be stored a thousand times. So a record holds what its node alone has, and names the values from which it takes the rest.
 //!
-//! These values are stored in parts, each by its hash: where a cluster says much to its groups and each group a little, they share all parts but
-//! one. Where a part ends follows from its own content, so that a value which differs changes its own part alone.
+//! These values are stored in parts (content-defined chunks), each by its hash: where a cluster says much to its groups and each group a little,
+//! they share all parts but one. Where a part ends follows from its own keys, so that a value which differs changes its own part alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,16 +54,16 @@ pub struct NamedValues {
 
 /// What a released task set takes from common values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct TakenValues {
     /// The hash that names the values.
     pub values: Hash,
-    inputs: Entries,
-    left_out: Entries,
+    inputs: PickedKeys,
+    left_out: PickedKeys,
 }
 
-/// Some entries of a map: a bit for each, in the order of the keys, four in a hexadecimal digit.
+/// Some of the keys of a map: a bit for each, in their order, four in a hexadecimal digit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entries(String);
+struct PickedKeys(String);
 
 impl CommonValues {
     /// Takes in the value of an input, while there is room.
@@ -91,41 +91,27 @@ impl CommonValues {
         NamedValues { name: hash_content(&record), record, parts, values: Self { parts: names, ..self } }
     }
 
-    /// The values in parts. A large entry is one alone. Others stand together up to one whose key ends a part, whatever the values are.
+    /// The values in parts. A large value is one alone. Others stand together up to one whose key ends a part, whatever the values are.
     fn parted(&self) -> Vec<Self> {
-        let inputs = self.inputs.iter().map(|(key, value)| (key, Entry::Input(value)));
-        let left_out = self.left_out.iter().map(|(key, why)| (key, Entry::LeftOut(why)));
-        let entries: Vec<_> = inputs.chain(left_out).map(|(key, entry)| (key, entry.weight(key), entry)).collect();
-        let total: usize = entries.iter().map(|(_, weight, _)| weight).sum();
-        let least = 1 << (total / MOST_PARTS).max(1).ilog2();
-        let (mut parts, mut open, mut bytes) = (Vec::new(), Self::default(), 0);
-        for (key, weight, entry) in entries {
-            let is_large = weight >= least;
-            if is_large && bytes > 0 {
-                parts.push(std::mem::take(&mut open));
-                bytes = 0;
-            }
-            match entry {
-                Entry::Input(value) => drop(open.inputs.insert(key.clone(), value.clone())),
-                Entry::LeftOut(why) => drop(open.left_out.insert(key.clone(), Arc::clone(why))),
-            }
-            bytes += weight;
-            if is_large || (bytes >= least && (ends_part(key) || bytes >= 4 * least)) {
-                parts.push(std::mem::take(&mut open));
-                bytes = 0;
-            }
+        let of_inputs = self.inputs.iter().map(|(key, value)| weight(key, value.text().unwrap_or_default()));
+        let total: usize = of_inputs.chain(self.left_out.iter().map(|(key, why)| weight(key, why))).sum();
+        let mut parts = Parts { least: 1 << (total / MOST_PARTS).max(1).ilog2(), ..Parts::default() };
+        for (key, value) in &self.inputs {
+            let put = |part: &mut Self| drop(part.inputs.insert(key.clone(), value.clone()));
+            parts.add(key, weight(key, value.text().unwrap_or_default()), put);
         }
-        if bytes > 0 {
-            parts.push(open);
+        for (key, why) in &self.left_out {
+            parts.add(key, weight(key, why), |part| drop(part.left_out.insert(key.clone(), Arc::clone(why))));
         }
-        parts
+        parts.end();
+        parts.done
     }
 
     /// The values with those of their parts.
     ///
     /// # Errors
     /// [`BadRecord::Damaged`]: a part is not there.
-    pub fn whole<'a>(mut self, part: impl Fn(&Hash) -> Option<&'a Self>) -> Result<Self, BadRecord> {
+    pub fn with_parts<'a>(mut self, part: impl Fn(&Hash) -> Option<&'a Self>) -> Result<Self, BadRecord> {
         for name in &self.parts {
             let Some(part) = part(name) else {
                 let error = format!("the part {name} of the values is not stored");
@@ -138,27 +124,45 @@ impl CommonValues {
     }
 }
 
-/// One of common values.
-enum Entry<'a> {
-    Input(&'a InputValue),
-    LeftOut(&'a Arc<str>),
+/// Common values that are put into parts.
+#[derive(Default)]
+struct Parts {
+    /// The fewest bytes of a part, but for those that a large value ends.
+    least: usize,
+    done: Vec<CommonValues>,
+    open: CommonValues,
+    /// What the open one takes.
+    bytes: usize,
 }
 
-impl Entry<'_> {
-    fn weight(&self, key: &str) -> usize {
-        match self {
-            Self::Input(value) => weight(key, value.text().unwrap_or_default()),
-            Self::LeftOut(why) => weight(key, why),
+impl Parts {
+    fn add(&mut self, key: &str, weight: usize, put: impl FnOnce(&mut CommonValues)) {
+        let is_large = weight >= self.least;
+        if is_large {
+            self.end();
+        }
+        put(&mut self.open);
+        self.bytes += weight;
+        if is_large || (self.bytes >= self.least && (ends_part(key) || self.bytes >= 4 * self.least)) {
+            self.end();
+        }
+    }
+
+    /// Ends the open part; one that holds nothing is none.
+    fn end(&mut self) {
+        if self.bytes > 0 {
+            self.done.push(std::mem::take(&mut self.open));
+            self.bytes = 0;
         }
     }
 }
 
-/// Whether a part ends with the entry of this key: that of one key in eight does.
+/// Whether a part ends with the value of this key: that of one key in eight does.
 fn ends_part(key: &str) -> bool {
     hash_content(key.as_bytes()).0[0] < 32
 }
 
-impl Taken {
+impl TakenValues {
     /// Takes out of a task set what stands in common values of this name; `None` where that is so little that they are not worth it: the task
     /// set is of no use then.
     pub(super) fn out_of(task_set: &mut TaskSet, name: Hash, values: &CommonValues) -> Option<Self> {
@@ -184,13 +188,13 @@ impl Taken {
     }
 }
 
-impl Entries {
+impl PickedKeys {
     fn of(bits: &[bool]) -> Self {
         let digit = |four: &[bool]| four.iter().rev().fold(0, |digit, bit| digit * 2 + u32::from(*bit));
         Self(bits.chunks(4).map(|four| char::from_digit(digit(four), 16).expect("four bits are a digit")).collect())
     }
 
-    /// Whether each of so many entries is one of them; `None`: this is of another number.
+    /// Whether each of so many keys is one of them; `None`: this is of another number.
     fn bits(&self, count: usize) -> Option<impl Iterator<Item = bool>> {
         let digits: Option<Vec<u32>> = self.0.chars().map(|digit| digit.to_digit(16)).collect();
         let digits = digits.filter(|digits| digits.len() == count.div_ceil(4))?;
@@ -216,7 +220,7 @@ fn take_out<V: PartialEq>(
     map: &mut BTreeMap<String, V>,
     common: &BTreeMap<String, V>,
     text: impl Fn(&V) -> &str,
-) -> (Entries, usize) {
+) -> (PickedKeys, usize) {
     let (mut bits, mut bytes) = (Vec::with_capacity(common.len()), 0);
     for (key, value) in common {
         let is_alike = map.get(key) == Some(value);
@@ -226,12 +230,12 @@ fn take_out<V: PartialEq>(
         }
         bits.push(is_alike);
     }
-    (Entries::of(&bits), bytes)
+    (PickedKeys::of(&bits), bytes)
 }
 
 /// Puts entries of a map into another; gives whether they are of that map.
-fn put_back<V: Clone>(map: &mut BTreeMap<String, V>, common: &BTreeMap<String, V>, entries: &Entries) -> bool {
-    let Some(bits) = entries.bits(common.len()) else { return false };
+fn put_back<V: Clone>(map: &mut BTreeMap<String, V>, common: &BTreeMap<String, V>, picked: &PickedKeys) -> bool {
+    let Some(bits) = picked.bits(common.len()) else { return false };
     let taken = common.iter().zip(bits).filter(|(_, is_taken)| *is_taken);
     map.extend(taken.map(|((key, value), _)| (key.clone(), value.clone())));
     true
@@ -269,8 +273,8 @@ mod tests {
             stored.parts.iter().map(|part| (hash_content(part), codec::decode(part).unwrap())).collect();
         let record: CommonValues = codec::decode(&stored.record).unwrap();
         assert!(record.inputs.is_empty() && record.left_out.is_empty());
-        assert!(record.clone().whole(|_| None).is_err() || record.parts.is_empty(), "the parts are not there");
-        record.whole(|name| parts.get(name)).unwrap()
+        assert!(record.clone().with_parts(|_| None).is_err() || record.parts.is_empty(), "the parts are not there");
+        record.with_parts(|name| parts.get(name)).unwrap()
     }
 
     #[test]
@@ -297,28 +301,28 @@ mod tests {
         let (first, mut second) = (record("one"), record("two"));
         second.task_set.inputs.remove("labels.g4");
         let common = common(&first);
-        let stored = codec::encode_newest(&second.apart(common.name, &common.values).unwrap());
+        let stored = codec::encode_newest(&second.without_common(common.name, &common.values).unwrap());
         assert!(stored.len() < 500 && codec::encode(&second).len() > 3_200, "{}", stored.len());
         let read: ReleasedRecord = codec::decode(&stored).unwrap();
         assert_eq!(read.task_set.inputs, BTreeMap::from([("labels.host".to_owned(), value("two"))]));
         let values = read_back(&common);
         assert_eq!(values, common.values);
-        let whole = read.clone().whole(|name| (*name == common.name).then_some(&values)).unwrap();
+        let whole = read.clone().with_common(|name| (*name == common.name).then_some(&values)).unwrap();
         assert_eq!(whole.task_set, second.task_set);
         assert_eq!((whole.revision, whole.at, &whole.release), (7, Timestamp(8), &second.release));
-        assert!(read.clone().whole(|_| None).is_err(), "the values are not there");
+        assert!(read.clone().with_common(|_| None).is_err(), "the values are not there");
         let others = CommonValues::default();
-        assert!(read.whole(|_| Some(&others)).is_err(), "the values are others");
+        assert!(read.with_common(|_| Some(&others)).is_err(), "the values are others");
     }
 
     #[test]
     fn a_record_of_few_values_stays_as_earlier_programs_wrote_it() {
         let small = ReleasedRecord { task_set: TaskSet::default(), ..record("one") };
         let common = common(&record("one"));
-        assert_eq!(small.apart(common.name, &common.values), None);
+        assert_eq!(small.without_common(common.name, &common.values), None);
         let text = codec::encode(&small);
         assert!(!text.windows(5).any(|part| part == b"taken"), "{text:?}");
-        assert_eq!(small.clone().whole(|_| None).unwrap(), small);
+        assert_eq!(small.clone().with_common(|_| None).unwrap(), small);
     }
 
     #[test]
@@ -340,13 +344,13 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_as_they_are_written() {
+    fn picked_keys_are_read_as_they_are_written() {
         for count in 0..20 {
             let bits: Vec<bool> = (0..count).map(|at| at % 3 == 0).collect();
-            let entries = Entries::of(&bits);
-            assert_eq!(entries.bits(count).unwrap().take(count).collect::<Vec<_>>(), bits);
-            assert!(entries.bits(count + 4).is_none());
+            let picked = PickedKeys::of(&bits);
+            assert_eq!(picked.bits(count).unwrap().take(count).collect::<Vec<_>>(), bits);
+            assert!(picked.bits(count + 4).is_none());
         }
-        assert!(Entries("g".to_owned()).bits(4).is_none());
+        assert!(PickedKeys("g".to_owned()).bits(4).is_none());
     }
 }

@@ -14,7 +14,7 @@ use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
 
 use super::codec::BadRecord;
-use super::common::{CommonValues, Taken};
+use super::common::{CommonValues, TakenValues};
 use crate::desired::PUBLISHED;
 
 /// A node's Observation, as it was last stored.
@@ -111,14 +111,14 @@ pub struct ReleasedRecord {
     pub release: Option<String>,
     /// What of the task set stands in values that are stored for many nodes; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub taken: Option<Taken>,
+    pub taken: Option<TakenValues>,
 }
 
 impl ReleasedRecord {
     /// The record without what stands in common values of this name; `None` where that is so little that it stays as it is.
-    pub fn apart(&self, name: Hash, values: &CommonValues) -> Option<Self> {
+    pub fn without_common(&self, name: Hash, values: &CommonValues) -> Option<Self> {
         let mut task_set = self.task_set.clone();
-        let taken = Taken::out_of(&mut task_set, name, values)?;
+        let taken = TakenValues::out_of(&mut task_set, name, values)?;
         Some(Self { task_set, taken: Some(taken), release: self.release.clone(), ..*self })
     }
 
@@ -126,7 +126,10 @@ impl ReleasedRecord {
     ///
     /// # Errors
     /// [`BadRecord::Damaged`]: the values are not there, or are others.
-    pub fn whole<'a>(mut self, values: impl FnOnce(&Hash) -> Option<&'a CommonValues>) -> Result<Self, BadRecord> {
+    pub fn with_common<'a>(
+        mut self,
+        values: impl FnOnce(&Hash) -> Option<&'a CommonValues>,
+    ) -> Result<Self, BadRecord> {
         if let Some(taken) = &self.taken {
             taken.put_back(&mut self.task_set, values(&taken.values))?;
         }

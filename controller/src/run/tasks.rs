@@ -98,30 +98,28 @@ impl Tasks {
 /// What was said of hosts that are ahead of the store.
 #[derive(Default)]
 struct ToldAhead {
-    /// Those that were ahead when it was said last, and when that was.
-    last: BTreeSet<Uuid>,
+    /// When it was said last.
     at: Option<Instant>,
-    /// Those that were ahead by what was said before, and until when that was so: of the last minute.
-    lately: HashMap<Uuid, Instant>,
+    /// Those that were ahead then.
+    last: BTreeSet<Uuid>,
+    /// Those that were the time before.
+    before: BTreeSet<Uuid>,
 }
 
 impl ToldAhead {
-    /// When it is to be said which hosts are ahead: at once where one is that was not lately, else a minute after it was said last. `None` where
-    /// these were said last.
+    /// When it is to be said which hosts are ahead: at once where one is that was not the last two times, else a minute after the last. `None`
+    /// where these were said last.
     fn due(&self, ahead: &BTreeSet<Uuid>, now: Instant) -> Option<Instant> {
         if *ahead == self.last {
             return None;
         }
-        let is_lately = |node: &Uuid| self.lately.get(node).is_some_and(|until| *until + AHEAD_AGAIN > now);
-        let is_new = ahead.iter().any(|node| !self.last.contains(node) && !is_lately(node));
+        let is_new = ahead.iter().any(|node| !self.last.contains(node) && !self.before.contains(node));
         Some(self.at.filter(|_| !is_new).map_or(now, |at| at + AHEAD_AGAIN))
     }
 
     /// Notes that these are said now.
     fn note(&mut self, ahead: BTreeSet<Uuid>, now: Instant) {
-        self.lately.retain(|_, until| *until + AHEAD_AGAIN > now);
-        let before = std::mem::replace(&mut self.last, ahead);
-        self.lately.extend(before.into_iter().map(|node| (node, now)));
+        self.before = std::mem::replace(&mut self.last, ahead);
         self.at = Some(now);
     }
 }

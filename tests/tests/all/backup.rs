@@ -353,6 +353,30 @@ fn x02_a_restore_of_a_pipe_or_onto_a_full_disk_says_what_to_do() -> Result<()> {
     done(&["restore", text(&file)?, "--data-dir", new_data]).map(drop)
 }
 
+/// They ended with an error of standard output, and nothing said that the file or the fleet is there.
+#[test]
+fn x02_a_backup_and_a_restore_end_well_where_what_they_say_cannot_be_written() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = |name: &str| dir.path().join(name);
+    let [one, first, second, new] = ["one", "first", "second", "new"].map(path);
+    backed_up(&one, &first)?;
+    let to_full = ["sh", "-c", "exec \"$@\" > /dev/full", "sh"].map(OsString::from);
+    let ends_well = |arguments: &[&str]| -> Result<()> {
+        let (is_done, said) = Running::start_under(&to_full, "stemma-controller", arguments)?.ended_with()?;
+        ensure!(is_done, "{arguments:?}: {said}");
+        Ok(())
+    };
+    ends_well(&["backup", text(&second)?, "--data-dir", text(&one)?, "--unencrypted"])?;
+    ends_well(&["restore", text(&second)?, "--data-dir", text(&new)?])?;
+    ensure!(std::fs::read(one.join("ca.pem"))? == std::fs::read(new.join("ca.pem"))?, "the fleet is there");
+
+    let directory = format!("{}/", text(&path("third"))?);
+    let to_a_directory = ["backup", &directory, "--data-dir", text(&one)?, "--unencrypted"];
+    refused(&to_a_directory, &["this is the name of a directory", "nothing was written"])?;
+    let again = ["backup", text(&second)?, "--data-dir", text(&one)?, "--unencrypted"];
+    refused(&again, &["something is there already", "give another name"])
+}
+
 /// The hosts that stand in this state and are connected, by name.
 fn in_state(fleet: &Fleet, state: &str) -> Result<BTreeSet<String>> {
     let all = read(fleet, "/v1/nodes/detail")?;

@@ -311,4 +311,4 @@ fn by_name(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -21,7 +21,8 @@ fn accepted(revision: u64) -> Accepted {
     }
 }
 
-fn result(task: &str) -> TaskResult {
+/// A result of a task that has no number yet.
+pub(crate) fn result(task: &str) -> TaskResult {
     TaskResult {
         sequence: 0,
         task_set: PartDigest([0; 32]),

@@ -10,6 +10,7 @@ use stemma_wire::message::signed::{Grant, LeaseKind};
 use stemma_wire::message::{Epoch, Hash, PartDigest};
 
 use super::*;
+use crate::apply::ledger::tests::result;
 use crate::apply::ledger::{HOOK_SNAPSHOT, LOCAL, Ledger, OPEN_BARRIERS, STAGING_DIRS};
 use crate::apply::leftovers::StagingDirs;
 use crate::apply::testing::{Controller, EPOCH, NODE, Set};
@@ -418,17 +419,7 @@ fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged
     let (host, controller) = (MemoryHost::new(), Controller::new());
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
     for _ in 0..1001 {
-        let untaken = TaskResult {
-            sequence: 0,
-            task_set: PartDigest([0; 32]),
-            task: "motd".to_owned(),
-            outcome: Outcome::Changed,
-            message: String::new(),
-            output: String::new(),
-            diff: String::new(),
-            duration_ms: 0,
-        };
-        ledger.add_results(vec![untaken]).unwrap();
+        ledger.add_results(vec![result("motd")]).unwrap();
     }
     // Each time by another process.
     let stands_after = |acknowledged: u64| {

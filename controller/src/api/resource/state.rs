@@ -89,32 +89,27 @@ pub(super) fn findings_of_answer(api: &Api, model: &Model, node: &Node, resoluti
 /// without an answer, that two hosts have its identity, that its host is ahead of the store or the whole fleet waits, what its host reported
 /// last that was refused, waits or was left out, what its host found itself, and why the store refuses what is released to it.
 pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Option<&Answer>) -> Vec<Finding> {
-    let now = api.registry.now();
-    let two_hosts = api.desired.as_ref().and_then(|desired| desired.two_hosts(node.meta.uuid));
-    let doubled = two_hosts.map(|addresses| resolve::doubled(node, addresses));
+    let (now, uuid) = (api.registry.now(), node.meta.uuid);
     let too_large = answer.and_then(|answer| facts::too_large(model, answer, now));
-    let too_large = too_large.map(|error| resolve::too_large(node, &error));
-    let of_host = answer.into_iter().flat_map(|answer| answer.findings_of_host(now));
-    let refused = api.desired.as_ref().map(|desired| desired.status().refused_reports().of(node.meta.uuid));
-    let refused =
-        refused.into_iter().flatten().map(|(part, reason)| resolve::report_refused(node, part.name(), &reason));
-    let release = api.desired.as_ref().and_then(|desired| desired.status().refused_release(node.meta.uuid));
-    let release = release.map(|reason| resolve::release_refused(node, &reason));
-    let untold = api.desired.as_ref().and_then(|desired| {
-        let line = desired.epoch_line();
-        match desired.status().ahead(node.meta.uuid) {
+    let mut findings: Vec<Finding> = too_large.map(|error| resolve::too_large(node, &error)).into_iter().collect();
+    findings.extend(answer.into_iter().flat_map(|answer| answer.findings_of_host(now)));
+    if let Some(desired) = &api.desired {
+        let (status, line) = (desired.status(), desired.epoch_line());
+        findings.extend(desired.two_hosts(uuid).map(|addresses| resolve::doubled(node, addresses)));
+        findings.extend(match status.ahead(uuid) {
             Some(host) => Some(resolve::host_ahead(node, host, &line, api.registry.store().stats().revision())),
             None => resolve::fleet_waiting(node, &line),
-        }
-    });
-    let left_out = resolve::report_left_out(node, model.left_out(node.meta.uuid));
-    let own = model.reports.get(&node.meta.uuid);
-    let own = own.and_then(|record| resolve::report_findings(node, &record.report.findings));
-    let waiting = api.desired.as_ref().map(|desired| desired.status().waiting_reports().of(node.meta.uuid));
-    let waiting =
-        waiting.into_iter().flatten().map(|(part, reason)| resolve::report_waiting(node, part.name(), &reason));
-    let of_report = refused.chain(waiting).chain(left_out).chain(own);
-    too_large.into_iter().chain(of_host).chain(doubled).chain(untold).chain(of_report).chain(release).collect()
+        });
+        let refused = status.refused_reports().of(uuid).into_iter();
+        findings.extend(refused.map(|(part, reason)| resolve::report_refused(node, part.name(), &reason)));
+        let waiting = status.waiting_reports().of(uuid).into_iter();
+        findings.extend(waiting.map(|(part, reason)| resolve::report_waiting(node, part.name(), &reason)));
+        findings.extend(status.refused_release(uuid).map(|reason| resolve::release_refused(node, &reason)));
+    }
+    findings.extend(resolve::report_left_out(node, model.left_out(uuid)));
+    let reported = model.reports.get(&uuid);
+    findings.extend(reported.and_then(|record| resolve::report_findings(node, &record.report.findings)));
+    findings
 }
 
 /// Why nothing is sent to a node's host, as its finding says, or because the whole fleet waits; `None` where the host is told.

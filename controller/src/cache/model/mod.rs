@@ -389,14 +389,10 @@ impl Model {
             set(&mut self.common_parts, hash, now)?;
             self.share_texts_of_part(&hash);
         } else if let Some(hash) = key::read_common(key) {
-            match now.value {
-                Some(value) => {
-                    let stored: CommonValues = codec::decode(value)?;
-                    let values = stored.whole(|name| self.common_parts.get(name).map(|part| &**part))?;
-                    self.common.insert(hash, Arc::new(values));
-                }
-                None => drop(self.common.remove(&hash)),
-            }
+            let parts = &self.common_parts;
+            set_made(&mut self.common, hash, now, |stored: CommonValues| {
+                stored.with_parts(|name| parts.get(name).map(|part| &**part))
+            })?;
         } else if let Some(token) = key::read_token(key) {
             match now.value {
                 Some(value) => {
@@ -443,13 +439,10 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
         Ok(model.apply(vec![Change::Said(NodeId(node), model.said.get(&node).cloned())]))
     }),
     (key::RELEASED, |model, node, now| {
-        let Some(value) = now.value else {
-            model.released.remove(&node);
-            return Ok(Reach::default());
-        };
-        let stored: ReleasedRecord = codec::decode(value)?;
-        let record = stored.whole(|name| model.common.get(name).map(|values| &**values))?;
-        model.released.insert(node, Arc::new(record));
+        let common = &model.common;
+        set_made(&mut model.released, node, now, |stored: ReleasedRecord| {
+            stored.with_common(|name| common.get(name).map(|values| &**values))
+        })?;
         model.share_texts_of(node);
         Ok(Reach::default())
     }),
@@ -497,8 +490,18 @@ fn set<K: Ord + Clone, T: DeserializeOwned>(
     key: K,
     now: &StoredValue<'_>,
 ) -> Result<(), codec::BadRecord> {
+    set_made(map, key, now, Ok)
+}
+
+/// Holds what is made of a record.
+fn set_made<K: Ord + Clone, T: DeserializeOwned>(
+    map: &mut OrdMap<K, Arc<T>>,
+    key: K,
+    now: &StoredValue<'_>,
+    make: impl FnOnce(T) -> Result<T, codec::BadRecord>,
+) -> Result<(), codec::BadRecord> {
     match now.value {
-        Some(value) => drop(map.insert(key, Arc::new(codec::decode(value)?))),
+        Some(value) => drop(map.insert(key, Arc::new(make(codec::decode(value)?)?))),
         None => drop(map.remove(&key)),
     }
     Ok(())

@@ -113,6 +113,21 @@ impl Read {
         }
     }
 
+    /// Whether a node answers it by itself alone, whatever the levels above say.
+    pub(crate) fn is_of_node(&self) -> bool {
+        match self {
+            Self::Trait(_) | Self::Fact(_) | Self::Node(_) => true,
+            Self::Label(_)
+            | Self::LabelsWithPrefix(_)
+            | Self::Parameter(_)
+            | Self::Tag(_)
+            | Self::Cluster(_)
+            | Self::Secret(_)
+            | Self::Nodes { .. }
+            | Self::Primary { .. } => false,
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), ReferenceError> {
         match self {
             Self::Label(name)

@@ -12,7 +12,7 @@ use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
-use crate::input::{Input, Inputs, Read, Reference};
+use crate::input::{Input, Inputs, Reference};
 use crate::inspection::Ruled;
 use crate::labels::{Annotations, Labels, Parameters};
 use crate::lifecycle::Limits;
@@ -71,9 +71,7 @@ impl GroupInputs {
     /// The value of each read of the profile that the group answers. What a node answers for itself is left out, so that the values of two
     /// groups which say the same are equal.
     pub fn inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
-        let is_of_node =
-            |reference: &Reference| matches!(reference.read(), Read::Trait(_) | Read::Fact(_) | Read::Node(_));
-        self.profile.reads.iter().zip(&self.inputs).filter(move |(reference, _)| !is_of_node(reference))
+        self.profile.reads.iter().zip(&self.inputs).filter(|(reference, _)| !reference.read().is_of_node())
     }
 
     /// The value of one read; `None`: the profile does not read it.

@@ -122,6 +122,22 @@ fn add_thousand(site: &str, token: &str, node: impl Fn(usize) -> Value) -> Resul
     Ok(())
 }
 
+/// Has an object say so many texts of 4,000 bytes in a map of texts, but for the first one, and waits until all nodes are resolved by that.
+fn say_much(
+    site: &str,
+    (operator, boss): (&str, &str),
+    at: &str,
+    (map, count): (&str, usize),
+    first: &str,
+) -> Result<()> {
+    let text = |n: usize| if n == 0 { first.to_owned() } else { format!("{n:0>4000}") };
+    let texts: Map<String, Value> = (0..count).map(|n| (format!("a{n}"), text(n).into())).collect();
+    let body = serde_json::to_vec(&json!({map: texts}))?;
+    let told = ask(site, operator, &format!("PATCH {at}"), (MERGE_PATCH, &body))?;
+    ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
+    until_resolved(site, boss)
+}
+
 /// What a group says reaches each of its nodes; it is held once, and not for each of them.
 #[test]
 fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_change_and_a_restart() -> Result<()> {
@@ -132,13 +148,8 @@ fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_chang
     post(&at, "/v1/apply", &json!({"objects": [{"kind": "NodeGroup", "cluster": "c", "name": "g"}]}))?;
     let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
     let before = site.most_memory()?;
-    let annotate = |at: &str, first: &str| -> Result<()> {
-        let text = |n: usize| if n == 0 { first.to_owned() } else { format!("{n:0>4000}") };
-        let annotations: Map<String, Value> = (0..56).map(|n| (format!("a{n}"), text(n).into())).collect();
-        let body = serde_json::to_vec(&json!({"annotations": annotations}))?;
-        let told = ask(at, &operator, "PATCH /v1/clusters/c/nodegroups/g", (MERGE_PATCH, &body))?;
-        ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
-        until_resolved(at, &boss)
+    let annotate = |at: &str, first: &str| {
+        say_much(at, (&operator, &boss), "/v1/clusters/c/nodegroups/g", ("annotations", 56), first)
     };
     annotate(&at, "x")?;
     add_thousand(&at, &operator, |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g"}))?;
@@ -215,7 +226,7 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
     let site = Plain::start()?;
     let at = site.bound.admin.clone();
     let task = |n: usize| {
-        let reads = (0..3).map(|m| format!("{{{{ labels.g{} }}}}", 3 * n + m)).collect::<Vec<_>>().join(" ");
+        let reads = (0..3).map(|m| format!("{{{{ labels.a{} }}}}", 3 * n + m)).collect::<Vec<_>>().join(" ");
         json!({"id": format!("t{n}"), "type": "file", "tags": ["web"],
             "parameters": {"path": format!("/tmp/t{n}"), "template": format!("{{{{ labels.own }}}} {{{{ labels['of-group'] }}}} {{{{ node.name }}}} {reads}")}})
     };
@@ -234,14 +245,8 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
     post(&at, "/v1/apply", &json!({"objects": objects}))?;
     let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
     let before = site.most_memory()?;
-    let say_in_cluster = |at: &str, first: &str| -> Result<()> {
-        let text = |n: usize| if n == 0 { first.to_owned() } else { format!("{n:0>4000}") };
-        let labels: Map<String, Value> = (0..15).map(|n| (format!("g{n}"), text(n).into())).collect();
-        let body = serde_json::to_vec(&json!({"labels": labels}))?;
-        let told = ask(at, &operator, "PATCH /v1/clusters/c", (MERGE_PATCH, &body))?;
-        ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
-        until_resolved(at, &boss)
-    };
+    let say_in_cluster =
+        |at: &str, first: &str| say_much(at, (&operator, &boss), "/v1/clusters/c", ("labels", 15), first);
     say_in_cluster(&at, "x")?;
     let node = |n: usize| {
         let (name, group, labels) = (format!("n{n}"), format!("c/g{}", n % 10), json!({"own": format!("v{n}")}));
