@@ -138,6 +138,10 @@ async fn x04_a_token_that_is_shown_wrongly_makes_nobody_an_admin_on_the_plain_li
         &[(named, "Bearer TOKEN")],
         &[(auth, "Bearer x"), (named, "TOKEN")],
         &[(auth, "Bearer x")],
+        // What is left of `X-Auth-Token: $TOKEN` where the variable has no value.
+        &[(named, "")],
+        &[(auth, "")],
+        &[(auth, ""), (named, "TOKEN")],
     ] {
         assert_eq!(node("a", shown).await, 401, "{shown:?}");
     }

@@ -35,6 +35,20 @@ fn said(list: &Value) -> Vec<String> {
     objects.map(|one| format!("{} {}/{}", text(&one["action"]), text(&one["kind"]), text(&one["name"]))).collect()
 }
 
+/// It was taken, and stood in the audit as no text.
+#[tokio::test]
+async fn x06_a_reason_of_nothing_is_refused() {
+    let served = Served::start().await;
+    let node = json!({"name": "web-1"});
+    for reason in ["", " ", "\t", "\u{a0}", "\u{200b}"] {
+        let headers = [("stemma-reason", reason), ("content-type", "application/json")];
+        assert_eq!(served.send("POST", "/v1/nodes", &headers, Some(&node)).await.status, 400, "{reason:?}");
+    }
+    served.expect("GET", "/v1/nodes/web-1", &json!(null), 404).await;
+    let headers = [("stemma-reason", "ticket 7"), ("content-type", "application/json")];
+    assert_eq!(served.send("POST", "/v1/nodes", &headers, Some(&node)).await.status, 201);
+}
+
 #[tokio::test]
 async fn each_write_is_found_by_object_manager_and_time() {
     let served = filled().await;

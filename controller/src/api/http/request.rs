@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Method, StatusCode, Uri, header};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use stemma_core::name::is_blank;
 use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::{Endpoint, Header, Minor, Shows};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -392,20 +393,31 @@ impl Request {
     /// Who asks, under which manager, with which mark.
     ///
     /// # Errors
-    /// A manager, or an `Idempotency-Key`, that is none.
+    /// A manager, a reason or an `Idempotency-Key` that is none.
     pub(crate) fn caller(&self) -> Result<Caller, ApiError> {
         let manager = Manager::new(self.query.one("manager")?.unwrap_or(self.principal()))
             .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
         Ok(Caller {
             manager,
             address: self.address(),
-            reason: self.text("stemma-reason").map(|reason| reason.chars().take(512).collect()),
+            reason: self.reason()?,
             request_id: self.id.clone(),
             mark: if self.dry_run { None } else { self.mark()? },
             dry_run: self.dry_run,
             abandoned: self.abandoned.clone(),
             who: self.who.clone(),
         })
+    }
+
+    /// Why, for the audit.
+    fn reason(&self) -> Result<Option<String>, ApiError> {
+        let Some(reason) = self.text("stemma-reason") else { return Ok(None) };
+        if is_blank(&reason) {
+            let message = "the header Stemma-Reason has nothing in it; nothing was changed";
+            let advice = "say why, or leave the header out";
+            return Err(ApiError::new(ErrorType::RequestMalformed, message).detail(advice));
+        }
+        Ok(Some(reason.chars().take(512).collect()))
     }
 
     /// From where it comes.

@@ -2,6 +2,7 @@
 
 use hyper::{HeaderMap, header};
 use stemma_core::access::{Act, Place, Rights, Verdict};
+use stemma_core::name::is_blank;
 use stemma_core::object::PrincipalRole;
 use stemma_wire::endpoint::{Caller, Endpoint, Method};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -51,22 +52,22 @@ pub(crate) enum Optional<'a> {
     Nothing,
     /// One.
     Token(&'a str),
-    /// What may be meant as one and is not exactly one.
+    /// What may be meant as one and is not exactly one: also a header that is there and has nothing in it.
     Unclear,
 }
 
 /// What a request shows of principals' tokens to a listener that asks for none. Clients of `OpenStack`'s are made to send some text all the same,
 /// which is nothing. But whoever means to be a principal is never taken for an admin because of how the token is written: that is told by the
-/// scheme, and by the form of a token anywhere in a header.
+/// scheme, and by the form of a token anywhere in a header. A header of nothing is what a variable without a value leaves of a token.
 pub(crate) fn optional_token(headers: &HeaderMap) -> Optional<'_> {
     let in_scheme = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
         let scheme = value.as_bytes().split(u8::is_ascii_whitespace).next().unwrap_or_default();
         let token = value.to_str().ok().and_then(|text| text.split_once(' ')).map(|(_, token)| token);
         let is_bearer = scheme.eq_ignore_ascii_case(b"bearer");
-        (is_bearer || has_form_of_token(value.as_bytes()), token.filter(|_| is_bearer))
+        (is_bearer || may_be_token(value.as_bytes()), token.filter(|_| is_bearer))
     });
     let named = headers.get_all(AUTH_TOKEN).iter();
-    let named = named.map(|value| (has_form_of_token(value.as_bytes()), value.to_str().ok()));
+    let named = named.map(|value| (may_be_token(value.as_bytes()), value.to_str().ok()));
     let mut found = Optional::Nothing;
     for (_, token) in in_scheme.chain(named).filter(|(is_meant, _)| *is_meant) {
         found = match (found, token.map(str::trim).filter(|token| is_of_stemma(token))) {
@@ -81,6 +82,11 @@ pub(crate) fn optional_token(headers: &HeaderMap) -> Optional<'_> {
 /// Whether a token has the form of a principal's, `ID.SECRET`, whoever's it may be: an id is so many digits of a hexadecimal number, in small letters.
 fn is_of_stemma(token: &str) -> bool {
     token.split_once('.').is_some_and(|(id, _)| id.len() == TOKEN_ID_DIGITS && id.bytes().all(is_id_digit))
+}
+
+/// Whether a header may be meant as a token: it has the form of one in it, or nothing at all.
+fn may_be_token(value: &[u8]) -> bool {
+    has_form_of_token(value) || is_blank(&String::from_utf8_lossy(value))
 }
 
 /// Whether that form stands anywhere in a text.
@@ -180,7 +186,14 @@ mod tests {
             (&[(named, "tok")], "nothing"),
             (&[(named, "notused")], "nothing"),
             (&[(named, "secret")], "nothing"),
-            (&[(named, "")], "nothing"),
+            (&[(named, "")], "unclear"),
+            (&[(named, " ")], "unclear"),
+            (&[(named, "\u{a0}")], "unclear"),
+            (&[(auth, "")], "unclear"),
+            (&[(auth, " ")], "unclear"),
+            (&[(named, ""), (named, "TOKEN")], "unclear"),
+            (&[(auth, ""), (named, "TOKEN")], "unclear"),
+            (&[(auth, "Bearer TOKEN"), (named, "")], "unclear"),
             (&[], "nothing"),
         ] {
             assert_eq!(read(shown), found, "{shown:?}");
