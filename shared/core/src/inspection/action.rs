@@ -135,9 +135,9 @@ impl Action {
         (self.items.is_none() || at.is_plain()).then(|| at.source())
     }
 
-    /// The trait that it adds, where its name is written out.
-    pub(super) fn added_trait(&self) -> Option<&str> {
-        self.known_at().filter(|_| self.verb == Verb::AddTrait)
+    /// The trait that it adds or takes away, where its name is written out.
+    pub(super) fn named_trait(&self) -> Option<&str> {
+        self.known_at().filter(|_| matches!(self.verb, Verb::AddTrait | Verb::RemoveTrait))
     }
 
     /// Notes what it may give.

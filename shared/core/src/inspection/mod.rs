@@ -51,15 +51,15 @@ pub fn check_rule(spec: &InspectionRuleSpec) -> Result<(), InvalidRule> {
     })
 }
 
-/// Checks that traits which actions add by name are known ones.
+/// Checks that traits which actions add or take away by name are known ones.
 ///
 /// # Errors
 /// The first that is none.
-pub fn check_added_traits(actions: &[RuleAction], traits: &TraitNames) -> Result<(), InvalidRule> {
+pub fn check_named_traits(actions: &[RuleAction], traits: &TraitNames) -> Result<(), InvalidRule> {
     for (at, action) in actions.iter().enumerate() {
         // What else may be wrong with it is told of the whole rule.
         let Ok(read) = action::Action::new(action, true) else { continue };
-        if let Some(name) = read.added_trait() {
+        if let Some(name) = read.named_trait() {
             let wrong = |why: InvalidTrait| InvalidRule::new(&format!("[{at}].args.name"), why.to_string());
             traits.parse(name).map_err(wrong)?;
         }

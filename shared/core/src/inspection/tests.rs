@@ -214,6 +214,26 @@ fn what_cannot_be_is_refused_where_it_is_written() {
     assert_eq!(check_rule(&serde_json::from_value(grants).unwrap()), Ok(()));
 }
 
+/// Such a rule took no trait away, and nobody was told.
+#[test]
+fn x06_a_trait_that_is_none_is_taken_away_by_no_rule() {
+    for op in ["add-trait", "remove-trait"] {
+        let says = |name: &str, items: Value| {
+            let mut action = act(op, json!({"name": name}));
+            if !items.is_null() {
+                action["loop"] = items;
+            }
+            let actions: Vec<RuleAction> = serde_json::from_value(json!([action])).unwrap();
+            super::check_named_traits(&actions, &TraitNames::default()).map_err(|wrong| wrong.field)
+        };
+        for name in ["", " ", "\u{200b}", "CUSTOM_", "not one"] {
+            assert!(says(name, Value::Null).is_err(), "{op} {name:?}");
+        }
+        assert_eq!(says("CUSTOM_A", Value::Null), Ok(()), "{op}");
+        assert_eq!(says("CUSTOM_{item}", json!(["A"])), Ok(()), "{op}");
+    }
+}
+
 #[test]
 fn what_rules_give_and_take_has_an_end() {
     let numbers: Vec<usize> = (0..MAX_ITEMS).collect();

@@ -9,7 +9,7 @@ use super::super::reader::read;
 use super::super::sound;
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part, REQUIRED};
-use crate::inspection::{InvalidRule, check_added_traits, check_rule};
+use crate::inspection::{InvalidRule, check_named_traits, check_rule};
 use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, Phase, RuleAction, RuleCondition};
 
 impl Fields for InspectionRuleSpec {
@@ -89,6 +89,6 @@ fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), Body
 /// Actions, whose traits are known ones.
 fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     sound::plain(to, raw, names)?;
-    check_added_traits(to, names.traits())
+    check_named_traits(to, names.traits())
         .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))
 }
