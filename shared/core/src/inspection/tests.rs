@@ -223,8 +223,8 @@ fn x06_a_trait_that_is_none_is_taken_away_by_no_rule() {
             if !items.is_null() {
                 action["loop"] = items;
             }
-            let actions: Vec<RuleAction> = serde_json::from_value(json!([action])).unwrap();
-            super::check_named_traits(&actions, &TraitNames::default()).map_err(|wrong| wrong.field)
+            let rule: InspectionRuleSpec = serde_json::from_value(json!({"actions": [action]})).unwrap();
+            check_rule(&rule).and_then(|()| check_named_traits(&rule.actions, &TraitNames::default()))
         };
         for name in ["", " ", "\u{200b}", "CUSTOM_", "not one"] {
             assert!(says(name, Value::Null).is_err(), "{op} {name:?}");

@@ -82,9 +82,9 @@ fn send(site: &str, token: &str, request: &str, (kind, body): (&str, &[u8]), len
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let length = if length == 0 { String::new() } else { format!("content-length: {length}\r\n") };
-    let head = format!(
-        "{request} HTTP/1.1\r\nhost: {address}\r\nx-auth-token: {token}\r\ncontent-type: {kind}\r\n{length}\r\n"
-    );
+    // A header with nothing in it is no token's absence.
+    let token = if token.is_empty() { String::new() } else { format!("x-auth-token: {token}\r\n") };
+    let head = format!("{request} HTTP/1.1\r\nhost: {address}\r\n{token}content-type: {kind}\r\n{length}\r\n");
     stream.write_all(&[head.as_bytes(), body].concat())?;
     Ok(stream)
 }
