@@ -28,7 +28,7 @@ use crate::records::key;
 use crate::store::Store;
 
 /// What of the store is measured: the label `of`, and the prefix of its keys.
-const MEASURED: [(&str, &str); 7] = [
+const MEASURED: [(&str, &str); 8] = [
     ("objects", key::OBJECTS),
     ("history", key::HISTORY),
     ("audit", key::AUDIT),
@@ -36,6 +36,7 @@ const MEASURED: [(&str, &str); 7] = [
     ("released", key::RELEASED),
     ("released_values", key::COMMON_PARTS),
     ("released_value_lists", key::COMMON),
+    ("released_texts", key::COMMON_CHUNKS),
 ];
 /// For how long after its end it is told when a principal's certificate or token has ended.
 const ENDED_TOLD_MS: u64 = 31 * 24 * 3600 * 1000;

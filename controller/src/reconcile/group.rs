@@ -1,12 +1,12 @@
 //! What a group says to its nodes' tasks, encoded once for all of them: most nodes are told just that.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::Hash;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use stemma_core::input::{Input, Reference};
 use stemma_core::resolve::GroupInputs;
+use stemma_core::shared_text::{JsonText, SharedTexts};
 use stemma_wire::message::desired::InputValue;
 
 use crate::desired::encode::in_short;
@@ -16,7 +16,7 @@ use crate::records::common::{CommonValues, NamedValues};
 #[derive(Default)]
 pub(super) struct Groups {
     sent: HashMap<*const GroupInputs, SentGroup>,
-    texts: HashSet<Arc<str>>,
+    texts: SharedTexts,
     parts: HashSet<Bytes>,
 }
 
@@ -45,28 +45,23 @@ impl Groups {
         let (mut values, mut bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {
             let mut value = InputValue::from(input);
-            if let Some(text) = value.text_mut() {
-                *text = held_once(&mut self.texts, Arc::clone(text));
-            }
+            self.texts.share(value.text_mut().into_iter().flat_map(JsonText::chunks_mut));
             values.add_input(&mut bytes, reference.to_string(), value);
         }
         for (task, why) in group.left_out() {
-            values.add_left_out(&mut bytes, task, held_once(&mut self.texts, in_short(&why.to_string()).into()));
+            let mut why: Arc<str> = in_short(&why.to_string()).into();
+            self.texts.share([&mut why].into_iter());
+            values.add_left_out(&mut bytes, task, why);
         }
         let mut common = values.named();
         for part in &mut common.parts {
-            *part = held_once(&mut self.parts, part.clone());
+            match self.parts.get(part) {
+                Some(same) => *part = same.clone(),
+                None => drop(self.parts.insert(part.clone())),
+            }
         }
         common
     }
-}
-
-fn held_once<T: Clone + Eq + Hash>(known: &mut HashSet<T>, one: T) -> T {
-    if let Some(same) = known.get(&one) {
-        return same.clone();
-    }
-    known.insert(one.clone());
-    one
 }
 
 impl SentGroup {

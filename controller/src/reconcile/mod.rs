@@ -37,13 +37,13 @@ use crate::desired::size::TooLarge;
 use crate::desired::{Batch, Change, DesiredTable};
 use crate::metrics::Counters;
 use crate::registry::Registry;
-use crate::store::{Refusal, StoreError};
+use crate::store::{Refusal, StoreError, Transaction};
 use group::Groups;
 use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
 const FULL: Duration = Duration::from_mins(10);
-/// So many parts of common values of released task sets may be stored that were not after the last sweep, or as many as there were then, before the next.
+/// So many parts of common values of released task sets, and chunks of their texts, may be stored that were not after the last sweep, or as many as there were then, before the next.
 const NEW_VALUES: usize = 64;
 /// After a store that did not take a write.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ struct Memory {
     hold_ends: BTreeMap<NodeId, Timestamp>,
     /// Why nodes stay as they are that cannot be told what they are to be.
     untold: HashMap<Uuid, String>,
-    /// How many parts of common values were stored after the last sweep.
+    /// How many parts of common values and chunks of texts were stored after the last sweep.
     swept_values: usize,
 }
 
@@ -165,7 +165,7 @@ impl Reconciler {
             moved.entry(node).or_default().extend(tasks);
         }
         self.publish(&model, dirty, moved, now).await;
-        let (values, swept) = (self.cache.model().common_parts.len(), self.memory().swept_values);
+        let (values, swept) = (stored_values(&self.cache.model()), self.memory().swept_values);
         if values >= swept + swept.max(NEW_VALUES) {
             self.sweep().await;
         }
@@ -226,7 +226,7 @@ impl Reconciler {
                 }
             }
         }
-        self.memory().swept_values = self.cache.model().common_parts.len();
+        self.memory().swept_values = stored_values(&self.cache.model());
     }
 
     /// The nodes whose hold is over. Each is named once: its next decision says whether there is another end to wait for.
@@ -381,13 +381,10 @@ impl Reconciler {
         let mut parts = VecDeque::from(released::new_records(decided));
         while let Some(mut part) = parts.pop_front() {
             // Of the model as the commit before left it.
-            let transaction = released::put(&self.cache.model(), &part);
-            let stored = released::bytes_of(&transaction);
-            match store.commit(transaction).await {
-                Ok(revision) => {
-                    self.cache.reached(revision).await;
-                    self.note_released(&stored);
-                }
+            let transactions = released::put(&self.cache.model(), &part);
+            let stored = released::bytes_of(&transactions);
+            match self.commit_in_turn(transactions).await {
+                Ok(()) => self.note_released(&stored),
                 // One node's release must not hold back those of the others.
                 Err(StoreError::Refused(_)) if part.len() > 1 => {
                     parts.push_front(part.split_off(part.len() / 2));
@@ -401,6 +398,14 @@ impl Reconciler {
             self.cache.reached(store.commit(transaction).await?).await;
         }
         Ok(refused)
+    }
+
+    /// Makes commits, each after the one before it.
+    async fn commit_in_turn(&self, transactions: Vec<Transaction>) -> Result<(), StoreError> {
+        for transaction in transactions {
+            self.cache.reached(self.registry.store().commit(transaction).await?).await;
+        }
+        Ok(())
     }
 
     /// Notes what was stored for nodes, each of which is of a cluster that pays for it.
@@ -470,6 +475,11 @@ impl Reconciler {
     fn waves(&self) -> MutexGuard<'_, Waves> {
         self.waves.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How many parts of common values and chunks of texts are stored.
+fn stored_values(model: &Model) -> usize {
+    model.common_parts.len() + model.common_chunks.len()
 }
 
 /// The nodes that a change touched.

@@ -1,7 +1,7 @@
 //! What was released to each node: decided against what is stored, and stored before anybody is told.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use stemma_core::object::{Kind, Timestamp};
 use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::{Candidate, Content, KeptProfile, Standing, keep};
-use stemma_wire::message::desired::{Barrier, Known, TaskSet};
+use stemma_core::shared_text::JsonText;
+use stemma_wire::message::desired::{Barrier, InputValue, Known, TaskSet};
 use stemma_wire::message::{self, Hash, PartDigest};
 use uuid::Uuid;
 
@@ -22,6 +23,7 @@ use crate::cache::Model;
 use crate::desired::encode::{self, Profiles, SentProfile};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredContent, EncodedProfile, PUBLISHED, Released};
+use crate::records::chunks::{NamedChunks, StoredTexts};
 use crate::records::common::NamedValues;
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
@@ -29,6 +31,9 @@ use crate::store::{Op, Precondition, Query, Revision, Store, StoreError, Transac
 
 /// How many nodes one commit releases. With a profile and the marks of a release for each, that is below every engine's limit of operations.
 const NODES: usize = 30;
+/// How many chunks of texts one commit stores, and of how many bytes together where they are several.
+const CHUNKS: usize = 60;
+const MOST_OF_CHUNKS: usize = 512 * 1024;
 /// How many deleted nodes one commit forgets: each has up to ten images and seven records.
 const GONE: usize = 5;
 
@@ -160,7 +165,14 @@ impl Resolved<'_> {
         let task_set = encode::task_set(answer, name, DigestVersion::NEWEST, encoded);
         let released = self.told(&task_set, TaskSetOf::Answer(name), profile.as_ref())?;
         let release = answer.release().map(|release| release.name.to_string());
-        let record = ReleasedRecord { revision: model.revision.get(), at: now, task_set, release, taken: None };
+        let record = ReleasedRecord {
+            revision: model.revision.get(),
+            at: now,
+            task_set,
+            release,
+            taken: None,
+            texts: StoredTexts::new(),
+        };
         let fixes = answer.release().map(|release| fixes(model, release)).unwrap_or_default();
         let common = group.map(|group| group.common);
         let record = NewRecord { record: Some(record), profile, common, fixes };
@@ -254,17 +266,21 @@ pub(super) fn new_records(decided: &[(Uuid, Decision)]) -> Vec<Vec<(Uuid, &NewRe
     new.chunks(NODES).map(<[_]>::to_vec).collect()
 }
 
-/// The commit that makes some decisions durable, beside what the model says is stored already.
-pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
+/// The commits that make some decisions durable, beside what the model says is stored already. The last one is of the records, and those before
+/// it of chunks of texts that these name: if no record comes to name them, they are swept.
+pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Vec<Transaction> {
     let mut transaction = Transaction::new();
+    let mut chunks = NamedChunks::new();
     let mut named: BTreeSet<Hash> = BTreeSet::new();
     let mut fixed: BTreeSet<&str> = BTreeSet::new();
     for (node, NewRecord { record, profile, common, fixes }) in some {
         if let Some(record) = record {
-            let (value, values) = stored(model, record, common.as_deref());
+            let (value, values, of_record) = stored(model, record, common.as_deref());
+            chunks.extend(of_record);
             if let Some(values) = values.filter(|values| !model.common.contains_key(&values.name))
                 && named.insert(values.name)
             {
+                chunks.extend(values.chunks.iter().map(|(hash, chunk)| (*hash, Arc::clone(chunk))));
                 for (name, part) in values.values.parts.iter().zip(&values.parts) {
                     if !model.common_parts.contains_key(name) && named.insert(*name) {
                         transaction = transaction.put(key::common_part(name), part.clone());
@@ -291,15 +307,36 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Transaction {
         let record = ProfileRecord::new(profile.encoded.form(PUBLISHED).bytes.to_vec(), profile.blobs.to_vec());
         transaction = transaction.put(key::profile(&hash), codec::encode(&record));
     }
-    transaction
+    let mut transactions = put_chunks(chunks.into_iter().filter(|(hash, _)| !model.common_chunks.contains_key(hash)));
+    transactions.push(transaction);
+    transactions
 }
 
-/// A record as it is stored, beside the values that it names: those that it named before, or those that its group says.
+/// The commits that store chunks, none of them larger than any engine takes.
+fn put_chunks(chunks: impl Iterator<Item = (Hash, Arc<str>)>) -> Vec<Transaction> {
+    let (mut transactions, mut bytes) = (Vec::<Transaction>::new(), 0);
+    for (hash, chunk) in chunks {
+        let value = codec::encode(&chunk);
+        bytes += value.len();
+        match transactions.last_mut() {
+            Some(last) if last.ops.len() < CHUNKS && bytes <= MOST_OF_CHUNKS => {
+                *last = std::mem::take(last).put(key::common_chunk(&hash), value);
+            }
+            _ => {
+                bytes = value.len();
+                transactions.push(Transaction::new().put(key::common_chunk(&hash), value));
+            }
+        }
+    }
+    transactions
+}
+
+/// A record as it is stored, beside the values that it names, which it named before or its group says, and the chunks of its own texts.
 fn stored<'a>(
     model: &Model,
     record: &ReleasedRecord,
     common: Option<&'a NamedValues>,
-) -> (Bytes, Option<&'a NamedValues>) {
+) -> (Bytes, Option<&'a NamedValues>, NamedChunks) {
     let apart = match (&record.taken, common) {
         (_, Some(common)) => record.without_common(common.name, &common.values),
         (Some(taken), None) => {
@@ -307,18 +344,20 @@ fn stored<'a>(
         }
         (None, None) => None,
     };
-    match apart {
-        Some(apart) => (codec::encode_newest(&apart), common),
-        None => (codec::encode(&ReleasedRecord { taken: None, ..record.clone() }), None),
-    }
+    let common = common.filter(|_| apart.is_some());
+    let apart = apart.unwrap_or_else(|| ReleasedRecord { taken: None, ..record.clone() });
+    let (apart, chunks) = apart.without_texts();
+    let value = if apart.is_whole() { codec::encode(&apart) } else { codec::encode_newest(&apart) };
+    (value, common, chunks)
 }
 
-/// How many bytes of a commit are what is released to each node. Values that many of them name count for the first one.
-pub(super) fn bytes_of(transaction: &Transaction) -> Vec<(Uuid, u64)> {
+/// How many bytes of commits are what is released to each node. Values that many of them name count for the first one.
+pub(super) fn bytes_of(transactions: &[Transaction]) -> Vec<(Uuid, u64)> {
     let (mut of_nodes, mut common) = (Vec::new(), 0);
-    for op in &transaction.ops {
+    let read_values = [key::read_common, key::read_common_part, key::read_common_chunk];
+    for op in transactions.iter().flat_map(|transaction| &transaction.ops) {
         let Op::Put { key, value } = op else { continue };
-        if key::read_common(key).is_some() || key::read_common_part(key).is_some() {
+        if read_values.iter().any(|read| read(key).is_some()) {
             common += value.len() as u64;
         } else if let Some(node) = key::read_node(key::RELEASED, key) {
             of_nodes.push((node, value.len() as u64 + std::mem::take(&mut common)));
@@ -327,7 +366,7 @@ pub(super) fn bytes_of(transaction: &Transaction) -> Vec<(Uuid, u64)> {
     of_nodes
 }
 
-/// The commits that take away profiles and common values which no released task set names.
+/// The commits that take away profiles, common values and chunks of texts which no released task set names.
 pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
     let profiles: BTreeSet<Hash> = model.released.values().filter_map(|record| record.task_set.profile).collect();
     let values: BTreeSet<Hash> =
@@ -341,8 +380,22 @@ pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
         .collect();
     // After the values that name them: no record may name what is not there.
     let unused_parts = model.common_parts.keys().filter(|hash| !parts.contains(*hash)).map(key::common_part);
-    let unused: Vec<String> = unused_profiles.chain(unused_values).chain(unused_parts).collect();
+    // Theirs and those of records.
+    let chunks = used_chunks(model, &parts);
+    let unused_chunks = model.common_chunks.keys().filter(|hash| !chunks.contains(*hash)).map(key::common_chunk);
+    let unused: Vec<String> = unused_profiles.chain(unused_values).chain(unused_parts).chain(unused_chunks).collect();
     unused.chunks(NODES).map(|some| some.iter().cloned().fold(Transaction::new(), Transaction::delete)).collect()
+}
+
+/// The chunks that released task sets name, or these parts of their values.
+fn used_chunks(model: &Model, parts: &BTreeSet<Hash>) -> BTreeSet<Hash> {
+    let of_parts = parts.iter().filter_map(|name| model.common_parts.get(name)).map(|part| &part.inputs);
+    let inputs = model.released.values().map(|record| &record.task_set.inputs).chain(of_parts);
+    let texts = inputs.flat_map(BTreeMap::values).filter_map(InputValue::text);
+    let chunks = texts.map(JsonText::chunks).filter(|chunks| chunks.len() > 1).flatten();
+    // Each is held once for all who have it, so few are hashed.
+    let each: HashMap<*const u8, &Arc<str>> = chunks.map(|chunk| (chunk.as_ptr(), chunk)).collect();
+    each.into_values().map(|chunk| message::hash_content(chunk.as_bytes())).collect()
 }
 
 /// The commits that take away what nodes that are gone had said and been told.

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
+use stemma_core::shared_text::JsonText;
 use stemma_wire::message::desired::{InputValue, TaskSet};
 use stemma_wire::message::{Hash, hash_content};
 
+use super::chunks::{self, NamedChunks, StoredTexts};
 use super::codec::{self, BadRecord};
 
 /// The fewest bytes for which values stand apart: beside a record of its own, less is not worth it.
@@ -37,6 +39,9 @@ pub struct CommonValues {
     /// The records that hold more of these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Hash>,
+    /// Inputs whose texts are stored in chunks; none but in a record as it is stored.
+    #[serde(default, skip_serializing_if = "StoredTexts::is_empty")]
+    pub texts: StoredTexts,
 }
 
 /// Common values as they are stored, and under which name.
@@ -48,6 +53,8 @@ pub struct NamedValues {
     pub record: Bytes,
     /// The records of the parts, in the order of their names in the record.
     pub parts: Vec<Bytes>,
+    /// The chunks that these name.
+    pub chunks: NamedChunks,
     /// What they hold together.
     pub values: CommonValues,
 }
@@ -68,43 +75,58 @@ struct PickedKeys(String);
 impl CommonValues {
     /// Takes in the value of an input, while there is room.
     pub fn add_input(&mut self, bytes: &mut usize, reference: String, value: InputValue) {
-        if has_room(bytes, weight(&reference, value.text().unwrap_or_default())) {
+        if has_room(bytes, weight(&reference, text_len(&value))) {
             self.inputs.insert(reference, value);
         }
     }
 
     /// Takes in why a task is left out, while there is room.
     pub fn add_left_out(&mut self, bytes: &mut usize, task: &str, why: Arc<str>) {
-        if has_room(bytes, weight(task, &why)) {
+        if has_room(bytes, weight(task, why.len())) {
             self.left_out.insert(task.to_owned(), why);
         }
     }
 
     /// The values as they are stored, in parts; none where they are too large for records.
     pub fn named(self) -> NamedValues {
-        let parts: Vec<Bytes> = self.parted().iter().map(codec::encode).collect();
-        if parts.iter().map(Bytes::len).sum::<usize>() > MOST_OF_RECORDS {
+        let mut chunks = NamedChunks::new();
+        let stored = |mut part: Self| {
+            part.texts = chunks::take_out(&mut part.inputs, &mut chunks);
+            codec::encode(&part)
+        };
+        let parts: Vec<Bytes> = self.parted().into_iter().map(stored).collect();
+        let bytes = parts.iter().map(Bytes::len).chain(chunks.values().map(|chunk| chunk.len())).sum::<usize>();
+        if bytes > MOST_OF_RECORDS {
             return Self::default().named();
         }
         let names: Vec<Hash> = parts.iter().map(|part| hash_content(part)).collect();
         let record = codec::encode(&Self { parts: names.clone(), ..Self::default() });
-        NamedValues { name: hash_content(&record), record, parts, values: Self { parts: names, ..self } }
+        NamedValues { name: hash_content(&record), record, parts, chunks, values: Self { parts: names, ..self } }
     }
 
     /// The values in parts. A large value is one alone. Others stand together up to one whose key ends a part, whatever the values are.
     fn parted(&self) -> Vec<Self> {
-        let of_inputs = self.inputs.iter().map(|(key, value)| weight(key, value.text().unwrap_or_default()));
-        let total: usize = of_inputs.chain(self.left_out.iter().map(|(key, why)| weight(key, why))).sum();
+        let of_inputs = self.inputs.iter().map(|(key, value)| weight(key, text_len(value)));
+        let total: usize = of_inputs.chain(self.left_out.iter().map(|(key, why)| weight(key, why.len()))).sum();
         let mut parts = Parts { least: 1 << (total / MOST_PARTS).max(1).ilog2(), ..Parts::default() };
         for (key, value) in &self.inputs {
             let put = |part: &mut Self| drop(part.inputs.insert(key.clone(), value.clone()));
-            parts.add(key, weight(key, value.text().unwrap_or_default()), put);
+            parts.add(key, weight(key, text_len(value)), put);
         }
         for (key, why) in &self.left_out {
-            parts.add(key, weight(key, why), |part| drop(part.left_out.insert(key.clone(), Arc::clone(why))));
+            parts.add(key, weight(key, why.len()), |part| drop(part.left_out.insert(key.clone(), Arc::clone(why))));
         }
         parts.end();
         parts.done
+    }
+
+    /// The values with the texts that are stored in chunks.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`]: a chunk is not stored.
+    pub fn with_texts(mut self, chunk: impl Fn(&Hash) -> Option<Arc<str>>) -> Result<Self, BadRecord> {
+        chunks::put_back(&mut self.inputs, std::mem::take(&mut self.texts), chunk)?;
+        Ok(self)
     }
 
     /// The values with those of their parts.
@@ -166,9 +188,8 @@ impl TakenValues {
     /// Takes out of a task set what stands in common values of this name; `None` where that is so little that they are not worth it: the task
     /// set is of no use then.
     pub(super) fn out_of(task_set: &mut TaskSet, name: Hash, values: &CommonValues) -> Option<Self> {
-        let (inputs, of_inputs) =
-            take_out(&mut task_set.inputs, &values.inputs, |value| value.text().unwrap_or_default());
-        let (left_out, of_left_out) = take_out(&mut task_set.left_out, &values.left_out, |why| why);
+        let (inputs, of_inputs) = take_out(&mut task_set.inputs, &values.inputs, text_len);
+        let (left_out, of_left_out) = take_out(&mut task_set.left_out, &values.left_out, |why| why.len());
         (of_inputs + of_left_out >= LEAST_APART).then_some(Self { values: name, inputs, left_out })
     }
 
@@ -211,22 +232,27 @@ fn has_room(bytes: &mut usize, more: usize) -> bool {
 }
 
 /// What an entry takes, about.
-const fn weight(key: &str, text: &str) -> usize {
-    key.len() + text.len() + 16
+const fn weight(key: &str, len: usize) -> usize {
+    key.len() + len + 16
+}
+
+/// The length of an input's text.
+fn text_len(value: &InputValue) -> usize {
+    value.text().map_or(0, JsonText::len)
 }
 
 /// Takes out of a map what another has alike. Gives which of the other's entries these are, and what they take.
 fn take_out<V: PartialEq>(
     map: &mut BTreeMap<String, V>,
     common: &BTreeMap<String, V>,
-    text: impl Fn(&V) -> &str,
+    len: impl Fn(&V) -> usize,
 ) -> (PickedKeys, usize) {
     let (mut bits, mut bytes) = (Vec::with_capacity(common.len()), 0);
     for (key, value) in common {
         let is_alike = map.get(key) == Some(value);
         if is_alike {
             map.remove(key);
-            bytes += weight(key, text(value));
+            bytes += weight(key, len(value));
         }
         bits.push(is_alike);
     }
@@ -259,12 +285,19 @@ mod tests {
             of_group.chain([("labels.host".to_owned(), value(own)), ("labels.none".to_owned(), InputValue::Absent)]);
         let left_out = BTreeMap::from([("a".to_owned(), "condition is false: x".into()), ("b".to_owned(), own.into())]);
         let task_set = TaskSet { inputs: inputs.collect(), left_out, ..TaskSet::default() };
-        ReleasedRecord { revision: 7, at: Timestamp(8), task_set, release: Some("site@1".to_owned()), taken: None }
+        ReleasedRecord {
+            revision: 7,
+            at: Timestamp(8),
+            task_set,
+            release: Some("site@1".to_owned()),
+            taken: None,
+            texts: StoredTexts::new(),
+        }
     }
 
     fn common(record: &ReleasedRecord) -> NamedValues {
         let TaskSet { inputs, left_out, .. } = record.task_set.clone();
-        CommonValues { inputs, left_out, parts: Vec::new() }.named()
+        CommonValues { inputs, left_out, ..CommonValues::default() }.named()
     }
 
     /// The values, from their records.

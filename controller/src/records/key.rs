@@ -31,6 +31,8 @@ pub const PROFILES: &str = "profile/";
 pub const COMMON: &str = "common/";
 /// Parts of these, by their hash. Read before them.
 pub const COMMON_PARTS: &str = "common-part/";
+/// Chunks of large texts of values, by their hash. Read before all of these.
+pub const COMMON_CHUNKS: &str = "common-chunk/";
 /// Where each node stands with its tasks.
 pub const RESULTS: &str = "result/";
 /// The last Report of each node.
@@ -187,6 +189,16 @@ pub fn read_common_part(key: &[u8]) -> Option<Hash> {
     std::str::from_utf8(key).ok()?.strip_prefix(COMMON_PARTS)?.parse().ok()
 }
 
+/// A chunk of a large text of values.
+pub fn common_chunk(hash: &Hash) -> String {
+    format!("{COMMON_CHUNKS}{hash}")
+}
+
+/// The hash of a key under [`COMMON_CHUNKS`].
+pub fn read_common_chunk(key: &[u8]) -> Option<Hash> {
+    std::str::from_utf8(key).ok()?.strip_prefix(COMMON_CHUNKS)?.parse().ok()
+}
+
 /// What a key under [`OBJECTS`] names.
 pub fn read_object(key: &[u8]) -> Option<(&str, Uuid)> {
     let (kind, uuid) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
@@ -251,8 +263,9 @@ mod tests {
         assert_eq!(read_profile(b"profile/a5"), None);
         assert_eq!(read_common(common(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert_eq!(read_common_part(common_part(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
+        assert_eq!(read_common_chunk(common_chunk(&Hash([0xa5; 32])).as_bytes()), Some(Hash([0xa5; 32])));
         assert!(
-            COMMON_PARTS < COMMON && COMMON < RELEASED,
+            [COMMON_CHUNKS, COMMON_PARTS, COMMON, RELEASED].is_sorted(),
             "the events of a commit are read in the order of their keys"
         );
         assert_eq!(read_node(SEEN, b"seen/\xff"), None);
@@ -278,6 +291,7 @@ mod tests {
             PROFILES,
             COMMON,
             COMMON_PARTS,
+            COMMON_CHUNKS,
             RESULTS,
             REPORTS,
             SAID,

@@ -3,6 +3,7 @@
 //! The floor below cache and registry: both read these, and neither is known here.
 
 pub mod audit;
+pub mod chunks;
 pub mod clock;
 pub mod codec;
 pub mod common;

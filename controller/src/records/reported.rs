@@ -2,7 +2,7 @@
 //! no audit event, and no operator writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,6 +13,7 @@ use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
 
+use super::chunks::{self, NamedChunks, StoredTexts};
 use super::codec::BadRecord;
 use super::common::{CommonValues, TakenValues};
 use crate::desired::PUBLISHED;
@@ -112,6 +113,9 @@ pub struct ReleasedRecord {
     /// What of the task set stands in values that are stored for many nodes; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken: Option<TakenValues>,
+    /// Inputs whose texts are stored in chunks; none but in a record as it is stored.
+    #[serde(default, skip_serializing_if = "StoredTexts::is_empty")]
+    pub texts: StoredTexts,
 }
 
 impl ReleasedRecord {
@@ -119,7 +123,28 @@ impl ReleasedRecord {
     pub fn without_common(&self, name: Hash, values: &CommonValues) -> Option<Self> {
         let mut task_set = self.task_set.clone();
         let taken = TakenValues::out_of(&mut task_set, name, values)?;
-        Some(Self { task_set, taken: Some(taken), release: self.release.clone(), ..*self })
+        Some(Self { task_set, taken: Some(taken), release: self.release.clone(), texts: StoredTexts::new(), ..*self })
+    }
+
+    /// The record without the texts that are stored in chunks, and these chunks.
+    pub fn without_texts(mut self) -> (Self, NamedChunks) {
+        let mut chunks = NamedChunks::new();
+        self.texts = chunks::take_out(&mut self.task_set.inputs, &mut chunks);
+        (self, chunks)
+    }
+
+    /// The record with the texts that are stored in chunks.
+    ///
+    /// # Errors
+    /// [`BadRecord::Damaged`]: a chunk is not stored.
+    pub fn with_texts(mut self, chunk: impl Fn(&Hash) -> Option<Arc<str>>) -> Result<Self, BadRecord> {
+        chunks::put_back(&mut self.task_set.inputs, std::mem::take(&mut self.texts), chunk)?;
+        Ok(self)
+    }
+
+    /// Whether nothing of it is stored elsewhere.
+    pub fn is_whole(&self) -> bool {
+        self.taken.is_none() && self.texts.is_empty()
     }
 
     /// The whole record, of one as it is stored and of the values that it names.
@@ -274,6 +299,7 @@ mod tests {
             task_set: TaskSet { digest_version, ..TaskSet::default() },
             release: None,
             taken: None,
+            texts: StoredTexts::new(),
         };
         for known in 0..=DigestVersion::NEWEST.number() {
             assert_eq!(codec::decode::<ReleasedRecord>(&codec::encode(&record(known))).unwrap(), record(known));
@@ -349,7 +375,14 @@ mod tests {
             let stored = ProfileRecord { version, ..ProfileRecord::new(encode_part(version, &profile), Vec::new()) };
             let read = codec::decode::<ProfileRecord>(&codec::encode(&stored)).unwrap();
             let task_set = task_set(version);
-            let released = ReleasedRecord { revision: 1, at: Timestamp(0), task_set, release: None, taken: None };
+            let released = ReleasedRecord {
+                revision: 1,
+                at: Timestamp(0),
+                task_set,
+                release: None,
+                taken: None,
+                texts: StoredTexts::new(),
+            };
             assert_eq!(released.digests(Some(&read)), [sent(old), sent(new)], "{version}");
             assert_eq!(read.profile().as_ref(), Some(&profile), "{version}");
         }

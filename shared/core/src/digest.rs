@@ -107,6 +107,11 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// The hash of the bytes that these make.
+pub(crate) fn sha256_of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
+    parts.fold(Sha256::new(), Sha256::chain_update).finalize().into()
+}
+
 /// Computes a task digest: items go in one by one, each with its length.
 #[derive(Clone)]
 pub struct TaskHasher {

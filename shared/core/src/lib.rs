@@ -38,6 +38,7 @@ pub mod retention;
 pub mod role;
 pub mod rollout;
 pub mod selector;
+pub mod shared_text;
 pub mod shares;
 pub mod status;
 pub mod task;

@@ -77,7 +77,7 @@ impl View {
             };
             let found = match input {
                 Input::Value(value) => seen(value),
-                Input::Shared(found) => seen(found.value()),
+                Input::Shared(found) => seen(&found.value()),
                 Input::Absent => InputState::Absent,
                 Input::Secret { name, version } => {
                     view.has_secrets = true;

@@ -5,7 +5,6 @@
 //! and throws it away, at the cost of what it changed.
 
 mod kinds;
-mod texts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use stemma_core::object::{
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
+use stemma_core::shared_text::JsonText;
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::InputValue;
@@ -40,7 +40,6 @@ use crate::records::reported::{
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
 use kinds::KINDS;
-use texts::Texts;
 
 /// Records by node.
 pub type ByNode<T> = OrdMap<Uuid, Arc<T>>;
@@ -88,14 +87,14 @@ pub struct Model {
     pub said: ByNode<SaidOnHost>,
     /// What was released to them.
     pub released: ByNode<ReleasedRecord>,
-    /// The texts of these that many nodes have.
-    pub(super) texts: Texts,
     /// The profiles that these name.
     pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
     /// The values that these name.
     pub common: OrdMap<Hash, Arc<CommonValues>>,
     /// The parts of these.
     pub common_parts: OrdMap<Hash, Arc<CommonValues>>,
+    /// The chunks of large texts that released task sets and these parts have.
+    pub common_chunks: OrdMap<Hash, Arc<str>>,
     /// What became of their tasks.
     pub results: ByNode<ResultsRecord>,
     /// What they last said beside.
@@ -204,15 +203,14 @@ impl Model {
     fn share_texts_of(&mut self, node: Uuid) {
         let Some(record) = self.released.get_mut(&node) else { return };
         let task_set = &mut Arc::make_mut(record).task_set;
-        let values = task_set.inputs.values_mut().filter_map(InputValue::text_mut);
-        self.texts.share(task_set.left_out.values_mut().chain(values));
+        self.memo.texts().share(task_set.left_out.values_mut().chain(texts_of(&mut task_set.inputs)));
     }
 
     /// The same of a part of values that released task sets name.
     fn share_texts_of_part(&mut self, name: &Hash) {
         let Some(part) = self.common_parts.get_mut(name) else { return };
-        let CommonValues { inputs, left_out, parts: _ } = Arc::make_mut(part);
-        self.texts.share(left_out.values_mut().chain(inputs.values_mut().filter_map(InputValue::text_mut)));
+        let CommonValues { inputs, left_out, .. } = Arc::make_mut(part);
+        self.memo.texts().share(left_out.values_mut().chain(texts_of(inputs)));
     }
 
     /// How much of its host's last report, and of what became of its tasks, was not kept.
@@ -385,8 +383,20 @@ impl Model {
         }
         if let Some(hash) = key::read_profile(key) {
             set(&mut self.profiles, hash, now)?;
+        } else if let Some(hash) = key::read_common_chunk(key) {
+            match now.value {
+                Some(value) => {
+                    let mut chunk: Arc<str> = codec::decode::<String>(value)?.into();
+                    self.memo.texts().share([&mut chunk].into_iter());
+                    self.common_chunks.insert(hash, chunk);
+                }
+                None => drop(self.common_chunks.remove(&hash)),
+            }
         } else if let Some(hash) = key::read_common_part(key) {
-            set(&mut self.common_parts, hash, now)?;
+            let chunks = &self.common_chunks;
+            set_made(&mut self.common_parts, hash, now, |stored: CommonValues| {
+                stored.with_texts(|hash| chunks.get(hash).cloned())
+            })?;
             self.share_texts_of_part(&hash);
         } else if let Some(hash) = key::read_common(key) {
             let parts = &self.common_parts;
@@ -439,9 +449,10 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
         Ok(model.apply(vec![Change::Said(NodeId(node), model.said.get(&node).cloned())]))
     }),
     (key::RELEASED, |model, node, now| {
-        let common = &model.common;
+        let (common, chunks) = (&model.common, &model.common_chunks);
         set_made(&mut model.released, node, now, |stored: ReleasedRecord| {
-            stored.with_common(|name| common.get(name).map(|values| &**values))
+            let whole = stored.with_common(|name| common.get(name).map(|values| &**values))?;
+            whole.with_texts(|hash| chunks.get(hash).cloned())
         })?;
         model.share_texts_of(node);
         Ok(Reach::default())
@@ -462,7 +473,13 @@ pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     let of_nodes = OF_NODES.iter().map(|(prefix, _)| *prefix);
     let others = [key::PROFILES, key::TOKENS, key::RESOURCE_TYPES, key::TOLD_SINCE, key::EPOCH_LINE, key::LAST_BACKUP];
     // Released task sets name common values.
-    [key::OBJECTS, key::COMMON_PARTS, key::COMMON].into_iter().chain(of_nodes).chain(others).chain(key::MARKS)
+    let values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON];
+    [key::OBJECTS].into_iter().chain(values).chain(of_nodes).chain(others).chain(key::MARKS)
+}
+
+/// The texts of inputs, to be replaced by equal ones that are shared.
+fn texts_of(inputs: &mut BTreeMap<String, InputValue>) -> impl Iterator<Item = &mut Arc<str>> {
+    inputs.values_mut().filter_map(InputValue::text_mut).flat_map(JsonText::chunks_mut)
 }
 
 /// The tasks of which two records say something else.

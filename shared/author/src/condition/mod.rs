@@ -173,12 +173,12 @@ impl Cel {
 
     /// How large what a variable is bound to is. A list that alone is too long is not looked through.
     fn size(&self, number: usize, input: &Input, most: usize) -> Result<value::Size, ConditionError> {
-        let is_too_long = || input.value().and_then(Json::as_array).is_some_and(|items| items.len() > most);
+        let is_too_long = || input.value().as_deref().and_then(Json::as_array).is_some_and(|items| items.len() > most);
         Ok(match (self.variables[number].1, input) {
             (Use::Presence, _) => value::Size::of(&Json::Bool(true)),
             (Use::Value, _) if is_too_long() => return Err(ConditionError::TooLong { limit: most }),
             (Use::Value, Input::Shared(shared)) => seen::size(shared),
-            (Use::Value, input) => input.value().map(value::Size::of).unwrap_or_default(),
+            (Use::Value, input) => input.value().as_deref().map(value::Size::of).unwrap_or_default(),
         })
     }
 
@@ -187,7 +187,7 @@ impl Cel {
         match (self.variables[number].1, input) {
             (Use::Presence, input) => Some(Value::Bool(*input != Input::Absent)),
             (Use::Value, Input::Shared(shared)) => Some(seen::value(shared)),
-            (Use::Value, input) => input.value().map(value::of),
+            (Use::Value, input) => input.value().as_deref().map(value::of),
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) fn size(shared: &Arc<SharedValue>) -> Size {
     if let Some(size) = look(shared, |seen| seen.size) {
         return size;
     }
-    let size = Size::of(shared.value());
+    let size = Size::of(&shared.value());
     keep(shared, Seen { of: Arc::downgrade(shared), size, value: None });
     size
 }
@@ -48,7 +48,7 @@ pub(super) fn value(shared: &Arc<SharedValue>) -> Value {
     if let Some(value) = look(shared, |seen| seen.value.clone()).flatten() {
         return value;
     }
-    let (size, value) = (size(shared), value::of(shared.value()));
+    let (size, value) = (size(shared), value::of(&shared.value()));
     keep(shared, Seen { of: Arc::downgrade(shared), size, value: Some(value.clone()) });
     value
 }
@@ -92,8 +92,8 @@ mod tests {
     use super::*;
 
     fn seen(of: &Arc<SharedValue>) -> Seen {
-        let size = Size::of(of.value());
-        Seen { of: Arc::downgrade(of), size, value: Some(value::of(of.value())) }
+        let size = Size::of(&of.value());
+        Seen { of: Arc::downgrade(of), size, value: Some(value::of(&of.value())) }
     }
 
     #[test]

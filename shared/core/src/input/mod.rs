@@ -27,7 +27,8 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::digest::{Hex, sha256};
+use crate::digest::{Hex, sha256, sha256_of_parts};
+use crate::shared_text::{JsonText, SharedTexts, weigh};
 
 pub use need::Need;
 pub use path::{MAX_DEPTH, Path};
@@ -69,9 +70,18 @@ pub enum Input {
 /// A value that is held once for all that read it: its size is taken once, and its digest once somebody asks for it.
 #[derive(Debug)]
 pub struct SharedValue {
-    value: Value,
+    held: Held,
     weight: usize,
     digest: OnceLock<String>,
+}
+
+/// How a shared value is held.
+#[derive(Debug)]
+enum Held {
+    /// As it is.
+    Value(Value),
+    /// As its canonical text, from which it comes back equal.
+    Text(JsonText),
 }
 
 /// The inputs of one task on one host, in the order of the references' texts.
@@ -93,18 +103,20 @@ pub struct InputsTooLarge {
 
 impl Input {
     /// The value, if there is one to see.
-    pub fn value(&self) -> Option<&Value> {
+    pub fn value(&self) -> Option<Cow<'_, Value>> {
         match self {
-            Self::Value(value) => Some(value),
+            Self::Value(value) => Some(Cow::Borrowed(value)),
             Self::Shared(found) => Some(found.value()),
             Self::Absent | Self::Secret { .. } => None,
         }
     }
 
-    /// The same, held once for all that read it where it is large.
-    pub(crate) fn shared(self) -> Self {
+    /// The same, held once for all that read it where it is large, of the texts that others hold.
+    pub(crate) fn shared(self, texts: &SharedTexts) -> Self {
         match self {
-            Self::Value(value) if weigh(&value) > MAX_COPIED => Self::Shared(Arc::new(SharedValue::new(value))),
+            Self::Value(value) if weigh(&value) > MAX_COPIED => {
+                Self::Shared(Arc::new(SharedValue::of_texts(value, texts)))
+            }
             other => other,
         }
     }
@@ -131,17 +143,42 @@ impl Input {
 impl SharedValue {
     /// A value to share.
     pub fn new(value: Value) -> Self {
-        Self { weight: weigh(&value), value, digest: OnceLock::new() }
+        Self { weight: weigh(&value), held: Held::Value(value), digest: OnceLock::new() }
+    }
+
+    /// A value to share, as a text whose chunks are shared with others. One that would not come back equal is held as it is.
+    fn of_texts(value: Value, texts: &SharedTexts) -> Self {
+        if !comes_back(&value) {
+            return Self::new(value);
+        }
+        let mut text = JsonText::of(&value);
+        texts.share(text.chunks_mut().iter_mut());
+        Self { weight: weigh(&value), held: Held::Text(text), digest: OnceLock::new() }
     }
 
     /// The value.
-    pub fn value(&self) -> &Value {
-        &self.value
+    pub fn value(&self) -> Cow<'_, Value> {
+        match &self.held {
+            Held::Value(value) => Cow::Borrowed(value),
+            Held::Text(text) => Cow::Owned(serde_json::from_str(&text.as_text()).expect("a text of a value is JSON")),
+        }
+    }
+
+    /// Its canonical text.
+    pub fn text(&self) -> JsonText {
+        match &self.held {
+            Held::Value(value) => JsonText::of(value),
+            Held::Text(text) => text.clone(),
+        }
     }
 
     /// A text as short as any, that tells two values apart.
     pub(crate) fn digest(&self) -> &str {
-        self.digest.get_or_init(|| Hex(&sha256(self.value.to_string().as_bytes())).to_string())
+        let sum = || match &self.held {
+            Held::Value(value) => sha256(value.to_string().as_bytes()),
+            Held::Text(text) => sha256_of_parts(text.chunks().iter().map(|chunk| chunk.as_bytes())),
+        };
+        self.digest.get_or_init(|| Hex(&sum()).to_string())
     }
 }
 
@@ -149,6 +186,10 @@ impl PartialEq for Input {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Shared(one), Self::Shared(other)) if Arc::ptr_eq(one, other) => true,
+            (Self::Shared(one), Self::Shared(other)) => match (&one.held, &other.held) {
+                (Held::Text(one), Held::Text(other)) => one == other,
+                _ => one.value() == other.value(),
+            },
             (Self::Secret { name, version }, Self::Secret { name: other_name, version: other_version }) => {
                 (name, version) == (other_name, other_version)
             }
@@ -164,13 +205,17 @@ impl From<Option<Value>> for Input {
     }
 }
 
-fn weigh(value: &Value) -> usize {
+/// Whether a value is read back equal from its canonical text, which prints whole floats and integers past 2^53 as other numbers.
+fn comes_back(value: &Value) -> bool {
+    const EXACT: u64 = 1 << 53;
     match value {
-        Value::Null | Value::Bool(_) => 4,
-        Value::Number(_) => 8,
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => 2 + items.iter().map(|item| weigh(item) + 1).sum::<usize>(),
-        Value::Object(fields) => 2 + fields.iter().map(|(key, value)| key.len() + 4 + weigh(value)).sum::<usize>(),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+        Value::Number(number) => match number.as_i64() {
+            Some(integer) => integer.unsigned_abs() <= EXACT,
+            None => number.is_f64() && number.as_f64().is_some_and(|float| float.fract() != 0.0),
+        },
+        Value::Array(items) => items.iter().all(comes_back),
+        Value::Object(fields) => fields.values().all(comes_back),
     }
 }
 
@@ -210,8 +255,8 @@ impl Inputs {
         }
         reference.wider().find_map(|wider| match wider {
             Wider::Whole(whole, rest) => {
-                let value = self.get_text(&whole)?.1.value().and_then(|value| rest.walk(value));
-                Some(Cow::Owned(value.cloned().into()))
+                let value = self.get_text(&whole)?.1.value();
+                Some(Cow::Owned(value.and_then(|value| rest.walk(&value).cloned()).into()))
             }
             Wider::MoreFields(bare, fields) => self
                 .with_text_prefix(&bare)
@@ -318,7 +363,7 @@ impl Serialize for Input {
         };
         match self {
             Self::Value(value) => write(value, serializer),
-            Self::Shared(found) => write(found.value(), serializer),
+            Self::Shared(found) => write(&found.value(), serializer),
             Self::Absent => Wire::<()>::Absent.serialize(serializer),
             Self::Secret { name, version } => {
                 Wire::<()>::Secret { name: name.clone(), version: *version }.serialize(serializer)

@@ -18,14 +18,15 @@ impl Need {
     pub fn is_missing(&self, input: &Input) -> bool {
         match self.reference.read() {
             Read::Nodes { fields, .. } => {
-                let nodes = input.value().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let found = input.value();
+                let nodes = found.as_deref().and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
                 if fields.is_empty() {
                     return nodes.is_empty();
                 }
                 let mut lack = nodes.iter().map(|node| lacks(node, fields));
                 if self.is_certain { lack.any(|lacks| lacks) } else { !nodes.is_empty() && lack.all(|lacks| lacks) }
             }
-            Read::Primary { fields, .. } => input.value().is_none_or(|node| lacks(node, fields)),
+            Read::Primary { fields, .. } => input.value().is_none_or(|node| lacks(&node, fields)),
             _ => *input == Input::Absent,
         }
     }

@@ -20,6 +20,7 @@ use crate::input::{Input, Inputs, Read, Reference};
 use crate::object::GroupId;
 use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
+use crate::shared_text::SharedTexts;
 
 /// Below so many of a kind nothing is forgotten; then, each time their number has doubled, what nobody uses any more.
 const MIN_KEPT: usize = 64;
@@ -34,6 +35,7 @@ pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), Known>>,
     outcomes: Arc<Outcomes>,
     recent: Mutex<VecDeque<Arc<TaskSet>>>,
+    texts: SharedTexts,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,11 @@ impl ResolveCache {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The texts of large values. Whoever holds such texts elsewhere shares them.
+    pub const fn texts(&self) -> &SharedTexts {
+        &self.texts
     }
 
     pub(super) fn task_set(&self, view: &NodeView<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<TaskSet> {
@@ -70,7 +77,7 @@ impl ResolveCache {
         if let Some(base) = known.filter(|base| base.is_current(view)) {
             return base;
         }
-        let base = Arc::new(Base::new(view, profile, &self.outcomes));
+        let base = Arc::new(Base::new(view, profile, (&self.outcomes, &self.texts)));
         let known = Known { fold: Arc::clone(fold), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if bases.len() >= MIN_KEPT && bases.len().is_power_of_two() {
@@ -102,6 +109,7 @@ pub(super) struct Base {
     /// What all conditions may take together for each node.
     together: usize,
     outcomes: Arc<Outcomes>,
+    texts: SharedTexts,
     /// By the hash of what nodes say otherwise.
     sets: Mutex<BTreeMap<[u8; 32], Weak<TaskSet>>>,
 }
@@ -117,7 +125,11 @@ struct TaskReads {
 }
 
 impl Base {
-    pub(super) fn new(view: &NodeView<'_>, profile: &Arc<Profile>, outcomes: &Arc<Outcomes>) -> Self {
+    pub(super) fn new(
+        view: &NodeView<'_>,
+        profile: &Arc<Profile>,
+        (outcomes, texts): (&Arc<Outcomes>, &SharedTexts),
+    ) -> Self {
         let reads = &profile.reads;
         let place = |reference: &Reference| {
             let at = reads.binary_search(reference).expect("a profile reads whatever its tasks read");
@@ -127,7 +139,7 @@ impl Base {
             profile: Arc::clone(profile),
             group: Arc::new(GroupInputs {
                 profile: Arc::clone(profile),
-                inputs: reads.iter().map(|one| view.group_input(one).shared()).collect(),
+                inputs: reads.iter().map(|one| view.group_input(one).shared(texts)).collect(),
             }),
             fleetwide: Box::new([]),
             own: Box::new([]),
@@ -150,6 +162,7 @@ impl Base {
             steps: view.steps(),
             together: view.steps_together(),
             outcomes: Arc::clone(outcomes),
+            texts: texts.clone(),
             sets: Mutex::default(),
         };
         base.sort_reads();
@@ -192,9 +205,9 @@ impl Base {
         asked.extend(provided.filter_map(|(key, _)| self.parameters.get(key.as_str())).flatten());
         asked.sort_unstable();
         asked.dedup();
-        let answered = asked.into_iter().map(|at| (at, view.input(&self.profile.reads[at as usize])));
-        let other = answered.filter(|(at, input)| *input != self.group.inputs[*at as usize]);
-        other.map(|(at, input)| (at, input.shared())).collect()
+        let answered =
+            asked.into_iter().map(|at| (at, view.input(&self.profile.reads[at as usize]).shared(&self.texts)));
+        answered.filter(|(at, input)| *input != self.group.inputs[*at as usize]).collect()
     }
 
     /// The task set of all nodes that differ so.

@@ -11,6 +11,7 @@ use crate::name::NodeName;
 use crate::object::{ClusterId, Meta, NodeId, NodeSpec, Object, Timestamp};
 use crate::release::Profile;
 use crate::release::select::MASTER;
+use crate::shared_text::SharedTexts;
 
 pub use super::memory::ResolveCache;
 
@@ -45,5 +46,6 @@ pub(super) fn pseudo_task_set(fleet: &Fleet, cluster: ClusterId, profile: &Arc<P
     let name = NodeName::new(MASTER).ok();
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
     let entry = NodeEntry::bare(Arc::new(node)).with_profile(Some(Arc::clone(profile)));
-    Base::new(&NodeView::new(fleet, &entry, fold.as_ref()), profile, &Arc::default()).task_set(&[])
+    let view = NodeView::new(fleet, &entry, fold.as_ref());
+    Base::new(&view, profile, (&Arc::default(), &SharedTexts::default())).task_set(&[])
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stemma_core::digest::canonical_json;
 use stemma_core::input::Input;
+use stemma_core::shared_text::JsonText;
 use stemma_core::task::{Mode, Task};
 
 use super::Hash;
@@ -111,7 +111,7 @@ pub struct TaskSet {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InputValue {
     /// A value, as canonical JSON text.
-    Json(Arc<str>),
+    Json(JsonText),
     /// It is not there: `is defined` is false.
     Absent,
     /// A secret by name and version; its value is never here.
@@ -126,7 +126,7 @@ pub enum InputValue {
 
 impl InputValue {
     /// The text of a value.
-    pub fn text(&self) -> Option<&str> {
+    pub const fn text(&self) -> Option<&JsonText> {
         match self {
             Self::Json(text) => Some(text),
             Self::Absent | Self::Secret { .. } => None,
@@ -134,7 +134,7 @@ impl InputValue {
     }
 
     /// The text of a value, to be replaced by an equal one that is shared.
-    pub fn text_mut(&mut self) -> Option<&mut Arc<str>> {
+    pub const fn text_mut(&mut self) -> Option<&mut JsonText> {
         match self {
             Self::Json(text) => Some(text),
             Self::Absent | Self::Secret { .. } => None,
@@ -145,8 +145,8 @@ impl InputValue {
 impl From<&Input> for InputValue {
     fn from(input: &Input) -> Self {
         match input {
-            Input::Value(value) => Self::Json(canonical_json(value).into()),
-            Input::Shared(found) => Self::Json(canonical_json(found.value()).into()),
+            Input::Value(value) => Self::Json(JsonText::of(value)),
+            Input::Shared(found) => Self::Json(found.text()),
             Input::Absent => Self::Absent,
             Input::Secret { name, version } => Self::Secret { name: name.to_string(), version: *version },
         }
@@ -158,7 +158,7 @@ impl TryFrom<&InputValue> for Input {
 
     fn try_from(sent: &InputValue) -> Result<Self, serde_json::Error> {
         Ok(match sent {
-            InputValue::Json(text) => Self::Value(serde_json::from_str(text)?),
+            InputValue::Json(text) => Self::Value(serde_json::from_str(&text.as_text())?),
             InputValue::Absent => Self::Absent,
             InputValue::Secret { name, version } => Self::Secret { name: name.as_str().into(), version: *version },
         })

@@ -114,11 +114,13 @@ fn x03_f07_many_tags_and_groups_of_a_cluster_take_no_more_after_a_restart() -> R
 
 /// Adds a thousand nodes, half of them with each write.
 fn add_thousand(site: &str, token: &str, node: impl Fn(usize) -> Value) -> Result<()> {
-    for batch in [0..500, 500..1_000] {
-        let body = serde_json::to_vec(&json!({"objects": batch.map(&node).collect::<Vec<_>>()}))?;
-        let told = ask(site, token, "POST /v1/apply", (JSON, &body))?;
-        ensure!(told.status == 200, "{} {}", told.status, told.body);
-    }
+    [0..500, 500..1_000].into_iter().try_for_each(|batch| add(site, token, &batch.map(&node).collect::<Vec<_>>()))
+}
+
+/// Adds objects with one write.
+fn add(site: &str, token: &str, objects: &[Value]) -> Result<()> {
+    let told = ask(site, token, "POST /v1/apply", (JSON, &serde_json::to_vec(&json!({"objects": objects}))?))?;
+    ensure!(told.status == 200, "{} {}", told.status, told.body);
     Ok(())
 }
 
@@ -127,11 +129,11 @@ fn say_much(
     site: &str,
     (operator, boss): (&str, &str),
     at: &str,
-    (map, count): (&str, usize),
+    (map, key, count): (&str, &str, usize),
     first: &str,
 ) -> Result<()> {
     let text = |n: usize| if n == 0 { first.to_owned() } else { format!("{n:0>4000}") };
-    let texts: Map<String, Value> = (0..count).map(|n| (format!("a{n}"), text(n).into())).collect();
+    let texts: Map<String, Value> = (0..count).map(|n| (format!("{key}{n}"), text(n).into())).collect();
     let body = serde_json::to_vec(&json!({map: texts}))?;
     let told = ask(site, operator, &format!("PATCH {at}"), (MERGE_PATCH, &body))?;
     ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
@@ -149,7 +151,7 @@ fn x03_f07_annotations_of_a_group_of_many_nodes_are_held_once_also_after_a_chang
     let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
     let before = site.most_memory()?;
     let annotate = |at: &str, first: &str| {
-        say_much(at, (&operator, &boss), "/v1/clusters/c/nodegroups/g", ("annotations", 56), first)
+        say_much(at, (&operator, &boss), "/v1/clusters/c/nodegroups/g", ("annotations", "a", 56), first)
     };
     annotate(&at, "x")?;
     add_thousand(&at, &operator, |n| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g"}))?;
@@ -199,7 +201,7 @@ fn x03_f07_conditions_that_leave_tasks_out_of_many_nodes_are_held_once() -> Resu
     site.stop()
 }
 
-/// What the store holds of what is released, in bytes, once it has been counted: the records of nodes, and the values that they name.
+/// What the store holds of what is released, in bytes, once it has been counted: the records of nodes, and the values and texts that they name.
 fn released_bytes(site: &str, token: &str) -> Result<(u64, u64)> {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
@@ -208,8 +210,10 @@ fn released_bytes(site: &str, token: &str) -> Result<(u64, u64)> {
             let name = format!("stemma_store_bytes{{of=\"{what}\"}} ");
             metrics.lines().find_map(|line| line.strip_prefix(name.as_str())?.trim().parse::<u64>().ok())
         };
-        if let (Some(records), Some(values)) = (of("released"), of("released_values")) {
-            return Ok((records, values));
+        if let (Some(records), Some(values), Some(texts)) =
+            (of("released"), of("released_values"), of("released_texts"))
+        {
+            return Ok((records, values + texts));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -246,7 +250,7 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
     let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
     let before = site.most_memory()?;
     let say_in_cluster =
-        |at: &str, first: &str| say_much(at, (&operator, &boss), "/v1/clusters/c", ("labels", 15), first);
+        |at: &str, first: &str| say_much(at, (&operator, &boss), "/v1/clusters/c", ("labels", "a", 15), first);
     say_in_cluster(&at, "x")?;
     let node = |n: usize| {
         let (name, group, labels) = (format!("n{n}"), format!("c/g{}", n % 10), json!({"own": format!("v{n}")}));
@@ -266,6 +270,58 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
     }
     let stored = released_bytes(&at, &boss)?;
     ensure!(stored.0 < MOST_STORED && stored.1 < 4 * 60_000, "{stored:?} bytes after two changes");
+    is_served_within(&site, before, MOST)?;
+    let site = site.restarted()?;
+    let at = site.bound.admin.clone();
+    until_resolved(&at, &boss)?;
+    ensure!(released_bytes(&at, &boss)? == stored, "a restart stores nothing");
+    say_in_cluster(&at, "w")?;
+    is_served_within(&site, before, MOST)?;
+    site.stop()
+}
+
+/// The tasks of each of three hundred nodes read a map of labels: 60 kB of its cluster, one of its group and one of its own. No two of these maps
+/// are alike, and what they have alike is stored and held once. Each node had 60 kB on the disk, and some 250 to 400 KiB in memory.
+#[test]
+fn x03_f07_maps_that_tasks_of_many_nodes_read_with_entries_of_their_own_are_stored_and_held_once() -> Result<()> {
+    const MOST: u64 = 64 * MIB;
+    const MOST_STORED: u64 = MIB;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let template = "{% for key, value in labels_with_prefix('a/') | items %}{{ key }} {{ value }}{% endfor %}";
+    let task =
+        json!({"id": "t", "type": "file", "tags": ["web"], "parameters": {"path": "/tmp/t", "template": template}});
+    let objects = json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
+         "tasks": [task]},
+        {"kind": "Cluster", "name": "c", "release": "site@1"},
+    ]);
+    post(&at, "/v1/apply", &json!({"objects": objects}))?;
+    let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
+    let before = site.most_memory()?;
+    let say_in_cluster =
+        |at: &str, first: &str| say_much(at, (&operator, &boss), "/v1/clusters/c", ("labels", "a/", 15), first);
+    say_in_cluster(&at, "x")?;
+    let group = |n: usize| {
+        let labels = json!({"a/of-group": format!("g{n}")});
+        json!({"kind": "NodeGroup", "cluster": "c", "name": format!("g{n}"), "roles": ["web"], "labels": labels})
+    };
+    let node = |n: usize| {
+        let labels = json!({"a/own": format!("v{n}")});
+        json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": format!("c/g{}", n % 100), "labels": labels})
+    };
+    add(&at, &operator, &(0..100).map(group).chain((0..300).map(node)).collect::<Vec<_>>())?;
+    until_resolved(&at, &boss)?;
+    let (records, values) = released_bytes(&at, &boss)?;
+    say(&format!(
+        "what is released to 300 nodes takes {} KiB, and what they have alike {values} bytes",
+        records / 1024
+    ));
+    ensure!(records < MOST_STORED, "{records} bytes");
+    ensure!((56_000..MOST_STORED).contains(&values), "one set of values for all nodes: {values} bytes");
+    say_in_cluster(&at, "y")?;
+    let stored = released_bytes(&at, &boss)?;
+    ensure!(stored.0 < MOST_STORED && stored.1 < MOST_STORED, "{stored:?} bytes after a change");
     is_served_within(&site, before, MOST)?;
     let site = site.restarted()?;
     let at = site.bound.admin.clone();

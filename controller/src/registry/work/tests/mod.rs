@@ -637,6 +637,7 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
                 task_set: stemma_wire::message::desired::TaskSet::default(),
                 release: Some("app@1".into()),
                 taken: None,
+                texts: crate::records::chunks::StoredTexts::new(),
             };
             put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::records::codec::encode(&record))
         };
