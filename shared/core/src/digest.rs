@@ -171,16 +171,24 @@ fn write_canonical(out: &mut String, value: &Value) {
         Value::Number(number) => write_number(out, number),
         Value::String(text) => write_string(out, text),
         Value::Array(items) => write_list(out, ['[', ']'], items, write_canonical),
-        Value::Object(map) => {
-            let mut members: Vec<_> = map.iter().collect();
-            members.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
-            write_list(out, ['{', '}'], members, |out, (key, item)| {
-                write_string(out, key);
-                out.push(':');
-                write_canonical(out, item);
-            });
-        }
+        Value::Object(map) => write_object(out, map.iter().collect(), write_canonical),
     }
+}
+
+/// Canonical JSON of an object whose values are written by `write`.
+pub(crate) fn canonical_object<K: AsRef<str>, V>(members: Vec<(K, V)>, write: impl Fn(&mut String, V)) -> String {
+    let mut text = String::new();
+    write_object(&mut text, members, write);
+    text
+}
+
+fn write_object<K: AsRef<str>, V>(out: &mut String, mut members: Vec<(K, V)>, write: impl Fn(&mut String, V)) {
+    members.sort_by(|(a, _), (b, _)| a.as_ref().encode_utf16().cmp(b.as_ref().encode_utf16()));
+    write_list(out, ['{', '}'], members, |out, (key, item)| {
+        write_string(out, key.as_ref());
+        out.push(':');
+        write(out, item);
+    });
 }
 
 /// Appends a JSON string. `serde_json` escapes just what RFC 8785 does, in the same way.

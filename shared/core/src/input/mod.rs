@@ -21,13 +21,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::fmt;
+use std::iter;
 use std::sync::{Arc, OnceLock};
 
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::digest::{Hex, sha256, sha256_of_parts};
+use crate::digest::{Hex, canonical_json, sha256, sha256_of_parts};
 use crate::shared_text::{JsonText, SharedTexts, weigh};
 
 pub use need::Need;
@@ -126,6 +127,22 @@ impl Input {
         match (self, other) {
             (Self::Shared(one), Self::Shared(other)) => Arc::ptr_eq(one, other),
             (one, other) => one == other,
+        }
+    }
+
+    /// Appends it as canonical JSON.
+    pub(crate) fn write_canonical(&self, out: &mut String) {
+        let mut value = |chunks: &mut dyn Iterator<Item = &str>| {
+            out.push_str("{\"value\":");
+            out.extend(chunks);
+            out.push('}');
+        };
+        match self {
+            Self::Value(one) => value(&mut iter::once(canonical_json(one).as_str())),
+            Self::Shared(found) => value(&mut found.text().chunks().iter().map(|chunk| &**chunk)),
+            Self::Absent | Self::Secret { .. } => {
+                out.push_str(&canonical_json(&serde_json::to_value(self).expect("an input is JSON")));
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_json};
+use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_object};
 use crate::finding::{Finding, rule};
 use crate::fleet::{GroupFold, Missing, NodeEntry};
 use crate::host_labels::HostLabelRule;
@@ -443,7 +443,7 @@ fn inputs_text(references: &[Reference], inputs: &Inputs) -> String {
     }
     let input = |reference: &Reference| {
         let input = inputs.get(reference).expect("a task that runs has an input for all that it reads");
-        (reference.to_string(), serde_json::to_value(input).expect("an input is JSON"))
+        (reference.to_string(), input)
     };
-    canonical_json(&references.iter().map(input).collect())
+    canonical_object(references.iter().map(input).collect(), |out, input| input.write_canonical(out))
 }
