@@ -150,7 +150,9 @@ impl<'a> Sealed<'a> {
                 args.place.shown()
             ),
             (Some(keys), true) => {
-                let text = files::read(keys, files::Holds::Secret).context("nothing was changed")?;
+                let advice = "give a file that holds the key and that nobody else may read, not a pipe";
+                let text = files::read(keys, files::Holds::Secret)
+                    .with_context(|| format!("--identity {}: nothing was changed: {advice}", keys.display()))?;
                 let read = Identity::read_all(&text);
                 read.with_context(|| format!("--identity {}: nothing was changed", keys.display()))?
             }
