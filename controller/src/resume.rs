@@ -124,8 +124,8 @@ impl Hosts {
         let Self { enrolled, checked_in, .. } = self;
         (checked_in < enrolled).then(|| {
             format!(
-                ". {checked_in} of {enrolled} hosts have come; the others are not known until they check in: GET /v1/fleet has their number \
-                 in hosts, and resume-fleet says it when it is run again"
+                ". {checked_in} of {enrolled} hosts have come; the others have the finding host.awaited until they check in, and are waiting or \
+                 silent (stemma get nodes --state waiting,silent)"
             )
         })
     }
@@ -211,7 +211,7 @@ mod tests {
         assert!(nobody_ahead(&fleet).ends_with("; run this again when they have"), "the first epoch");
         let come = Hosts::of(&fleet).and_then(|hosts| hosts.come()).unwrap();
         assert!(
-            come.starts_with(". 3 of 5 hosts have come; the others are not known until they check in: GET /v1/fleet ")
+            come.starts_with(". 3 of 5 hosts have come; the others have the finding host.awaited until they check in")
         );
         assert_eq!(Hosts { enrolled: 5, checked_in: 5, running_seconds: 4 }.come(), None);
     }

@@ -118,6 +118,11 @@ impl StatusTable {
         self.change(node, |before| Facts { tasks, ..before });
     }
 
+    /// Takes in whether a node's host has not come since the present epoch of the store began.
+    pub fn set_host_awaited(&self, node: Uuid, is_host_awaited: bool) {
+        self.change(node, |before| Facts { is_host_awaited, ..before });
+    }
+
     /// Takes in whether a node's agent is there. A node without facts stays unknown: it may be gone, and its facts come with their own.
     pub fn set_liveness(&self, node: Uuid, liveness: impl FnOnce() -> Liveness) {
         self.change(node, |before| Facts { liveness: liveness(), ..before });

@@ -26,12 +26,19 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         is_doubled: false,
         is_ahead: false,
         is_store_waiting: false,
+        is_host_awaited: is_host_awaited(model, node.meta.uuid),
         is_report_refused: false,
         is_release_refused: false,
         has_error: resolution.has_error() || is_too_large,
         liveness: Liveness::default(),
         tasks: tasks(model, node.meta.uuid),
     }
+}
+
+/// Whether a node's host was told something by this store or the one that it was restored from, and nothing yet since the present epoch began.
+pub(crate) fn is_host_awaited(model: &Model, node: Uuid) -> bool {
+    let line = model.epoch_line.as_ref().map(|line| line.record.now);
+    line.zip(model.told.get(&node)).is_some_and(|(now, told)| told.epoch != now)
 }
 
 /// That what a node is told now or with its next task set is too large to be sent: it stays as it is.

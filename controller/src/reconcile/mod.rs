@@ -364,6 +364,7 @@ impl Reconciler {
         }
         for node in moved.keys() {
             self.table.status().set_tasks(*node, facts::tasks(stored, *node));
+            self.table.status().set_host_awaited(*node, facts::is_host_awaited(stored, *node));
         }
     }
 

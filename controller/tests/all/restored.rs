@@ -291,6 +291,25 @@ async fn x02_state_finding_and_explanation_of_each_node_agree_that_a_restored_st
         assert!(!node["findings"].to_string().contains("fleet.waiting"), "{}", node["findings"]);
         assert_ne!(node["state_reason"], json!(reason));
     }
+    // The host of the first node has not come: it is waited for, and shown as nothing else before it has. The second one has come, and the
+    // third has none.
+    let awaited = async |name: &str| {
+        let node = fleet.read(&format!("/v1/nodes/{name}")).await;
+        let waiting = fleet.read("/v1/nodes?state=waiting").await;
+        let is_listed = waiting["nodes"].as_array().unwrap().iter().any(|node| node["name"] == name);
+        let is_awaited = node["state_reason"] == "its host has not come since the present epoch of the store began";
+        let is_found = node["findings"].to_string().contains("host.awaited");
+        (is_awaited, is_found, is_awaited && is_listed)
+    };
+    assert_eq!(awaited("web-1").await, (true, true, true));
+    for name in ["web-2", "web-3"] {
+        assert!(!awaited(name).await.1, "{name}");
+    }
+    old.client = fleet.client(old.chain.clone(), old.key.clone_key());
+    while old.news(0).await.desired.is_none() {}
+    while awaited("web-1").await != (false, false, false) {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Copies the files of a directory, and those below it.

@@ -78,6 +78,7 @@ pub mod rule {
         Warning FLEET_WAITING "fleet.waiting": "The store was restored and waits, and a node's host is told nothing.";
         Warning FUEL_UNTRANSLATED "fuel.untranslated": "An import has an expression that is not evaluated.";
         Error HOST_AHEAD "host.ahead": "A node's host holds a revision of another copy of the store, and is told nothing.";
+        Warning HOST_AWAITED "host.awaited": "A node's host has not come since the present epoch of the store began.";
         Info HOST_HELD "host.held": "A node is held on its host.";
         Info HOST_PARKED "host.parked": "A node is parked on its host.";
         Warning HOST_PAUSED "host.paused": "A node is paused on its host.";

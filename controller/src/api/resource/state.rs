@@ -98,7 +98,8 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
         findings.extend(desired.two_hosts(uuid).map(|addresses| resolve::doubled(node, addresses)));
         findings.extend(match status.ahead(uuid) {
             Some(host) => Some(resolve::host_ahead(node, host, &line, api.registry.store().stats().revision())),
-            None => resolve::fleet_waiting(node, &line),
+            None => resolve::fleet_waiting(node, &line)
+                .or_else(|| facts::is_host_awaited(model, uuid).then(|| resolve::host_awaited(node))),
         });
         let refused = status.refused_reports().of(uuid).into_iter();
         findings.extend(refused.map(|(part, reason)| resolve::report_refused(node, part.name(), &reason)));

@@ -129,7 +129,8 @@ pub struct Entry<T> {
 pub struct Reach {
     /// Nodes whose answer may be another.
     pub dirty: Dirty,
-    /// Nodes whose tasks went on, each with the tasks of which something else is known now.
+    /// Nodes whose tasks went on, each with the tasks of which something else is known now; also nodes whose hosts came into the present epoch of the
+    /// store, with none.
     pub moved: BTreeMap<Uuid, BTreeSet<String>>,
     /// Nodes that are gone.
     pub gone: BTreeSet<Uuid>,
@@ -414,6 +415,8 @@ impl Model {
         } else if key == key::EPOCH_LINE.as_bytes() {
             let line = now.value.map(codec::decode).transpose()?;
             self.epoch_line = line.map(|record| Arc::new(Entry { record, written: now.written }));
+            // Whose host has come in the present epoch is another matter in another one.
+            return Ok(Reach { everything: true, ..Reach::default() });
         } else if key == key::TOLD_SINCE.as_bytes() {
             self.told_since = now.value.map(codec::decode).transpose()?;
         } else if key == key::LAST_BACKUP.as_bytes() {
@@ -465,7 +468,14 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
     }),
     (key::REPORTS, |model, node, now| set(&mut model.reports, node, now).map(|()| Reach::default())),
     (key::SEEN, |model, node, now| set(&mut model.seen, node, now).map(|()| Reach::default())),
-    (key::TOLD, |model, node, now| set(&mut model.told, node, now).map(|()| Reach::default())),
+    (key::TOLD, |model, node, now| {
+        let epoch = |model: &Model| model.told.get(&node).map(|told| told.epoch);
+        let before = epoch(model);
+        set(&mut model.told, node, now)?;
+        let follows = before.is_some() && before != epoch(model);
+        let moved = follows.then(|| (node, BTreeSet::new())).into_iter().collect();
+        Ok(Reach { moved, ..Reach::default() })
+    }),
 ];
 
 /// How the keys of all that the model holds begin.

@@ -142,6 +142,8 @@ pub struct Facts {
     pub is_ahead: bool,
     /// Whether nobody is told anything, since the store was restored from a backup and waits.
     pub is_store_waiting: bool,
+    /// Whether its host has not come since the present epoch of the store began, so that nobody knows whether it runs what the store says.
+    pub is_host_awaited: bool,
     /// Whether a part of its host's last report was refused.
     pub is_report_refused: bool,
     /// Whether the store refuses what is released to it.
@@ -177,6 +179,9 @@ impl Facts {
                 "the store was restored from a backup and waits: nothing is sent until an admin runs stemma-controller \
                  resume-fleet",
             ),
+            Self { is_host_awaited: true, .. } => {
+                (State::Waiting, "its host has not come since the present epoch of the store began")
+            }
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
         };
         Status { state, reason }

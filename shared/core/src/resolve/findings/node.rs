@@ -54,6 +54,13 @@ pub fn fleet_waiting(node: &Node, line: &EpochLine) -> Option<Finding> {
     line.why_all_wait().map(|why| of_node(rule::FLEET_WAITING, node, why))
 }
 
+/// A node's host has not come since the present epoch of the store began: another copy of the store may have told it something since.
+pub fn host_awaited(node: &Node) -> Finding {
+    let message = "its host has not come since the present epoch of the store began: what it runs is not known until it checks in; from then on \
+                   it follows this store";
+    of_node(rule::HOST_AWAITED, node, message.to_owned())
+}
+
 /// A part of what a node's host reported last was refused: what was kept of that part before stands.
 pub fn report_refused(node: &Node, part: &str, reason: &str) -> Finding {
     let message = format!(
