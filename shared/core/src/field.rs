@@ -68,7 +68,24 @@ pub struct Help {
     pub example: &'static str,
 }
 
-/// A field, or a part of one.
+/// A field, or a part of one. Its form gives its bound:
+///
+/// ```
+/// use stemma_core::field::{Form, Help, Part};
+///
+/// const HELP: Help = Help { default: "", inherited: false, meaning: "a name", example: "\"x\"" };
+/// const NAME: Part = Part { name: "name", aliases: &[], form: Form::Text, help: HELP };
+/// assert_eq!(NAME.form.bound().bytes, 4 * 1024);
+/// ```
+///
+/// One without a form, and so without a bound, does not compile:
+///
+/// ```compile_fail
+/// use stemma_core::field::{Form, Help, Part};
+///
+/// const HELP: Help = Help { default: "", inherited: false, meaning: "a name", example: "\"x\"" };
+/// const NAME: Part = Part { name: "name", aliases: &[], help: HELP };
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Its name.
