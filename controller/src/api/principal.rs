@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::Api;
 use super::http::serve::Guarding;
-use super::http::who::{NOBODY, Optional, Unknown, optional_token, token};
+use super::http::who::{NOBODY, Unclear, Unknown, optional_token, token};
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::token_key;
@@ -33,9 +33,11 @@ impl Api {
     /// [`Unknown`], for what is shown and is no good.
     pub(super) fn who(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Option<Who>, Unknown> {
         let model = self.cache().model();
+        // On no listener is whoever means to be a principal taken for another: for an admin by the way in, or for the holder of a certificate.
+        let optional = optional_token(headers).map_err(|Unclear| unclear())?;
         match (self.guarding, token(headers)) {
-            (Guarding::Root, _) => self.by_way_or_token(peer, &model, headers, ROOT),
-            (Guarding::Loopback, _) => self.by_way_or_token(peer, &model, headers, FIRST_ADMIN),
+            (Guarding::Root, _) => self.by_way_or_token(peer, &model, optional, ROOT),
+            (Guarding::Loopback, _) => self.by_way_or_token(peer, &model, optional, FIRST_ADMIN),
             (Guarding::Certificates, Some(text)) => match self.by_token(&model, text) {
                 Ok(who) => {
                     if let Some(peer) = peer {
@@ -58,20 +60,11 @@ impl Api {
         &self,
         peer: Option<&Peer>,
         model: &Model,
-        headers: &HeaderMap,
+        token: Option<&str>,
         way: &str,
     ) -> Result<Option<Who>, Unknown> {
-        match optional_token(headers) {
-            Optional::Nothing => Ok(Some(Who::by_way(way))),
-            Optional::Token(text) => self.by_token(model, text).map(Some).map_err(|wrong| self.unknown(peer, wrong)),
-            Optional::Unclear => {
-                let message = "what the request shows may be meant as a principal's token and is not exactly one; nothing was changed";
-                let advice =
-                    "show one token, as `Authorization: Bearer ID.SECRET` or as `X-Auth-Token: ID.SECRET`, or none";
-                let refusal = Box::new(ApiError::new(ErrorType::AuthRequired, message).detail(advice));
-                Err(Unknown { refusal, name: NOBODY.to_owned(), uuid: None })
-            }
-        }
+        let Some(text) = token else { return Ok(Some(Who::by_way(way))) };
+        self.by_token(model, text).map(Some).map_err(|wrong| self.unknown(peer, wrong))
     }
 
     /// Who showed a token that is none.
@@ -172,6 +165,15 @@ impl Api {
         }
         is_told
     }
+}
+
+/// Who may have meant to show a token and did not show exactly one.
+fn unclear() -> Unknown {
+    let message =
+        "what the request shows may be meant as a principal's token and is not exactly one; nothing was changed";
+    let advice = "show one token, as `Authorization: Bearer ID.SECRET` or as `X-Auth-Token: ID.SECRET`, or none";
+    let refusal = Box::new(ApiError::new(ErrorType::AuthRequired, message).detail(advice));
+    Unknown { refusal, name: NOBODY.to_owned(), uuid: None }
 }
 
 /// Why a token is none.

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use stemma_core::input::{Input, Reference};
 use stemma_core::resolve::GroupInputs;
-use stemma_core::shared_text::{JsonText, SharedTexts};
+use stemma_core::shared_text::SharedTexts;
 use stemma_wire::message::desired::InputValue;
 
 use crate::desired::encode::in_short;
 use crate::records::common::{CommonValues, NamedValues};
 
 /// What groups say to the nodes of one pass. What several of them say is held once.
-#[derive(Default)]
-pub(super) struct Groups {
+pub(super) struct Groups<'a> {
     sent: HashMap<*const GroupInputs, SentGroup>,
-    texts: SharedTexts,
+    texts: &'a SharedTexts,
     parts: HashSet<Bytes>,
 }
 
@@ -28,7 +27,12 @@ pub(super) struct SentGroup {
     pub(super) common: Arc<NamedValues>,
 }
 
-impl Groups {
+impl<'a> Groups<'a> {
+    /// None yet. Their texts are held as others hold them.
+    pub(super) fn new(texts: &'a SharedTexts) -> Self {
+        Self { sent: HashMap::new(), texts, parts: HashSet::new() }
+    }
+
     /// What a group says, encoded when it is first asked for.
     pub(super) fn of(&mut self, group: &Arc<GroupInputs>) -> SentGroup {
         // The entry holds the group, so no other one comes to have its address.
@@ -45,7 +49,7 @@ impl Groups {
         let (mut values, mut bytes) = (CommonValues::default(), 0);
         for (reference, input) in group.inputs() {
             let mut value = InputValue::from(input);
-            self.texts.share(value.text_mut().into_iter().flat_map(JsonText::chunks_mut));
+            self.texts.share(value.chunks_mut().iter_mut());
             values.add_input(&mut bytes, reference.to_string(), value);
         }
         for (task, why) in group.left_out() {

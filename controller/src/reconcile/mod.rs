@@ -43,7 +43,7 @@ use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
 const FULL: Duration = Duration::from_mins(10);
-/// So many parts of common values of released task sets, and chunks of their texts, may be stored that were not after the last sweep, or as many as there were then, before the next.
+/// So many common values of released task sets may be stored that were not after the last sweep, or as many as there were then, before the next.
 const NEW_VALUES: usize = 64;
 /// After a store that did not take a write.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ struct Memory {
     hold_ends: BTreeMap<NodeId, Timestamp>,
     /// Why nodes stay as they are that cannot be told what they are to be.
     untold: HashMap<Uuid, String>,
-    /// How many parts of common values and chunks of texts were stored after the last sweep.
+    /// How many common values were stored after the last sweep.
     swept_values: usize,
 }
 
@@ -327,7 +327,7 @@ impl Reconciler {
                 Action::LookAgain(node, end) => drop(memory.hold_ends.insert(node, end)),
             }
         }
-        let (mut decided, mut groups) = (Vec::new(), Groups::default());
+        let (mut decided, mut groups) = (Vec::new(), Groups::new(model.memo.texts()));
         for (answer, candidate) in answers.iter().zip(&candidates) {
             let resolved = released::Resolved { model, answer, now };
             let decision: Result<_, TooLarge> = if is_released.contains(&candidate.node) {
@@ -478,9 +478,9 @@ impl Reconciler {
     }
 }
 
-/// How many parts of common values and chunks of texts are stored.
+/// How many common values are stored: their lists, the parts of these, and the chunks of texts.
 fn stored_values(model: &Model) -> usize {
-    model.common_parts.len() + model.common_chunks.len()
+    model.common.len() + model.common_parts.len() + model.common_chunks.len()
 }
 
 /// The nodes that a change touched.

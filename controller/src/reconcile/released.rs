@@ -23,7 +23,7 @@ use crate::cache::Model;
 use crate::desired::encode::{self, Profiles, SentProfile};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredContent, EncodedProfile, PUBLISHED, Released};
-use crate::records::chunks::{NamedChunks, StoredTexts};
+use crate::records::chunks::NamedChunks;
 use crate::records::common::NamedValues;
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
@@ -31,8 +31,9 @@ use crate::store::{Op, Precondition, Query, Revision, Store, StoreError, Transac
 
 /// How many nodes one commit releases. With a profile and the marks of a release for each, that is below every engine's limit of operations.
 const NODES: usize = 30;
-/// How many chunks of texts one commit stores, and of how many bytes together where they are several.
+/// How many chunks of texts one commit stores.
 const CHUNKS: usize = 60;
+/// How many bytes these may have together, where they are several.
 const MOST_OF_CHUNKS: usize = 512 * 1024;
 /// How many deleted nodes one commit forgets: each has up to ten images and seven records.
 const GONE: usize = 5;
@@ -156,7 +157,7 @@ impl Resolved<'_> {
     ///
     /// # Errors
     /// That what the node would be told is too large for its agent: it is told nothing, and what was released holds.
-    pub(super) fn release(self, profiles: &mut Profiles, groups: &mut Groups) -> Result<Decision, TooLarge> {
+    pub(super) fn release(self, profiles: &mut Profiles, groups: &mut Groups<'_>) -> Result<Decision, TooLarge> {
         let Self { model, answer, now } = self;
         let profile = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let name = profile.as_ref().map(SentProfile::name);
@@ -165,14 +166,7 @@ impl Resolved<'_> {
         let task_set = encode::task_set(answer, name, DigestVersion::NEWEST, encoded);
         let released = self.told(&task_set, TaskSetOf::Answer(name), profile.as_ref())?;
         let release = answer.release().map(|release| release.name.to_string());
-        let record = ReleasedRecord {
-            revision: model.revision.get(),
-            at: now,
-            task_set,
-            release,
-            taken: None,
-            texts: StoredTexts::new(),
-        };
+        let record = ReleasedRecord::new(model.revision.get(), now, task_set, release);
         let fixes = answer.release().map(|release| fixes(model, release)).unwrap_or_default();
         let common = group.map(|group| group.common);
         let record = NewRecord { record: Some(record), profile, common, fixes };

@@ -238,7 +238,7 @@ const fn weight(key: &str, len: usize) -> usize {
 
 /// The length of an input's text.
 fn text_len(value: &InputValue) -> usize {
-    value.text().map_or(0, JsonText::len)
+    value.text().map_or(0, JsonText::bytes)
 }
 
 /// Takes out of a map what another has alike. Gives which of the other's entries these are, and what they take.
@@ -285,14 +285,7 @@ mod tests {
             of_group.chain([("labels.host".to_owned(), value(own)), ("labels.none".to_owned(), InputValue::Absent)]);
         let left_out = BTreeMap::from([("a".to_owned(), "condition is false: x".into()), ("b".to_owned(), own.into())]);
         let task_set = TaskSet { inputs: inputs.collect(), left_out, ..TaskSet::default() };
-        ReleasedRecord {
-            revision: 7,
-            at: Timestamp(8),
-            task_set,
-            release: Some("site@1".to_owned()),
-            taken: None,
-            texts: StoredTexts::new(),
-        }
+        ReleasedRecord::new(7, Timestamp(8), task_set, Some("site@1".to_owned()))
     }
 
     fn common(record: &ReleasedRecord) -> NamedValues {

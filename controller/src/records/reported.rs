@@ -119,6 +119,11 @@ pub struct ReleasedRecord {
 }
 
 impl ReleasedRecord {
+    /// A whole record, of which nothing is stored elsewhere. The fields say what these are.
+    pub fn new(revision: u64, at: Timestamp, task_set: TaskSet, release: Option<String>) -> Self {
+        Self { revision, at, task_set, release, taken: None, texts: StoredTexts::new() }
+    }
+
     /// The record without what stands in common values of this name; `None` where that is so little that it stays as it is.
     pub fn without_common(&self, name: Hash, values: &CommonValues) -> Option<Self> {
         let mut task_set = self.task_set.clone();
@@ -293,13 +298,9 @@ mod tests {
 
     #[test]
     fn a_task_set_of_a_later_digest_version_is_refused_with_what_to_do() {
-        let record = |digest_version| ReleasedRecord {
-            revision: 1,
-            at: Timestamp(0),
-            task_set: TaskSet { digest_version, ..TaskSet::default() },
-            release: None,
-            taken: None,
-            texts: StoredTexts::new(),
+        let record = |digest_version| {
+            let task_set = TaskSet { digest_version, ..TaskSet::default() };
+            ReleasedRecord::new(1, Timestamp(0), task_set, None)
         };
         for known in 0..=DigestVersion::NEWEST.number() {
             assert_eq!(codec::decode::<ReleasedRecord>(&codec::encode(&record(known))).unwrap(), record(known));
@@ -375,14 +376,7 @@ mod tests {
             let stored = ProfileRecord { version, ..ProfileRecord::new(encode_part(version, &profile), Vec::new()) };
             let read = codec::decode::<ProfileRecord>(&codec::encode(&stored)).unwrap();
             let task_set = task_set(version);
-            let released = ReleasedRecord {
-                revision: 1,
-                at: Timestamp(0),
-                task_set,
-                release: None,
-                taken: None,
-                texts: StoredTexts::new(),
-            };
+            let released = ReleasedRecord::new(1, Timestamp(0), task_set, None);
             assert_eq!(released.digests(Some(&read)), [sent(old), sent(new)], "{version}");
             assert_eq!(read.profile().as_ref(), Some(&profile), "{version}");
         }

@@ -163,7 +163,8 @@ pub fn canonical_json(value: &Value) -> String {
     text
 }
 
-fn write_canonical(out: &mut String, value: &Value) {
+/// Appends the canonical JSON of a value.
+pub(crate) fn write_canonical(out: &mut String, value: &Value) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
@@ -182,13 +183,23 @@ pub(crate) fn canonical_object<K: AsRef<str>, V>(members: Vec<(K, V)>, write: im
     text
 }
 
-fn write_object<K: AsRef<str>, V>(out: &mut String, mut members: Vec<(K, V)>, write: impl Fn(&mut String, V)) {
-    members.sort_by(|(a, _), (b, _)| a.as_ref().encode_utf16().cmp(b.as_ref().encode_utf16()));
-    write_list(out, ['{', '}'], members, |out, (key, item)| {
-        write_string(out, key.as_ref());
-        out.push(':');
+fn write_object<K: AsRef<str>, V>(out: &mut String, members: Vec<(K, V)>, write: impl Fn(&mut String, V)) {
+    write_list(out, ['{', '}'], in_order(members), |out, (key, item)| {
+        write_key(out, key.as_ref());
         write(out, item);
     });
+}
+
+/// The members of an object in the order in which canonical JSON has them.
+pub(crate) fn in_order<K: AsRef<str>, V>(mut members: Vec<(K, V)>) -> Vec<(K, V)> {
+    members.sort_by(|(a, _), (b, _)| a.as_ref().encode_utf16().cmp(b.as_ref().encode_utf16()));
+    members
+}
+
+/// Appends the key of a member, up to its value.
+pub(crate) fn write_key(out: &mut String, key: &str) {
+    write_string(out, key);
+    out.push(':');
 }
 
 /// Appends a JSON string. `serde_json` escapes just what RFC 8785 does, in the same way.

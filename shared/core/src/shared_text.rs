@@ -13,18 +13,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::digest::{canonical_json, sha256};
+use crate::digest::{canonical_json, in_order, sha256, write_canonical, write_key};
 
 /// The fewest bytes of a chunk, but for what stands before or between entries that are chunks of their own.
-pub const LEAST_CHUNK: usize = 1024;
+const LEAST_CHUNK: usize = 1024;
 /// About how many chunks a text has at most: where they are many, some are small, and there are up to four times as many.
 const MOST_CHUNKS: usize = 24;
-/// Below so many texts nobody looks for those that are no longer in use.
+/// So many texts, or so many bytes of them, may come before those are looked for that are no longer in use; or as many as the last look left.
 const FEW: usize = 1024;
+const FEW_BYTES: usize = 4 * 1024 * 1024;
 
 /// The texts in use. A clone is the same collection.
 #[derive(Clone, Debug, Default)]
-pub struct SharedTexts(Arc<Mutex<BTreeSet<Arc<str>>>>);
+pub struct SharedTexts(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    texts: BTreeSet<Arc<str>>,
+    /// What came since the last look.
+    new: Amount,
+    /// What that look left.
+    left: Amount,
+}
+
+/// How many texts, and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    count: usize,
+    bytes: usize,
+}
 
 /// A JSON text. Two are equal if their characters are, however they are held.
 #[derive(Clone)]
@@ -41,15 +58,25 @@ impl SharedTexts {
     pub fn share<'a>(&self, texts: impl Iterator<Item = &'a mut Arc<str>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for text in texts {
-            if let Some(same) = known.get(&**text) {
-                *text = Arc::clone(same);
-                continue;
+            match known.texts.get(&**text) {
+                Some(same) => *text = Arc::clone(same),
+                None => known.insert(text),
             }
-            if known.len() >= FEW && known.len().is_power_of_two() {
-                known.retain(|text| Arc::strong_count(text) > 1);
-            }
-            known.insert(Arc::clone(text));
         }
+    }
+}
+
+impl Known {
+    fn insert(&mut self, text: &Arc<str>) {
+        let Self { new, left, .. } = self;
+        if new.count >= left.count.max(FEW) || new.bytes >= left.bytes.max(FEW_BYTES) {
+            self.texts.retain(|text| Arc::strong_count(text) > 1);
+            let bytes = self.texts.iter().map(|text| text.len()).sum();
+            (self.new, self.left) = (Amount::default(), Amount { count: self.texts.len(), bytes });
+        }
+        self.texts.insert(Arc::clone(text));
+        self.new.count += 1;
+        self.new.bytes += text.len();
     }
 }
 
@@ -99,14 +126,9 @@ impl JsonText {
         }
     }
 
-    /// Its length in bytes.
-    pub fn len(&self) -> usize {
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
         self.chunks().iter().map(|chunk| chunk.len()).sum()
-    }
-
-    /// Whether there is no character: then it is no JSON.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -115,7 +137,7 @@ impl PartialEq for JsonText {
         let is_same = |(one, other): (&Arc<str>, &Arc<str>)| Arc::ptr_eq(one, other) || one == other;
         let (own, others) = (self.chunks(), other.chunks());
         (own.len() == others.len() && own.iter().zip(others).all(is_same))
-            || (self.len() == other.len() && self.as_text() == other.as_text())
+            || (self.bytes() == other.bytes() && self.as_text() == other.as_text())
     }
 }
 
@@ -181,19 +203,19 @@ impl Chunks {
     fn add(&mut self, value: &Value) {
         match value {
             Value::Object(map) => {
-                let mut members: Vec<_> = map.iter().collect();
-                members.sort_by(|(one, _), (other, _)| one.encode_utf16().cmp(other.encode_utf16()));
-                let key = |key: &str| format!("{}:", canonical_json(&Value::from(key)));
-                self.add_entries(['{', '}'], members.into_iter().map(|(name, value)| (key(name), value)));
+                let members = in_order(map.iter().collect()).into_iter();
+                self.add_entries(['{', '}'], members.map(|(key, value)| (Some(key.as_str()), value)));
             }
-            Value::Array(items) => {
-                self.add_entries(['[', ']'], items.iter().map(|item| (String::new(), item)));
-            }
-            value => self.open.push_str(&canonical_json(value)),
+            Value::Array(items) => self.add_entries(['[', ']'], items.iter().map(|item| (None, item))),
+            value => write_canonical(&mut self.open, value),
         }
     }
 
-    fn add_entries<'a>(&mut self, [open, close]: [char; 2], entries: impl Iterator<Item = (String, &'a Value)>) {
+    fn add_entries<'a>(
+        &mut self,
+        [open, close]: [char; 2],
+        entries: impl Iterator<Item = (Option<&'a str>, &'a Value)>,
+    ) {
         self.open.push(open);
         for (at, (key, value)) in entries.enumerate() {
             let is_large = weigh(value) >= self.least;
@@ -205,13 +227,15 @@ impl Chunks {
                 self.open.push(',');
             }
             let begin = self.open.len();
-            self.open.push_str(&key);
+            if let Some(key) = key {
+                write_key(&mut self.open, key);
+            }
             if is_large {
                 self.add(value);
                 self.end();
                 continue;
             }
-            self.open.push_str(&canonical_json(value));
+            write_canonical(&mut self.open, value);
             let ends = sha256(&self.open.as_bytes()[begin..])[0] < 32;
             if self.open.len() >= self.least && (ends || self.open.len() >= 4 * self.least) {
                 self.end();
@@ -246,8 +270,16 @@ mod tests {
         for number in 0..100_000_u32 {
             texts.share([&mut Arc::from(number.to_string())].into_iter());
         }
-        let known = texts.0.lock().unwrap();
-        assert!(known.len() <= 2 * FEW && known.contains(&*one), "{}", known.len());
+        let held = |texts: &SharedTexts| {
+            let known = texts.0.lock().unwrap();
+            assert!(known.texts.contains(&*one));
+            (known.texts.len(), known.texts.iter().map(|text| text.len()).sum::<usize>())
+        };
+        assert!(held(&texts).0 <= 2 * FEW, "{:?}", held(&texts));
+        for number in 0..400 {
+            texts.share([&mut Arc::from(format!("{number:0>60000}"))].into_iter());
+        }
+        assert!(held(&texts).1 <= FEW_BYTES + 200_000, "24 MB of a few large ones: {:?}", held(&texts));
     }
 
     /// Values with so many entries of so many bytes each, in maps and lists of several depths.
@@ -272,7 +304,7 @@ mod tests {
             let text = JsonText::of(&value);
             assert_eq!(*text.as_text(), canonical_json(&value));
             assert_eq!(text.to_string(), canonical_json(&value));
-            assert_eq!(text.len(), canonical_json(&value).len());
+            assert_eq!(text.bytes(), canonical_json(&value).len());
             assert!(text.chunks().len() <= 4 * MOST_CHUNKS + 6, "{}", text.chunks().len());
             assert_eq!(text, JsonText::from(canonical_json(&value)), "however it is held");
             let read: JsonText = serde_json::from_str(&serde_json::to_string(&text).unwrap()).unwrap();

@@ -45,21 +45,18 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<&str> {
 /// How many digits the id of a principal's token has.
 const TOKEN_ID_DIGITS: usize = 16;
 
-/// What the two headers of a token show where a token is not asked for.
+/// What may be meant as a principal's token and is not exactly one: also a header that is there and has nothing in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Optional<'a> {
-    /// Nothing that is meant as a principal's token.
-    Nothing,
-    /// One.
-    Token(&'a str),
-    /// What may be meant as one and is not exactly one: also a header that is there and has nothing in it.
-    Unclear,
-}
+pub(crate) struct Unclear;
 
-/// What a request shows of principals' tokens to a listener that asks for none. Clients of `OpenStack`'s are made to send some text all the same,
-/// which is nothing. But whoever means to be a principal is never taken for an admin because of how the token is written: that is told by the
-/// scheme, and by the form of a token anywhere in a header. A header of nothing is what a variable without a value leaves of a token.
-pub(crate) fn optional_token(headers: &HeaderMap) -> Optional<'_> {
+/// The principal's token that a request shows beside something else by which it may be known; `None`: nothing that is meant as one. Clients of
+/// `OpenStack`'s are made to send some text all the same, which is nothing. But whoever means to be a principal is never taken for another because of
+/// how the token is written: that is told by the scheme, and by the form of a token anywhere in a header. A header of nothing is what a variable
+/// without a value leaves of a token.
+///
+/// # Errors
+/// [`Unclear`], also where two tokens are shown.
+pub(crate) fn optional_token(headers: &HeaderMap) -> Result<Option<&str>, Unclear> {
     let in_scheme = headers.get_all(header::AUTHORIZATION).iter().map(|value| {
         let scheme = value.as_bytes().split(u8::is_ascii_whitespace).next().unwrap_or_default();
         let token = value.to_str().ok().and_then(|text| text.split_once(' ')).map(|(_, token)| token);
@@ -68,15 +65,14 @@ pub(crate) fn optional_token(headers: &HeaderMap) -> Optional<'_> {
     });
     let named = headers.get_all(AUTH_TOKEN).iter();
     let named = named.map(|value| (may_be_token(value.as_bytes()), value.to_str().ok()));
-    let mut found = Optional::Nothing;
+    let mut found = None;
     for (_, token) in in_scheme.chain(named).filter(|(is_meant, _)| *is_meant) {
-        found = match (found, token.map(str::trim).filter(|token| is_of_stemma(token))) {
-            (Optional::Nothing, Some(token)) => Optional::Token(token),
-            (Optional::Token(known), Some(token)) if known == token => found,
-            (Optional::Nothing, None) | (Optional::Token(_) | Optional::Unclear, _) => return Optional::Unclear,
-        };
+        let token = token.map(str::trim).filter(|token| is_of_stemma(token)).ok_or(Unclear)?;
+        if found.replace(token).is_some_and(|before| before != token) {
+            return Err(Unclear);
+        }
     }
-    found
+    Ok(found)
 }
 
 /// Whether a token has the form of a principal's, `ID.SECRET`, whoever's it may be: an id is so many digits of a hexadecimal number, in small letters.
@@ -158,10 +154,10 @@ mod tests {
                 headers.append(name, value.replace("TOKEN", TOKEN).parse().unwrap());
             }
             match optional_token(&headers) {
-                Optional::Nothing => "nothing",
-                Optional::Token(token) if token == TOKEN => "the token",
-                Optional::Token(_) => "another",
-                Optional::Unclear => "unclear",
+                Ok(None) => "nothing",
+                Ok(Some(token)) if token == TOKEN => "the token",
+                Ok(Some(_)) => "another",
+                Err(Unclear) => "unclear",
             }
         };
         for (shown, found) in [

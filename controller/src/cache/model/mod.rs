@@ -22,7 +22,6 @@ use stemma_core::object::{
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
-use stemma_core::shared_text::JsonText;
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::InputValue;
@@ -204,14 +203,16 @@ impl Model {
     fn share_texts_of(&mut self, node: Uuid) {
         let Some(record) = self.released.get_mut(&node) else { return };
         let task_set = &mut Arc::make_mut(record).task_set;
-        self.memo.texts().share(task_set.left_out.values_mut().chain(texts_of(&mut task_set.inputs)));
+        self.memo
+            .texts()
+            .share(task_set.left_out.values_mut().chain(task_set.inputs.values_mut().flat_map(InputValue::chunks_mut)));
     }
 
     /// The same of a part of values that released task sets name.
     fn share_texts_of_part(&mut self, name: &Hash) {
         let Some(part) = self.common_parts.get_mut(name) else { return };
         let CommonValues { inputs, left_out, .. } = Arc::make_mut(part);
-        self.memo.texts().share(left_out.values_mut().chain(texts_of(inputs)));
+        self.memo.texts().share(left_out.values_mut().chain(inputs.values_mut().flat_map(InputValue::chunks_mut)));
     }
 
     /// How much of its host's last report, and of what became of its tasks, was not kept.
@@ -485,11 +486,6 @@ pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     // Released task sets name common values.
     let values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON];
     [key::OBJECTS].into_iter().chain(values).chain(of_nodes).chain(others).chain(key::MARKS)
-}
-
-/// The texts of inputs, to be replaced by equal ones that are shared.
-fn texts_of(inputs: &mut BTreeMap<String, InputValue>) -> impl Iterator<Item = &mut Arc<str>> {
-    inputs.values_mut().filter_map(InputValue::text_mut).flat_map(JsonText::chunks_mut)
 }
 
 /// The tasks of which two records say something else.

@@ -218,6 +218,36 @@ async fn a_token_selects_a_principal_and_its_secret_is_kept_nowhere() {
     assert_eq!((status, &told["error"]["field"]), (400, &json!("secret_sha256")), "the hash of nothing: {told}");
 }
 
+/// Beside the certificate of an admin such a header was passed over, and the request had the admin's rights.
+#[tokio::test]
+async fn x04_beside_a_certificate_what_is_meant_as_a_token_and_is_not_exactly_one_is_refused() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "robot", "viewer", None).await);
+    drop(principal(&fleet, "rita", "viewer", None).await);
+    let mut admin = principal(&fleet, "ada", "admin", None).await;
+    let ((token, _), (other, _)) = (bearer(&fleet, "robot").await, bearer(&fleet, "rita").await);
+    let (auth, named) = ("authorization", "x-auth-token");
+    let [basic, bearer_tab, bearer] = [format!("Basic {token}"), format!("Bearer\t{token}"), format!("Bearer {token}")];
+    for (headers, status) in [
+        (&[(auth, &*basic)][..], 401),
+        (&[(auth, &*token)], 401),
+        (&[(auth, &*bearer_tab)], 401),
+        (&[(auth, "Bearer")], 401),
+        (&[(auth, "")], 401),
+        (&[(named, "")], 401),
+        (&[(named, " ")], 401),
+        (&[(auth, &*bearer), (named, &*other)], 401),
+        (&[(auth, &*bearer)], 403),
+        (&[(named, &*token)], 403),
+        (&[(auth, "Basic YTpi")], 201),
+        (&[], 201),
+    ] {
+        let headers: Vec<_> = headers.iter().copied().chain([JSON]).collect();
+        let told = ask(&mut admin, "POST", "/v1/nodes", &headers, "{}").await;
+        assert_eq!(told.status, status, "{headers:?}: {}", told.body);
+    }
+}
+
 #[tokio::test]
 async fn wrong_tokens_are_paced_and_audited_and_good_ones_served_beside_them() {
     let fleet = Fleet::start().await;

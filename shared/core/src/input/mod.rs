@@ -21,14 +21,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::fmt;
-use std::iter;
 use std::sync::{Arc, OnceLock};
 
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::digest::{Hex, canonical_json, sha256, sha256_of_parts};
+use crate::digest::{Hex, sha256, sha256_of_parts, write_canonical};
 use crate::shared_text::{JsonText, SharedTexts, weigh};
 
 pub use need::Need;
@@ -132,18 +131,16 @@ impl Input {
 
     /// Appends it as canonical JSON.
     pub(crate) fn write_canonical(&self, out: &mut String) {
-        let mut value = |chunks: &mut dyn Iterator<Item = &str>| {
-            out.push_str("{\"value\":");
-            out.extend(chunks);
-            out.push('}');
-        };
-        match self {
-            Self::Value(one) => value(&mut iter::once(canonical_json(one).as_str())),
-            Self::Shared(found) => value(&mut found.text().chunks().iter().map(|chunk| &**chunk)),
+        let text = match self {
+            Self::Value(value) => JsonText::of(value),
+            Self::Shared(found) => found.text(),
             Self::Absent | Self::Secret { .. } => {
-                out.push_str(&canonical_json(&serde_json::to_value(self).expect("an input is JSON")));
+                return write_canonical(out, &serde_json::to_value(self).expect("an input is JSON"));
             }
-        }
+        };
+        out.push_str("{\"value\":");
+        out.extend(text.chunks().iter().map(|chunk| &**chunk));
+        out.push('}');
     }
 
     /// Bytes that this input takes as JSON, about: escapes of strings are not counted.

@@ -133,11 +133,11 @@ impl InputValue {
         }
     }
 
-    /// The text of a value, to be replaced by an equal one that is shared.
-    pub const fn text_mut(&mut self) -> Option<&mut JsonText> {
+    /// The chunks of the text of a value, to be replaced by equal ones that are shared.
+    pub fn chunks_mut(&mut self) -> &mut [Arc<str>] {
         match self {
-            Self::Json(text) => Some(text),
-            Self::Absent | Self::Secret { .. } => None,
+            Self::Json(text) => text.chunks_mut(),
+            Self::Absent | Self::Secret { .. } => &mut [],
         }
     }
 }

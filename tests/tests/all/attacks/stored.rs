@@ -112,6 +112,28 @@ fn x03_f07_many_tags_and_groups_of_a_cluster_take_no_more_after_a_restart() -> R
     site.stop()
 }
 
+/// Applies a release of these tasks and a cluster that has it. Gives the tokens of an operator who is bound to the cluster, and of an admin.
+fn cluster_with(site: &str, tasks: &[Value]) -> Result<(String, String)> {
+    let objects = json!([
+        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
+         "tasks": tasks},
+        {"kind": "Cluster", "name": "c", "release": "site@1"},
+    ]);
+    post(site, "/v1/apply", &json!({"objects": objects}))?;
+    Ok((token_within(site, "otto", "operator", Some("c"))?, token(site, "boss", "admin")?))
+}
+
+/// A group of that cluster, which says a little of its own by a label of this key.
+fn group(number: usize, key: &str) -> Value {
+    let name = format!("g{number}");
+    json!({"kind": "NodeGroup", "cluster": "c", "name": name, "roles": ["web"], "labels": {key: name}})
+}
+
+/// A task that renders a file from these texts.
+fn file_of(id: &str, template: &str) -> Value {
+    json!({"id": id, "type": "file", "tags": ["web"], "parameters": {"path": format!("/tmp/{id}"), "template": template}})
+}
+
 /// Adds a thousand nodes, half of them with each write.
 fn add_thousand(site: &str, token: &str, node: impl Fn(usize) -> Value) -> Result<()> {
     [0..500, 500..1_000].into_iter().try_for_each(|batch| add(site, token, &batch.map(&node).collect::<Vec<_>>()))
@@ -178,14 +200,8 @@ fn x03_f07_conditions_that_leave_tasks_out_of_many_nodes_are_held_once() -> Resu
             "parameters": {"script": "true"}})
     };
     let tasks: Vec<Value> = (0..40).map(task).collect();
-    let objects = json!([
-        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
-         "tasks": tasks},
-        {"kind": "Cluster", "name": "c", "release": "site@1"},
-        {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]},
-    ]);
-    post(&at, "/v1/apply", &json!({"objects": objects}))?;
-    let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
+    let (operator, boss) = cluster_with(&at, &tasks)?;
+    add(&at, &boss, &[json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]})])?;
     let before = site.most_memory()?;
     add_thousand(
         &at,
@@ -201,23 +217,25 @@ fn x03_f07_conditions_that_leave_tasks_out_of_many_nodes_are_held_once() -> Resu
     site.stop()
 }
 
-/// What the store holds of what is released, in bytes, once it has been counted: the records of nodes, and the values and texts that they name.
-fn released_bytes(site: &str, token: &str) -> Result<(u64, u64)> {
+/// How many bytes of this the store holds, once it has been counted.
+fn stored_bytes(site: &str, token: &str, what: &str) -> Result<u64> {
+    let name = format!("stemma_store_bytes{{of=\"{what}\"}} ");
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
         let metrics = ask(site, token, "GET /metrics", (JSON, b""))?.body;
-        let of = |what: &str| {
-            let name = format!("stemma_store_bytes{{of=\"{what}\"}} ");
-            metrics.lines().find_map(|line| line.strip_prefix(name.as_str())?.trim().parse::<u64>().ok())
-        };
-        if let (Some(records), Some(values), Some(texts)) =
-            (of("released"), of("released_values"), of("released_texts"))
-        {
-            return Ok((records, values + texts));
+        let of_this = metrics.lines().find_map(|line| line.strip_prefix(name.as_str()));
+        if let Some(bytes) = of_this {
+            return Ok(bytes.trim().parse()?);
         }
         std::thread::sleep(Duration::from_millis(50));
     }
     bail!("the store was not counted")
+}
+
+/// What the store holds of what is released: the records of nodes, and the values and texts that they name.
+fn released_bytes(site: &str, token: &str) -> Result<(u64, u64)> {
+    let stored = |what| stored_bytes(site, token, what);
+    Ok((stored("released")?, stored("released_values")? + stored("released_texts")?))
 }
 
 /// The tasks of each of a thousand nodes read 60 kB that their cluster says, and what the node says itself. The values of the cluster are stored
@@ -231,23 +249,14 @@ fn x03_f07_values_that_tasks_of_many_nodes_read_are_stored_and_held_once() -> Re
     let at = site.bound.admin.clone();
     let task = |n: usize| {
         let reads = (0..3).map(|m| format!("{{{{ labels.a{} }}}}", 3 * n + m)).collect::<Vec<_>>().join(" ");
-        json!({"id": format!("t{n}"), "type": "file", "tags": ["web"],
-            "parameters": {"path": format!("/tmp/t{n}"), "template": format!("{{{{ labels.own }}}} {{{{ labels['of-group'] }}}} {{{{ node.name }}}} {reads}")}})
+        file_of(
+            &format!("t{n}"),
+            &format!("{{{{ labels.own }}}} {{{{ labels['of-group'] }}}} {{{{ node.name }}}} {reads}"),
+        )
     };
     let tasks: Vec<Value> = (0..5).map(task).collect();
-    let objects = json!([
-        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
-         "tasks": tasks},
-        {"kind": "Cluster", "name": "c", "release": "site@1"},
-    ]);
-    // Each group says a little of its own.
-    let group = |n: usize| {
-        let labels = json!({"of-group": format!("g{n}")});
-        json!({"kind": "NodeGroup", "cluster": "c", "name": format!("g{n}"), "roles": ["web"], "labels": labels})
-    };
-    let objects: Vec<Value> = objects.as_array().into_iter().flatten().cloned().chain((0..10).map(group)).collect();
-    post(&at, "/v1/apply", &json!({"objects": objects}))?;
-    let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
+    let (operator, boss) = cluster_with(&at, &tasks)?;
+    add(&at, &boss, &(0..10).map(|n| group(n, "of-group")).collect::<Vec<_>>())?;
     let before = site.most_memory()?;
     let say_in_cluster =
         |at: &str, first: &str| say_much(at, (&operator, &boss), "/v1/clusters/c", ("labels", "a", 15), first);
@@ -289,28 +298,17 @@ fn x03_f07_maps_that_tasks_of_many_nodes_read_with_entries_of_their_own_are_stor
     let site = Plain::start()?;
     let at = site.bound.admin.clone();
     let template = "{% for key, value in labels_with_prefix('a/') | items %}{{ key }} {{ value }}{% endfor %}";
-    let task =
-        json!({"id": "t", "type": "file", "tags": ["web"], "parameters": {"path": "/tmp/t", "template": template}});
-    let objects = json!([
-        {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": ["web"]}}, "tags": {"web": {}},
-         "tasks": [task]},
-        {"kind": "Cluster", "name": "c", "release": "site@1"},
-    ]);
-    post(&at, "/v1/apply", &json!({"objects": objects}))?;
-    let (operator, boss) = (token_within(&at, "otto", "operator", Some("c"))?, token(&at, "boss", "admin")?);
+    let task = file_of("t", template);
+    let (operator, boss) = cluster_with(&at, &[task])?;
     let before = site.most_memory()?;
     let say_in_cluster =
         |at: &str, first: &str| say_much(at, (&operator, &boss), "/v1/clusters/c", ("labels", "a/", 15), first);
     say_in_cluster(&at, "x")?;
-    let group = |n: usize| {
-        let labels = json!({"a/of-group": format!("g{n}")});
-        json!({"kind": "NodeGroup", "cluster": "c", "name": format!("g{n}"), "roles": ["web"], "labels": labels})
-    };
     let node = |n: usize| {
         let labels = json!({"a/own": format!("v{n}")});
         json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": format!("c/g{}", n % 100), "labels": labels})
     };
-    add(&at, &operator, &(0..100).map(group).chain((0..300).map(node)).collect::<Vec<_>>())?;
+    add(&at, &operator, &(0..100).map(|n| group(n, "a/of-group")).chain((0..300).map(node)).collect::<Vec<_>>())?;
     until_resolved(&at, &boss)?;
     let (records, values) = released_bytes(&at, &boss)?;
     say(&format!(
@@ -329,6 +327,33 @@ fn x03_f07_maps_that_tasks_of_many_nodes_read_with_entries_of_their_own_are_stor
     ensure!(released_bytes(&at, &boss)? == stored, "a restart stores nothing");
     say_in_cluster(&at, "w")?;
     is_served_within(&site, before, MOST)?;
+    site.stop()
+}
+
+/// Each change of what a cluster says makes another list of values for each of its groups. Those that no node names any more were left for ten minutes:
+/// they were not counted where it is decided when to sweep.
+#[test]
+fn x03_f07_lists_of_values_that_no_node_names_any_more_are_swept() -> Result<()> {
+    const GROUPS: usize = 100;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let reads: String = (0..15).map(|n| format!("{{{{ labels.a{n} }}}}")).collect();
+    let task = file_of("t", &format!("{{{{ labels['of-group'] }}}}{reads}"));
+    let (operator, boss) = cluster_with(&at, &[task])?;
+    let say_in_cluster = |first: &str| say_much(&at, (&operator, &boss), "/v1/clusters/c", ("labels", "a", 15), first);
+    say_in_cluster("x")?;
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": format!("c/g{n}")});
+    let groups = (0..GROUPS).map(|n| group(n, "of-group"));
+    add(&at, &operator, &groups.chain((0..GROUPS).map(node)).collect::<Vec<_>>())?;
+    until_resolved(&at, &boss)?;
+    let lists = || stored_bytes(&at, &boss, "released_value_lists");
+    let first = lists()?;
+    ensure!(first > 0, "each group has a list");
+    for change in 0..10 {
+        say_in_cluster(&change.to_string())?;
+    }
+    let last = lists()?;
+    ensure!(last < 5 * first, "{last} bytes of lists after ten changes, and {first} before");
     site.stop()
 }
 

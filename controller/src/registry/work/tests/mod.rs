@@ -631,14 +631,12 @@ async fn a_version_is_fixed_where_it_is_imported_and_also_after_it_runs_nowhere(
         let put = if marked {
             put.put(key::fixed("lib@1"), Bytes::new())
         } else {
-            let record = crate::records::reported::ReleasedRecord {
-                revision: 1,
-                at: stemma_core::object::Timestamp(0),
-                task_set: stemma_wire::message::desired::TaskSet::default(),
-                release: Some("app@1".into()),
-                taken: None,
-                texts: crate::records::chunks::StoredTexts::new(),
-            };
+            let record = crate::records::reported::ReleasedRecord::new(
+                1,
+                stemma_core::object::Timestamp(0),
+                stemma_wire::message::desired::TaskSet::default(),
+                Some("app@1".into()),
+            );
             put.put(key::of_node(key::RELEASED, Uuid::from_u128(9)), crate::records::codec::encode(&record))
         };
         site.registry.cache().reached(site.registry.store().commit(put).await.unwrap()).await;
