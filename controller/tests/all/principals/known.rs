@@ -243,7 +243,7 @@ async fn x04_beside_a_certificate_what_is_meant_as_a_token_and_is_not_exactly_on
         (&[], 201),
     ] {
         let headers: Vec<_> = headers.iter().copied().chain([JSON]).collect();
-        let told = ask(&mut admin, "POST", "/v1/nodes", &headers, "{}").await;
+        let told = ask(&mut admin, "POST", "/v1/nodes", &headers, r#"{"driver": "fake-hardware"}"#).await;
         assert_eq!(told.status, status, "{headers:?}: {}", told.body);
     }
 }
