@@ -148,6 +148,13 @@ pub trait Dir {
     /// [`HostError::Io`].
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError>;
 
+    /// Which version of what stands under a name; `None` when nothing does. Two are equal if nothing of it was changed meanwhile: bytes, owner,
+    /// mode, attributes or the number of its names.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError>;
+
     /// The bytes of a regular file; `None` when nothing stands there.
     ///
     /// # Errors
@@ -310,6 +317,17 @@ pub struct Stat {
     pub size: u64,
     /// How many names it has.
     pub links: u64,
+}
+
+/// What tells one version of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileVersion {
+    /// Its kind, owner, mode and size: a clock that ticks seldom may not tell two changes apart.
+    pub stat: Stat,
+    /// Device and inode.
+    pub file: (u64, u64),
+    /// When it was changed last, in seconds and nanoseconds, by the kernel's clock.
+    pub changed: (i64, i64),
 }
 
 /// A regular file, as it was looked at once.

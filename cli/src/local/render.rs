@@ -48,8 +48,8 @@ pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Outp
     let answer = local.answer.answers.iter().find(|answer| answer.node().display_name() == node);
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
-    let rendered = tasks(answer, node, task)?.into_iter().map(|(task, inputs)| one(task, inputs, node, &mut problems));
-    let rendered: Vec<Rendered> = rendered.collect();
+    let (tasks, inputs) = tasks(answer, node, task)?;
+    let rendered: Vec<Rendered> = tasks.into_iter().map(|task| one(task, &inputs, node, &mut problems)).collect();
     match output {
         Output::Json | Output::Yaml => question::print(&plain(&rendered), output)?,
         _ => rendered.iter().for_each(print),
@@ -57,7 +57,8 @@ pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Outp
     problems.check()
 }
 
-fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<Vec<(&'a CompiledTask, &'a Inputs)>> {
+/// The tasks to render, and what they read.
+fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<(Vec<&'a CompiledTask>, Inputs)> {
     let Some(set) = answer.task_set() else {
         return Err(
             Exit::NotFound.because(format!("node {node} has no tasks: it is unplaced, or no level names a release"))
@@ -66,7 +67,7 @@ fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<Vec
     let release = &set.profile.release;
     let Some(wanted) = wanted else {
         let all = set.tasks().map(|ix| release.task(ix));
-        return Ok(all.filter(|task| templates(task).is_some()).map(|task| (task, &set.inputs)).collect());
+        return Ok((all.filter(|task| templates(task).is_some()).collect(), set.inputs()));
     };
     let why_not = set.left_out_ids().find(|(id, _)| *id == wanted).map(|(_, why)| why.to_string());
     let found = set.tasks().find(|ix| release.id(*ix) == wanted).ok_or_else(|| match why_not {
@@ -79,7 +80,7 @@ fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<Vec
             Exit::NotFound.because(format!("no task {wanted:?} in release {release}"))
         }
     })?;
-    Ok(vec![(release.task(found), &set.inputs)])
+    Ok((vec![release.task(found)], set.inputs()))
 }
 
 /// The type of a task that has something to show.

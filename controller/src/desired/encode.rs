@@ -7,6 +7,7 @@ use serde_json::Value;
 use stemma_core::digest::{DigestVersion, canonical_json};
 use stemma_core::input::{Input, Reference};
 use stemma_core::lifecycle::Limit;
+use stemma_core::name::TagName;
 use stemma_core::origin::{Level, Origin};
 use stemma_core::release::{Profile, ProfileHash, sent_definition};
 use stemma_core::resolve::Answer;
@@ -39,7 +40,7 @@ pub(crate) struct Profiles {
 }
 
 /// How many characters a host is told of why a task is left out. `explain` has the whole of it.
-const MOST_WHY: usize = 200;
+pub(crate) const MOST_WHY: usize = 200;
 /// More than a fleet has in use; past it all are forgotten.
 const MOST_PROFILES: usize = 10_000;
 
@@ -119,6 +120,11 @@ pub(crate) fn known(answer: &Answer) -> Known {
     }
 }
 
+/// Tags as they are sent.
+pub(crate) fn texts_of(tags: &[TagName]) -> Vec<String> {
+    tags.iter().map(|tag| tag.as_str().to_owned()).collect()
+}
+
 /// The part that goes out when it is released, its digest under one definition; of a node without a place, one
 /// without tasks. `encoded` has the inputs that were encoded before.
 pub(crate) fn task_set(
@@ -136,12 +142,11 @@ pub(crate) fn task_set(
         task_digest: set.task_digest(version).0,
         mode: answer.mode().value,
         profile,
-        tags: set.tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
-        primaries: set.primary_tags().iter().map(|tag| tag.as_str().to_owned()).collect(),
+        tags: texts_of(set.tags()),
+        primaries: texts_of(set.primary_tags()),
         left_out: set.left_out_ids().map(|(id, why)| (id.to_owned(), in_short(&why.to_string()).into())).collect(),
         inputs: set
-            .inputs
-            .iter()
+            .each_input()
             .map(|(reference, input)| {
                 let value = encoded(reference, input).unwrap_or_else(|| input.into());
                 (reference.to_string(), value)

@@ -105,7 +105,8 @@ fn tasks_at_most(answer: &Answer) -> usize {
     answer.task_set().map_or(0, |set| {
         let left_out = texts(&mut set.left_out_ids().map(|(id, why)| id.len() + why.to_string().len()));
         let tags = texts(&mut set.tags().iter().chain(set.primary_tags()).map(|tag| tag.len()));
-        left_out + tags + ENTRY * set.inputs.len() + ESCAPED * set.inputs.bytes()
+        let (count, bytes) = set.input_sizes();
+        left_out + tags + ENTRY * count + ESCAPED * bytes
     })
 }
 

@@ -43,7 +43,8 @@ pub(crate) fn is_host_awaited(model: &Model, node: Uuid) -> bool {
 
 /// That what a node is told now or with its next task set is too large to be sent: it stays as it is.
 pub(crate) fn too_large(model: &Model, answer: &Answer, now: Timestamp) -> Option<TooLarge> {
-    let kept = model.released.get(&answer.id().0).map(|released| &released.task_set);
+    let kept = model.released.get(&answer.id().0).map(|released| released.task_set());
+    let kept = kept.as_deref();
     if size::fits(answer, kept) {
         return None;
     }

@@ -1,22 +1,23 @@
 //! What a group says to its nodes' tasks, encoded once for all of them: most nodes are told just that.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use stemma_core::input::{Input, Reference};
 use stemma_core::resolve::GroupInputs;
 use stemma_core::shared_text::SharedTexts;
+use stemma_wire::message::Hash;
 use stemma_wire::message::desired::InputValue;
 
-use crate::desired::encode::in_short;
-use crate::records::common::{CommonValues, NamedValues};
+use crate::desired::encode::{in_short, texts_of};
+use crate::records::common::{CommonValues, NamedValues, ValuePart};
 
 /// What groups say to the nodes of one pass. What several of them say is held once.
 pub(super) struct Groups<'a> {
     sent: HashMap<*const GroupInputs, SentGroup>,
     texts: &'a SharedTexts,
-    parts: HashSet<Bytes>,
+    parts: HashMap<Hash, (Bytes, Arc<ValuePart>)>,
 }
 
 /// What one group says to the tasks of a profile, in the form in which it is sent and stored.
@@ -30,7 +31,7 @@ pub(super) struct SentGroup {
 impl<'a> Groups<'a> {
     /// None yet. Their texts are held as others hold them.
     pub(super) fn new(texts: &'a SharedTexts) -> Self {
-        Self { sent: HashMap::new(), texts, parts: HashSet::new() }
+        Self { sent: HashMap::new(), texts, parts: HashMap::new() }
     }
 
     /// What a group says, encoded when it is first asked for.
@@ -57,13 +58,14 @@ impl<'a> Groups<'a> {
             self.texts.share([&mut why].into_iter());
             values.add_left_out(&mut bytes, task, why);
         }
+        values.add_tags(&mut bytes, texts_of(group.tags()), texts_of(group.primary_tags()));
         let mut common = values.named();
-        for part in &mut common.parts {
-            match self.parts.get(part) {
-                Some(same) => *part = same.clone(),
-                None => drop(self.parts.insert(part.clone())),
-            }
-        }
+        let mut records = common.parts.iter_mut();
+        Arc::make_mut(&mut common.values).share(|name, part| {
+            let Some(record) = records.next() else { return };
+            let known = self.parts.entry(*name).or_insert_with(|| (record.clone(), Arc::clone(part)));
+            (*record, *part) = known.clone();
+        });
         common
     }
 }
@@ -72,6 +74,6 @@ impl SentGroup {
     /// The encoded form of a node's input where it is the group's own.
     pub(super) fn encoded(&self, reference: &Reference, input: &Input) -> Option<InputValue> {
         let is_of_group = self.group.input(reference)?.is_same(input);
-        is_of_group.then(|| self.common.values.inputs.get(&reference.to_string()).cloned()).flatten()
+        is_of_group.then(|| self.common.values.input(reference.as_str()).cloned()).flatten()
     }
 }

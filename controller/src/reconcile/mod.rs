@@ -37,6 +37,7 @@ use crate::desired::size::TooLarge;
 use crate::desired::{Batch, Change, DesiredTable};
 use crate::metrics::Counters;
 use crate::registry::Registry;
+use crate::registry::released::most_of_records;
 use crate::store::{Refusal, StoreError, Transaction};
 use group::Groups;
 use waves::{Touched, Waves};
@@ -252,6 +253,10 @@ impl Reconciler {
         let (answers, gone) = self.resolve(model, &nodes);
         let decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
+        for node in &gone {
+            self.registry.released().set(*node, None);
+        }
+        let (decided, over) = self.within_budgets(model, decided);
         let refused = match self.store_released(&decided, &gone).await {
             Ok(refused) => refused,
             Err(failure) => {
@@ -265,7 +270,11 @@ impl Reconciler {
                 return Changed::default();
             }
         };
+        let refused = refused.into_iter().map(|(node, refusal)| (node, refusal.to_string())).collect();
         let decided = self.without_refused(decided, refused);
+        for (node, why) in over {
+            self.note_refused(node, Some(&why));
+        }
         let dropped = decided.iter().filter(|(uuid, decision)| self.waves().set_dropped(*uuid, &decision.dropped));
         let dropped = dropped.map(|(uuid, _)| *uuid).collect();
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
@@ -349,6 +358,43 @@ impl Reconciler {
         decided
     }
 
+    /// The decisions by which no cluster goes beyond what its nodes' records may take; and the nodes of the others, each with the reason.
+    fn within_budgets(
+        &self,
+        model: &Model,
+        decided: Vec<(Uuid, released::Decision)>,
+    ) -> (Vec<(Uuid, released::Decision)>, BTreeMap<Uuid, String>) {
+        let (held, mut over) = (self.registry.released(), BTreeMap::new());
+        let record = |(node, decision): &(Uuid, released::Decision)| {
+            let cluster = model.fleet.cluster_of_node(NodeId(*node));
+            let stored = model.released.get(node).map_or(0, |record| record.stored_bytes());
+            (*node, cluster, stored, decision.record_bytes().unwrap_or(stored))
+        };
+        let all: Vec<_> = decided.iter().map(record).collect();
+        // Those that take no more than before make room for the others.
+        let (grow, other): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, _, stored, next)| next > stored);
+        for (node, cluster, _, next) in other {
+            held.set(node, cluster.map(|cluster| (cluster, next)));
+        }
+        for (node, cluster, stored, next) in grow {
+            let Some(cluster) = cluster else {
+                held.set(node, None);
+                continue;
+            };
+            held.set(node, Some((cluster, next)));
+            let (together, most) = (held.of_cluster(cluster), most_of_records(model.fleet.count_of(cluster)));
+            if together > most {
+                held.set(node, Some((cluster, stored)));
+                let why = format!(
+                    "the records of the nodes of its cluster would take {together} bytes together, and the most are {most}"
+                );
+                over.insert(node, why);
+            }
+        }
+        let decided = decided.into_iter().filter(|(node, _)| !over.contains_key(node)).collect();
+        (decided, over)
+    }
+
     /// Notes where nodes stand by what a pass has found.
     fn update_status(
         &self,
@@ -424,22 +470,26 @@ impl Reconciler {
     fn without_refused(
         &self,
         mut decided: Vec<(Uuid, released::Decision)>,
-        mut refused: BTreeMap<Uuid, Refusal>,
+        mut refused: BTreeMap<Uuid, String>,
     ) -> Vec<(Uuid, released::Decision)> {
         decided.retain(|(node, _)| {
-            let refusal = refused.remove(node).map(|refusal| refusal.to_string());
-            let is_stored = refusal.is_none();
-            if self.table.status().note_release(*node, refusal.as_deref()) {
-                match refusal {
-                    Some(refusal) => {
-                        error!(node:%, refusal; "the store refuses what is released to a node; it stays as it is");
-                    }
-                    None => info!(node:%; "the store takes again what is released to a node"),
-                }
-            }
-            is_stored
+            let refusal = refused.remove(node);
+            self.note_refused(*node, refusal.as_deref());
+            refusal.is_none()
         });
         decided
+    }
+
+    /// Notes why what is released to a node is not stored; `None`: it is.
+    fn note_refused(&self, node: Uuid, refusal: Option<&str>) {
+        if self.table.status().note_release(node, refusal) {
+            match refusal {
+                Some(refusal) => {
+                    error!(node:%, refusal; "what is released to a node is not stored; it stays as it is");
+                }
+                None => info!(node:%; "what is released to a node is stored again"),
+            }
+        }
     }
 
     async fn choose_primaries(&self, fleet: &Fleet) {

@@ -14,7 +14,7 @@ use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::{Candidate, Content, KeptProfile, Standing, keep};
 use stemma_core::shared_text::JsonText;
-use stemma_wire::message::desired::{Barrier, InputValue, Known, TaskSet};
+use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::{self, Hash, PartDigest};
 use uuid::Uuid;
 
@@ -49,10 +49,10 @@ pub(super) struct Decision {
 
 /// What is stored of a task set that is released, or of one that is kept and whose release has another name by now.
 pub(super) struct NewRecord {
-    /// `None`: the one that is stored holds.
-    record: Option<ReleasedRecord>,
+    /// The record as it is stored, and the chunks of its own texts; `None`: the one that is stored holds.
+    record: Option<(Bytes, NamedChunks)>,
     profile: Option<SentProfile>,
-    /// What the group says, for the record to leave out; `None`: what the record names already.
+    /// The values that the record takes from its group; `None`: it takes none, or those that it took before.
     common: Option<Arc<NamedValues>>,
     fixes: Vec<Fixed>,
 }
@@ -69,12 +69,12 @@ pub(super) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
 
 /// The ids of the tasks that were released to a node.
 pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
-    released.runs(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+    released.runs(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
 /// The names of the task set that was released to a node: its digest in each wire version, by any of which a host may name it.
 pub(crate) fn task_sets(model: &Model, released: &ReleasedRecord) -> Vec<PartDigest> {
-    released.digests(released.task_set.profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+    released.digests(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
 /// Whether a task runs on a node by what was released to it; `None`: none does.
@@ -86,22 +86,23 @@ pub(crate) fn runs_task(model: &Model, node: Uuid) -> Option<impl Fn(&str) -> bo
 
 /// A node as its releases are planned.
 pub(super) fn candidate<'a>(model: &Model, answer: &'a Answer, known: &mut Untranslated) -> Candidate<'a> {
-    let present = model.released.get(&answer.id().0).map(|record| &record.task_set);
+    let present = model.released.get(&answer.id().0);
     // Under the definition that it was released with: a newer one releases nothing.
     let version =
-        present.and_then(|present| DigestVersion::of(present.digest_version)).unwrap_or(DigestVersion::NEWEST);
+        present.and_then(|present| DigestVersion::of(present.head().digest_version)).unwrap_or(DigestVersion::NEWEST);
     let content = present.map(|present| content(model, present, version, known));
     let runs = runs_task(model, answer.id().0);
     Candidate::of(answer, content, version, runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool))
 }
 
 /// What of a released task set decides whether another one is released.
-fn content(model: &Model, task_set: &TaskSet, version: DigestVersion, known: &mut Untranslated) -> Content {
+fn content(model: &Model, released: &ReleasedRecord, version: DigestVersion, known: &mut Untranslated) -> Content {
+    let task_set = released.head();
     let profile = task_set.profile.filter(|_| version == DigestVersion::V1);
     let untranslated = profile.map(|name| {
         let read = || model.profiles.get(&name).map(|profile| profile.untranslated()).unwrap_or_default();
         let all = known.entry(name).or_insert_with(read);
-        all.iter().filter(|id| task_set.runs(id)).cloned().collect()
+        all.iter().filter(|id| released.runs_task(id)).cloned().collect()
     });
     Content {
         mode: task_set.mode,
@@ -139,7 +140,7 @@ impl DesiredContent for NodeContent {
             TaskSetOf::Answer(profile) => {
                 Cow::Owned(encode::task_set(&self.answer, *profile, DigestVersion::NEWEST, |_, _| None))
             }
-            TaskSetOf::Record(record) => Cow::Borrowed(&record.task_set),
+            TaskSetOf::Record(record) => record.task_set(),
         }
     }
 }
@@ -169,7 +170,12 @@ impl Resolved<'_> {
         let record = ReleasedRecord::new(model.revision.get(), now, task_set, release);
         let fixes = answer.release().map(|release| fixes(model, release)).unwrap_or_default();
         let common = group.map(|group| group.common);
-        let record = NewRecord { record: Some(record), profile, common, fixes };
+        let record = match &common {
+            Some(common) => record.without_common(common.name, &common.values),
+            None => record,
+        };
+        let common = common.filter(|_| record.taken.is_some());
+        let record = NewRecord { record: Some(record.encoded()), profile, common, fixes };
         Ok(Decision { released, dropped: Arc::default(), record: Some(record) })
     }
 
@@ -190,7 +196,7 @@ impl Resolved<'_> {
         let today = answer.task_set().map(|set| profiles.encoded(&set.profile));
         let named = answer.release().map(|release| release.name.to_string());
         let name = today.as_ref().map(SentProfile::name);
-        let kept = keep(standing, record.task_set.profile, name, record.release.as_deref(), named.as_deref());
+        let kept = keep(standing, record.head().profile, name, record.release.as_deref(), named.as_deref());
         let profile = match kept.profile {
             KeptProfile::None => None,
             KeptProfile::Today => today.clone(),
@@ -203,9 +209,9 @@ impl Resolved<'_> {
         let recorded = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
         let release = if kept.is_of_levels { answer.release() } else { recorded() };
         let fixes = release.map(|release| fixes(model, release)).unwrap_or_default();
-        let renamed = kept.is_renamed.then(|| ReleasedRecord { release: named, ..ReleasedRecord::clone(record) });
-        let task_set = TaskSetOf::Record(Arc::clone(record));
-        let released = self.told(&record.task_set, task_set, profile.as_ref())?;
+        let renamed = || ReleasedRecord { release: named, ..ReleasedRecord::clone(record) }.encoded();
+        let renamed = kept.is_renamed.then(renamed);
+        let released = self.told(&record.task_set(), TaskSetOf::Record(Arc::clone(record)), profile.as_ref())?;
         let is_new = renamed.is_some() || !fixes.is_empty();
         let record = is_new.then_some(NewRecord { record: renamed, profile: None, common: None, fixes });
         Ok(Decision { released, dropped, record })
@@ -254,6 +260,14 @@ fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
     Some(SentProfile { encoded: Arc::new(EncodedProfile::new(&profile)), blobs: record.blobs.clone().into() })
 }
 
+impl Decision {
+    /// What the record takes that has to be stored; `None`: the one that is stored holds.
+    pub(super) fn record_bytes(&self) -> Option<u64> {
+        let (value, _) = self.record.as_ref()?.record.as_ref()?;
+        Some(value.len() as u64)
+    }
+}
+
 /// What has to be stored of decisions: a part is a commit.
 pub(super) fn new_records(decided: &[(Uuid, Decision)]) -> Vec<Vec<(Uuid, &NewRecord)>> {
     let new: Vec<_> = decided.iter().filter_map(|(node, one)| Some((*node, one.record.as_ref()?))).collect();
@@ -269,20 +283,20 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Vec<Transaction
     let mut fixed: BTreeSet<&str> = BTreeSet::new();
     for (node, NewRecord { record, profile, common, fixes }) in some {
         if let Some(record) = record {
-            let (value, values, of_record) = stored(model, record, common.as_deref());
-            chunks.extend(of_record);
-            if let Some(values) = values.filter(|values| !model.common.contains_key(&values.name))
+            let (value, of_record) = record;
+            chunks.extend(of_record.iter().map(|(hash, chunk)| (*hash, Arc::clone(chunk))));
+            if let Some(values) = common.as_deref().filter(|values| !model.common.contains_key(&values.name))
                 && named.insert(values.name)
             {
                 chunks.extend(values.chunks.iter().map(|(hash, chunk)| (*hash, Arc::clone(chunk))));
-                for (name, part) in values.values.parts.iter().zip(&values.parts) {
+                for (name, part) in values.values.names.iter().zip(&values.parts) {
                     if !model.common_parts.contains_key(name) && named.insert(*name) {
                         transaction = transaction.put(key::common_part(name), part.clone());
                     }
                 }
                 transaction = transaction.put(key::common(&values.name), values.record.clone());
             }
-            transaction = transaction.put(key::of_node(key::RELEASED, *node), value);
+            transaction = transaction.put(key::of_node(key::RELEASED, *node), value.clone());
         }
         for one in fixes {
             let mark = key::fixed(&one.name);
@@ -325,26 +339,6 @@ fn put_chunks(chunks: impl Iterator<Item = (Hash, Arc<str>)>) -> Vec<Transaction
     transactions
 }
 
-/// A record as it is stored, beside the values that it names, which it named before or its group says, and the chunks of its own texts.
-fn stored<'a>(
-    model: &Model,
-    record: &ReleasedRecord,
-    common: Option<&'a NamedValues>,
-) -> (Bytes, Option<&'a NamedValues>, NamedChunks) {
-    let apart = match (&record.taken, common) {
-        (_, Some(common)) => record.without_common(common.name, &common.values),
-        (Some(taken), None) => {
-            model.common.get(&taken.values).and_then(|values| record.without_common(taken.values, values))
-        }
-        (None, None) => None,
-    };
-    let common = common.filter(|_| apart.is_some());
-    let apart = apart.unwrap_or_else(|| ReleasedRecord { taken: None, ..record.clone() });
-    let (apart, chunks) = apart.without_texts();
-    let value = if apart.is_whole() { codec::encode(&apart) } else { codec::encode_newest(&apart) };
-    (value, common, chunks)
-}
-
 /// How many bytes of commits are what is released to each node. Values that many of them name count for the first one.
 pub(super) fn bytes_of(transactions: &[Transaction]) -> Vec<(Uuid, u64)> {
     let (mut of_nodes, mut common) = (Vec::new(), 0);
@@ -362,7 +356,7 @@ pub(super) fn bytes_of(transactions: &[Transaction]) -> Vec<(Uuid, u64)> {
 
 /// The commits that take away profiles, common values and chunks of texts which no released task set names.
 pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
-    let profiles: BTreeSet<Hash> = model.released.values().filter_map(|record| record.task_set.profile).collect();
+    let profiles: BTreeSet<Hash> = model.released.values().filter_map(|record| record.head().profile).collect();
     let values: BTreeSet<Hash> =
         model.released.values().filter_map(|record| Some(record.taken.as_ref()?.values)).collect();
     let unused_profiles = model.profiles.keys().filter(|hash| !profiles.contains(*hash)).map(key::profile);
@@ -370,7 +364,7 @@ pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
     let parts: BTreeSet<Hash> = values
         .iter()
         .filter_map(|name| model.common.get(name))
-        .flat_map(|values| values.parts.iter().copied())
+        .flat_map(|values| values.names.iter().copied())
         .collect();
     // After the values that name them: no record may name what is not there.
     let unused_parts = model.common_parts.keys().filter(|hash| !parts.contains(*hash)).map(key::common_part);
@@ -383,10 +377,9 @@ pub(super) fn sweep(model: &Model) -> Vec<Transaction> {
 
 /// The chunks that released task sets name, or these parts of their values.
 fn used_chunks(model: &Model, parts: &BTreeSet<Hash>) -> BTreeSet<Hash> {
-    let of_parts = parts.iter().filter_map(|name| model.common_parts.get(name)).map(|part| &part.inputs);
-    let inputs = model.released.values().map(|record| &record.task_set.inputs).chain(of_parts);
-    let texts = inputs.flat_map(BTreeMap::values).filter_map(InputValue::text);
-    let chunks = texts.map(JsonText::chunks).filter(|chunks| chunks.len() > 1).flatten();
+    let of_parts = parts.iter().filter_map(|name| model.common_parts.get(name)).flat_map(|part| part.texts());
+    let of_records = model.released.values().flat_map(|record| record.own_texts());
+    let chunks = of_records.chain(of_parts).map(JsonText::chunks).filter(|chunks| chunks.len() > 1).flatten();
     // Each is held once for all who have it, so few are hashed.
     let each: HashMap<*const u8, &Arc<str>> = chunks.map(|chunk| (chunk.as_ptr(), chunk)).collect();
     each.into_values().map(|chunk| message::hash_content(chunk.as_bytes())).collect()

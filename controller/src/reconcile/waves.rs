@@ -37,7 +37,7 @@ impl TaskResults for Results<'_> {
         let released = self.model.released.get(&node.0);
         let last = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
         let stored = last.filter(|last| self.table.is_task_set(node.0, last.result.task_set));
-        if released.is_some_and(|record| !record.task_set.runs(task)) {
+        if released.is_some_and(|record| !record.runs_task(task)) {
             Done::LeftOut
         } else if stored.is_some_and(|stored| stored.result.outcome.is_success()) {
             Done::Succeeded

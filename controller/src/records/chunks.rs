@@ -17,6 +17,9 @@ use super::codec::BadRecord;
 /// The fewest bytes of a chunk that is stored by its hash: a shorter one stands in the record itself.
 const LEAST_NAMED: usize = 512;
 
+/// What a chunk takes in a record that stands there by its hash: 64 digits and `{"hash":""},`.
+const HASH_IN_RECORD: usize = 64 + 12;
+
 /// Texts of inputs that are stored in chunks, by the reference's text.
 pub type StoredTexts = BTreeMap<String, Vec<StoredChunk>>;
 
@@ -31,6 +34,13 @@ pub enum StoredChunk {
     Text(Arc<str>),
     /// The hash by which it is stored.
     Hash(Hash),
+}
+
+/// The fewest bytes that a text takes in the record that has it: chunks by their hash stand apart.
+pub fn len_in_record(text: &JsonText) -> usize {
+    let is_in_chunks = text.chunks().len() > 1;
+    let len = |chunk: &Arc<str>| if is_in_chunks && chunk.len() >= LEAST_NAMED { HASH_IN_RECORD } else { chunk.len() };
+    text.chunks().iter().map(len).sum()
 }
 
 /// Takes out of inputs the texts that are in chunks. Those that are to be stored by their hash are added to `chunks`.

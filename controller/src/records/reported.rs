@@ -1,21 +1,24 @@
 //! What is stored of what hosts say, and of what they were told. None of it is an object: it has no generation and
 //! no audit event, and no operator writes it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
 use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
 use stemma_core::release::is_sent_untranslated;
-use stemma_wire::message::desired::{Profile, ProfileTask, TaskSet};
+use stemma_core::shared_text::{JsonText, SharedTexts};
+use stemma_wire::message::desired::{InputValue, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
 
 use super::chunks::{self, NamedChunks, StoredTexts};
-use super::codec::BadRecord;
-use super::common::{CommonValues, TakenValues};
+use super::codec::{self, BadRecord};
+use super::common::{TakenValues, ValueList};
 use crate::desired::PUBLISHED;
 
 /// A node's Observation, as it was last stored.
@@ -98,78 +101,115 @@ pub struct SeenRecord {
     pub since: Timestamp,
 }
 
-/// What was released to a node: the task set that is in force there until another is released.
+/// What was released to a node: the task set that is in force there until another is released. It is held as it is stored: what its node alone has,
+/// beside values that many nodes share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleasedRecord {
     /// The revision of the snapshot that was resolved.
     pub revision: u64,
     /// When.
     pub at: Timestamp,
-    /// The task set, with its inputs.
-    #[serde(deserialize_with = "of_known_version")]
-    pub task_set: TaskSet,
+    /// The task set, without what stands in values that are stored for many nodes.
+    #[serde(rename = "task_set", deserialize_with = "of_known_version")]
+    own: TaskSet,
     /// The release that it was made from, for explain; `None` without tasks.
     pub release: Option<String>,
-    /// What of the task set stands in values that are stored for many nodes; `None`: nothing.
+    /// What of the task set stands in such values; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken: Option<TakenValues>,
     /// Inputs whose texts are stored in chunks; none but in a record as it is stored.
     #[serde(default, skip_serializing_if = "StoredTexts::is_empty")]
-    pub texts: StoredTexts,
+    texts: StoredTexts,
+    /// The values that it names.
+    #[serde(skip)]
+    values: Option<Arc<ValueList>>,
+    /// What it takes in the store; zero before it was read there.
+    #[serde(skip)]
+    bytes: usize,
 }
 
 impl ReleasedRecord {
     /// A whole record, of which nothing is stored elsewhere. The fields say what these are.
     pub fn new(revision: u64, at: Timestamp, task_set: TaskSet, release: Option<String>) -> Self {
-        Self { revision, at, task_set, release, taken: None, texts: StoredTexts::new() }
+        Self { revision, at, own: task_set, release, taken: None, texts: StoredTexts::new(), values: None, bytes: 0 }
     }
 
-    /// The record without what stands in common values of this name; `None` where that is so little that it stays as it is.
-    pub fn without_common(&self, name: Hash, values: &CommonValues) -> Option<Self> {
-        let mut task_set = self.task_set.clone();
-        let taken = TakenValues::out_of(&mut task_set, name, values)?;
-        Some(Self { task_set, taken: Some(taken), release: self.release.clone(), texts: StoredTexts::new(), ..*self })
+    /// The record without what stands in common values of this name; as it is where that is too little.
+    #[must_use]
+    pub fn without_common(mut self, name: Hash, values: &Arc<ValueList>) -> Self {
+        self.taken = TakenValues::out_of(&mut self.own, name, values);
+        self.values = self.taken.as_ref().map(|_| Arc::clone(values));
+        self
     }
 
-    /// The record without the texts that are stored in chunks, and these chunks.
-    pub fn without_texts(mut self) -> (Self, NamedChunks) {
-        let mut chunks = NamedChunks::new();
-        self.texts = chunks::take_out(&mut self.task_set.inputs, &mut chunks);
-        (self, chunks)
+    /// The record as it is stored, and the chunks of its own texts.
+    pub fn encoded(&self) -> (Bytes, NamedChunks) {
+        let (mut stored, mut chunks) = (self.clone(), NamedChunks::new());
+        stored.texts = chunks::take_out(&mut stored.own.inputs, &mut chunks);
+        let is_whole = stored.taken.is_none() && stored.texts.is_empty();
+        (if is_whole { codec::encode(&stored) } else { codec::encode_newest(&stored) }, chunks)
     }
 
-    /// The record with the texts that are stored in chunks.
+    /// A record of so many bytes that was read, as it is held: with the values that it names, and the texts that are stored in chunks.
     ///
     /// # Errors
-    /// [`BadRecord::Damaged`]: a chunk is not stored.
-    pub fn with_texts(mut self, chunk: impl Fn(&Hash) -> Option<Arc<str>>) -> Result<Self, BadRecord> {
-        chunks::put_back(&mut self.task_set.inputs, std::mem::take(&mut self.texts), chunk)?;
-        Ok(self)
-    }
-
-    /// Whether nothing of it is stored elsewhere.
-    pub fn is_whole(&self) -> bool {
-        self.taken.is_none() && self.texts.is_empty()
-    }
-
-    /// The whole record, of one as it is stored and of the values that it names.
-    ///
-    /// # Errors
-    /// [`BadRecord::Damaged`]: the values are not there, or are others.
-    pub fn with_common<'a>(
+    /// [`BadRecord::Damaged`]: the values are not there or are others, or a chunk is not stored.
+    pub fn held(
         mut self,
-        values: impl FnOnce(&Hash) -> Option<&'a CommonValues>,
+        values: impl FnOnce(&Hash) -> Option<Arc<ValueList>>,
+        chunk: impl Fn(&Hash) -> Option<Arc<str>>,
+        texts: &SharedTexts,
+        bytes: usize,
     ) -> Result<Self, BadRecord> {
+        self.bytes = bytes;
         if let Some(taken) = &self.taken {
-            taken.put_back(&mut self.task_set, values(&taken.values))?;
+            let values = values(&taken.values).ok_or_else(|| taken.damaged("are not stored"))?;
+            taken.check(&values)?;
+            self.values = Some(values);
         }
+        chunks::put_back(&mut self.own.inputs, std::mem::take(&mut self.texts), chunk)?;
+        let TaskSet { left_out, inputs, .. } = &mut self.own;
+        texts.share(left_out.values_mut().chain(inputs.values_mut().flat_map(InputValue::chunks_mut)));
         Ok(self)
+    }
+
+    /// The task set.
+    pub fn task_set(&self) -> Cow<'_, TaskSet> {
+        let Some((taken, values)) = self.taken.as_ref().zip(self.values.as_ref()) else {
+            return Cow::Borrowed(&self.own);
+        };
+        let mut task_set = self.own.clone();
+        taken.put_back(&mut task_set, values);
+        Cow::Owned(task_set)
+    }
+
+    /// What it takes in the store, in bytes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// What it has beside tags, inputs and tasks that are left out.
+    pub fn head(&self) -> &TaskSet {
+        &self.own
+    }
+
+    /// Whether a task of its profile runs.
+    pub fn runs_task(&self, task: &str) -> bool {
+        let is_taken =
+            || self.taken.as_ref().zip(self.values.as_ref()).is_some_and(|(of, all)| of.leaves_out(task, all));
+        self.own.runs(task) && !is_taken()
+    }
+
+    /// The texts of inputs that its node alone has.
+    pub fn own_texts(&self) -> impl Iterator<Item = &JsonText> {
+        self.own.inputs.values().filter_map(InputValue::text)
     }
 
     /// The digest of the task set in each wire version, as it is sent. `profile` is the one that it names.
     pub fn digests(&self, profile: Option<&ProfileRecord>) -> Vec<PartDigest> {
+        let whole = self.task_set();
         let digest = |version| {
-            let task_set = self.task_set.naming(profile.and_then(|profile| profile.name(version)));
+            let task_set = whole.naming(profile.and_then(|profile| profile.name(version)));
             digest_part(version, &encode_part(version, &*task_set))
         };
         WireVersion::all().map(digest).collect()
@@ -178,7 +218,7 @@ impl ReleasedRecord {
     /// The ids of the tasks that run, in order. `profile` is the one that the task set names.
     pub fn runs<'a>(&'a self, profile: Option<&'a ProfileRecord>) -> impl Iterator<Item = &'a str> {
         let ids = profile.into_iter().flat_map(ProfileRecord::ids).map(String::as_str);
-        ids.filter(|id| self.task_set.runs(id))
+        ids.filter(|id| self.runs_task(id))
     }
 }
 
@@ -294,7 +334,6 @@ impl ProfileRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::codec;
 
     #[test]
     fn a_task_set_of_a_later_digest_version_is_refused_with_what_to_do() {

@@ -15,6 +15,7 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::extensions::{Answered, Ask};
+use super::released::ReleasedBytes;
 use super::{Caller, Undecided, damaged, store_error};
 use crate::cache::Model;
 use crate::records::{codec, key};
@@ -34,6 +35,8 @@ pub struct Context<'a> {
     pub trusted_now: Option<Timestamp>,
     /// How many nodes there may be.
     pub(super) most_nodes: usize,
+    /// What is stored of what is released to nodes.
+    pub(super) released: &'a ReleasedBytes,
     pub(super) reads: &'a Reads,
     pub(super) answered: &'a Answered,
     pub(super) extensions: &'a dyn Ask,

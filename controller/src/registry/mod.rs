@@ -19,6 +19,7 @@ pub mod maps;
 pub mod names;
 mod rate;
 pub mod refusals;
+pub(crate) mod released;
 pub mod retention;
 mod who;
 pub mod work;
@@ -47,6 +48,7 @@ pub use extensions::{Ask, NoExtensions};
 pub(crate) use extensions::{failed, undeclared};
 use rate::BytePace;
 pub use rate::ByteRate;
+use released::ReleasedBytes;
 #[cfg(test)]
 pub(crate) use who::testing;
 pub use who::{Shown, Who, holder_of, rights};
@@ -156,6 +158,8 @@ pub struct Registry {
     deciding: Budget,
     /// How many nodes there may be.
     most_nodes: usize,
+    /// What is stored of what is released to nodes.
+    released: ReleasedBytes,
 }
 
 impl Registry {
@@ -169,7 +173,8 @@ impl Registry {
         let (pace, pace_within) = (BytePace::new(ByteRate::OF_WRITES), BytePace::new(ByteRate::OF_WRITES));
         let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
         let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
-        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding, most_nodes: 0 }
+        let released = ReleasedBytes::default();
+        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding, most_nodes: 0, released }
             .holding(MOST_NODES)
     }
 
@@ -204,6 +209,11 @@ impl Registry {
     /// The time of a write that is made now.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// What is stored of what is released to nodes, by cluster.
+    pub(crate) fn released(&self) -> &ReleasedBytes {
+        &self.released
     }
 
     /// Its clock, which says whether anything may be dropped by it.
@@ -375,6 +385,7 @@ impl Registry {
                 now,
                 trusted_now,
                 most_nodes,
+                released: &self.released,
                 reads: &reads,
                 answered,
                 extensions,
@@ -397,7 +408,7 @@ impl Registry {
         let Some((record, revision)) = found else {
             return Ok(Earlier::Unmade(Precondition::absent(at)));
         };
-        if !self.is_kept(&record) {
+        if !self.is_kept(&record, revision) {
             return Ok(Earlier::Unmade(Precondition::unchanged(at, revision)));
         }
         if record.hash != mark.hash {
@@ -417,7 +428,7 @@ impl Registry {
     /// That who asks may now do something else than when it was answered; what the store says.
     pub async fn request(&self, who: &Who, id: Uuid) -> Result<Option<(RequestRecord, Revision)>, ApiError> {
         let (_, found) = self.request_entry(who, id).await?;
-        let found = found.filter(|(record, _)| self.is_kept(record));
+        let found = found.filter(|(record, revision)| self.is_kept(record, *revision));
         found.as_ref().map_or(Ok(()), |(record, _)| self.check_asked(who, record, id))?;
         Ok(found)
     }
@@ -453,7 +464,9 @@ impl Registry {
         }
         // Of before they stood by uuid, or before the principal was stored.
         let is_its = |record: &RequestRecord| record.is_of(principal.meta.uuid, principal.meta.created_at);
-        let found = self.record_at(&named).await?.filter(|(record, _)| self.is_kept(record) && is_its(record));
+        let is_kept =
+            |(record, revision): &(RequestRecord, Revision)| self.is_kept(record, *revision) && is_its(record);
+        let found = self.record_at(&named).await?.filter(is_kept);
         Ok((at, found))
     }
 
@@ -465,8 +478,9 @@ impl Registry {
     }
 
     /// By a suspect clock all are: what was asked before would be made once more.
-    fn is_kept(&self, record: &RequestRecord) -> bool {
-        self.clock.trusted_now().is_none_or(|now| record.at.0.saturating_add(REQUEST_KEPT_MS) > now.0)
+    fn is_kept(&self, record: &RequestRecord, revision: Revision) -> bool {
+        let at = self.clock.counts_from(record.at, revision);
+        self.clock.trusted_now().is_none_or(|now| at.0.saturating_add(REQUEST_KEPT_MS) > now.0)
     }
 
     /// Drops records of requests that are older than they are kept; writes nothing when there are none, or the clock is suspect.
@@ -474,7 +488,8 @@ impl Registry {
     /// # Errors
     /// What the store says.
     pub async fn forget_requests(&self) -> Result<usize, StoreError> {
-        let is_old = |entry: &Entry| codec::decode(&entry.value).is_ok_and(|record| !self.is_kept(&record));
+        let is_old =
+            |entry: &Entry| codec::decode(&entry.value).is_ok_and(|record| !self.is_kept(&record, entry.mod_revision));
         sweep(self.store.as_ref(), key::REQUESTS, |entry| Ok(is_old(entry))).await
     }
 }

@@ -18,6 +18,8 @@
 //!       it is before the time that was noted, or more than 30 days after it
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use crate::finding::{Finding, rule};
 use crate::object::Timestamp;
 
@@ -27,6 +29,9 @@ const TOLERANCE_MS: u64 = 5 * 60 * 1000;
 const STOPPED_MS: u64 = 30 * 24 * 3600 * 1000;
 /// For how long a clock that jumped must go on from there.
 const SETTLED_S: u64 = 24 * 3600;
+
+/// The most times of doubt that are known apart.
+const MOST_DOUBTS: usize = 64;
 
 /// What the clock says, and what one that nobody sets has counted since some beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +67,19 @@ pub enum Trust {
     },
 }
 
+/// A time in which the clock was not believed. What was written then has the times of a clock that may have been behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubt {
+    /// The revision of the store from which on it was not.
+    pub from: u64,
+    /// When it was believed again.
+    pub until: Timestamp,
+}
+
+/// Those of a store, in their order. Of more than [`MOST_DOUBTS`] the first two become one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubts(Vec<Doubt>);
+
 /// From where to where a clock jumped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jump {
@@ -91,6 +109,30 @@ impl Expected {
     fn allows(self, now: Moment) -> bool {
         let Timestamp(at) = self.at(now);
         (at.saturating_sub(TOLERANCE_MS)..=at.saturating_add(self.ahead_ms)).contains(&now.at.0)
+    }
+}
+
+impl Doubts {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds one that is over, the last.
+    pub fn add(&mut self, doubt: Doubt) {
+        self.0.push(doubt);
+        if let [first, second, ..] = self.0[..]
+            && self.0.len() > MOST_DOUBTS
+        {
+            self.0.splice(..2, [Doubt { from: first.from, until: second.until }]);
+        }
+    }
+
+    /// From when the age counts of what has this time and was written at this revision: no earlier than from when the clock was believed again
+    /// that wrote it. What was written later has a later time itself.
+    pub fn counts_from(&self, at: Timestamp, revision: u64) -> Timestamp {
+        let before = self.0.iter().rev().find(|doubt| doubt.from <= revision);
+        before.map_or(at, |doubt| at.max(doubt.until))
     }
 }
 
@@ -191,6 +233,31 @@ mod tests {
                 assert_eq!(trust.jump().is_none(), *good, "{what}: {off_s} after {steady_s}: {trust:?}");
             }
         }
+    }
+
+    #[test]
+    fn x04_f12_what_a_doubted_clock_wrote_is_as_old_as_the_end_of_the_doubt() {
+        let mut doubts = Doubts::default();
+        assert!(doubts.is_empty());
+        doubts.add(Doubt { from: 10, until: Timestamp(1000) });
+        doubts.add(Doubt { from: 20, until: Timestamp(2000) });
+        for (at, revision, expected) in [
+            (5, 9, 5),
+            (900, 9, 900),
+            (5, 10, 1000),
+            (5, 19, 1000),
+            (1500, 19, 1500),
+            (5, 20, 2000),
+            (9_000_000, 15, 9_000_000),
+        ] {
+            assert_eq!(doubts.counts_from(Timestamp(at), revision), Timestamp(expected), "{at} at revision {revision}");
+        }
+        for nth in 3..=100 {
+            doubts.add(Doubt { from: nth * 10, until: Timestamp(nth * 1000) });
+        }
+        assert_eq!(doubts.0.len(), MOST_DOUBTS);
+        let counted = [9, 10, 370, 380, 1000].map(|revision| doubts.counts_from(Timestamp(5), revision).0);
+        assert_eq!(counted, [5, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
     }
 
     #[test]

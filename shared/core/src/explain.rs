@@ -246,7 +246,7 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     };
     let release = &set.profile.release;
     let falls = set.profile.all().contains(&ix);
-    let left_out = set.left_out.iter().find(|(one, _)| *one == ix).map(|(_, why)| why.to_string());
+    let left_out = set.why_left_out(ix).map(|why| why.to_string());
     let placed = release.placement_text(ix);
     let why = match (falls, &left_out) {
         (false, _) => format!("it does not fall to this node: it is placed by {placed}"),

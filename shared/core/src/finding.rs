@@ -96,7 +96,7 @@ pub mod rule {
         Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named that cannot hold its tag: an error where a write of that would be refused.";
         Warning REFERENCE_UNSET "reference.unset": "A template reads what hosts do not have.";
         Error RELEASE_BROKEN "release.broken": "A stored release does not compile.";
-        Error RELEASE_REFUSED "release.refused": "The store refuses what is released to a node.";
+        Error RELEASE_REFUSED "release.refused": "What is released to a node is not stored: the store refuses it, or the records of its cluster's nodes would take too much.";
         Warning REPORT_FINDINGS "report.findings": "A host has findings of its own in what it reports.";
         Warning REPORT_LEFT_OUT "report.left_out": "A host reports more than is taken.";
         Error REPORT_REFUSED "report.refused": "What a host reported last was refused.";

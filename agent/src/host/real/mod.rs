@@ -13,7 +13,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::extras::{ACL, ACL_AGAIN, DEFAULT_ACL, FLAGS_OF_EMPTY, KEPT_FLAGS, TOLD_FLAGS};
-use super::{Command, Dir, Extras, Finished, Fixed, Host, HostError, HostPath, Kind, Look, NewFile, Pending, Stat};
+use super::{
+    Command, Dir, Extras, FileVersion, Finished, Fixed, Host, HostError, HostPath, Kind, Look, NewFile, Pending, Stat,
+};
 
 mod accounts;
 mod spawn;
@@ -270,6 +272,14 @@ impl Dir for RealDir {
     fn stat(&self, name: &str) -> Result<Option<Stat>, HostError> {
         match rustix::fs::statat(&self.fd, plain(name), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(Some(stat(&found))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => self.tried("look at", name, Err(errno)),
+        }
+    }
+
+    fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError> {
+        match rustix::fs::statat(&self.fd, plain(name), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(version(&found))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => self.tried("look at", name, Err(errno)),
         }
@@ -580,6 +590,15 @@ fn stat(found: &rustix::fs::Stat) -> Stat {
         group: found.st_gid,
         size: u64::try_from(found.st_size).unwrap_or(0),
         links: links(found),
+    }
+}
+
+#[allow(clippy::unnecessary_cast, clippy::cast_possible_wrap, reason = "their widths differ between architectures")]
+fn version(found: &rustix::fs::Stat) -> FileVersion {
+    FileVersion {
+        stat: stat(found),
+        file: (found.st_dev as u64, found.st_ino as u64),
+        changed: (found.st_ctime as i64, found.st_ctime_nsec as i64),
     }
 }
 

@@ -178,6 +178,10 @@ impl Dir for Swept<'_> {
         self.dir.stat(name)
     }
 
+    fn version(&self, name: &str) -> Result<Option<FileVersion>, HostError> {
+        self.dir.version(name)
+    }
+
     fn pieces(
         &self,
         name: &str,

@@ -68,12 +68,12 @@ fn body(model: &Model, answer: &Answer) -> Value {
         release.map(|release| json!({"name": release.value.name.to_string(), "origin": release.origin.to_string()}))
     );
     if let Some(set) = answer.task_set() {
-        body["inputs"] = json!(set.inputs);
+        body["inputs"] = json!(set.inputs());
         body["digest_version"] = DigestVersion::NEWEST.number().into();
     }
     body["released"] = json!(model.released.get(&answer.node().meta.uuid).map(|released| json!({
         "revision": released.revision, "at": view::time(released.at), "release": released.release, "tasks": released::runs(model, released).collect::<Vec<_>>(),
-        "task_digest": TaskDigest(released.task_set.task_digest),
+        "task_digest": TaskDigest(released.head().task_digest),
     })));
     body
 }

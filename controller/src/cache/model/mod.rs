@@ -24,13 +24,12 @@ use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
-use stemma_wire::message::desired::InputValue;
 use uuid::Uuid;
 
 pub use kinds::shelf::{By, Shelf};
 pub use kinds::{Reference, Resource, certificate_key, content_fixed, protected, token_key};
 
-use crate::records::common::CommonValues;
+use crate::records::common::{CommonValues, ValueList, ValuePart};
 use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
@@ -89,9 +88,9 @@ pub struct Model {
     /// The profiles that these name.
     pub profiles: OrdMap<Hash, Arc<ProfileRecord>>,
     /// The values that these name.
-    pub common: OrdMap<Hash, Arc<CommonValues>>,
+    pub common: OrdMap<Hash, Arc<ValueList>>,
     /// The parts of these.
-    pub common_parts: OrdMap<Hash, Arc<CommonValues>>,
+    pub common_parts: OrdMap<Hash, Arc<ValuePart>>,
     /// The chunks of large texts that released task sets and these parts have.
     pub common_chunks: OrdMap<Hash, Arc<str>>,
     /// What became of their tasks.
@@ -197,22 +196,6 @@ impl Model {
         for row in &KINDS {
             (row.show_all)(self);
         }
-    }
-
-    /// Holds what was released to a node as others hold the same texts.
-    fn share_texts_of(&mut self, node: Uuid) {
-        let Some(record) = self.released.get_mut(&node) else { return };
-        let task_set = &mut Arc::make_mut(record).task_set;
-        self.memo
-            .texts()
-            .share(task_set.left_out.values_mut().chain(task_set.inputs.values_mut().flat_map(InputValue::chunks_mut)));
-    }
-
-    /// The same of a part of values that released task sets name.
-    fn share_texts_of_part(&mut self, name: &Hash) {
-        let Some(part) = self.common_parts.get_mut(name) else { return };
-        let CommonValues { inputs, left_out, .. } = Arc::make_mut(part);
-        self.memo.texts().share(left_out.values_mut().chain(inputs.values_mut().flat_map(InputValue::chunks_mut)));
     }
 
     /// How much of its host's last report, and of what became of its tasks, was not kept.
@@ -395,16 +378,13 @@ impl Model {
                 None => drop(self.common_chunks.remove(&hash)),
             }
         } else if let Some(hash) = key::read_common_part(key) {
-            let chunks = &self.common_chunks;
+            let (chunks, texts) = (&self.common_chunks, self.memo.texts());
             set_made(&mut self.common_parts, hash, now, |stored: CommonValues| {
-                stored.with_texts(|hash| chunks.get(hash).cloned())
+                stored.held(|hash| chunks.get(hash).cloned(), texts)
             })?;
-            self.share_texts_of_part(&hash);
         } else if let Some(hash) = key::read_common(key) {
             let parts = &self.common_parts;
-            set_made(&mut self.common, hash, now, |stored: CommonValues| {
-                stored.with_parts(|name| parts.get(name).map(|part| &**part))
-            })?;
+            set_made(&mut self.common, hash, now, |stored: CommonValues| stored.list(|name| parts.get(name).cloned()))?;
         } else if let Some(token) = key::read_token(key) {
             match now.value {
                 Some(value) => {
@@ -455,10 +435,10 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
     (key::RELEASED, |model, node, now| {
         let (common, chunks) = (&model.common, &model.common_chunks);
         set_made(&mut model.released, node, now, |stored: ReleasedRecord| {
-            let whole = stored.with_common(|name| common.get(name).map(|values| &**values))?;
-            whole.with_texts(|hash| chunks.get(hash).cloned())
+            let bytes = now.value.map_or(0, <[u8]>::len);
+            let chunk = |hash: &Hash| chunks.get(hash).cloned();
+            stored.held(|name| common.get(name).cloned(), chunk, model.memo.texts(), bytes)
         })?;
-        model.share_texts_of(node);
         Ok(Reach::default())
     }),
     (key::RESULTS, |model, node, now| {
@@ -517,11 +497,11 @@ fn set<K: Ord + Clone, T: DeserializeOwned>(
 }
 
 /// Holds what is made of a record.
-fn set_made<K: Ord + Clone, T: DeserializeOwned>(
-    map: &mut OrdMap<K, Arc<T>>,
+fn set_made<K: Ord + Clone, T: DeserializeOwned, H>(
+    map: &mut OrdMap<K, Arc<H>>,
     key: K,
     now: &StoredValue<'_>,
-    make: impl FnOnce(T) -> Result<T, codec::BadRecord>,
+    make: impl FnOnce(T) -> Result<H, codec::BadRecord>,
 ) -> Result<(), codec::BadRecord> {
     match now.value {
         Some(value) => drop(map.insert(key, Arc::new(make(codec::decode(value)?)?))),

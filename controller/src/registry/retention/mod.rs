@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use stemma_core::object::Timestamp;
 use stemma_core::retention::{AuditKeep, Fate, HistoryKeep, Image, Keep, Oldest, over_of_each};
 use tokio::time::Instant;
 
@@ -180,7 +181,7 @@ impl Registry {
                     of.clone_into(&mut object);
                     images.clear();
                 }
-                let image = image(snapshot.as_ref(), entry, revision, images.last()).await?;
+                let image = self.image(snapshot.as_ref(), entry, revision, images.last()).await?;
                 images.push(image);
             }
             let Some(last) = page.entries.last().filter(|_| page.more) else { break };
@@ -189,6 +190,30 @@ impl Registry {
         }
         self.judge(keep, up_to, (&object[..], &images[..]), oldest, &mut drops).await?;
         drops.end().await
+    }
+
+    /// What an entry of the history says of its object; `before` is the image before it.
+    async fn image(
+        &self,
+        snapshot: &dyn Snapshot,
+        entry: &Entry,
+        revision: u64,
+        before: Option<&Image>,
+    ) -> Result<Image, StoreError> {
+        let written = |at| self.clock.counts_from(at, Revision::new(revision)).0;
+        let (at_ms, is_gone) = match codec::decode::<Option<ImageTime>>(&entry.value) {
+            Ok(Some(time)) => (written(time.at()), false),
+            Ok(None) => {
+                // When an object went stands in the audit alone, which may be kept for a shorter time.
+                let event = snapshot.get(&key::audit(Revision::new(revision))).await?;
+                let at =
+                    event.and_then(|event| codec::decode::<EntryTime>(&event.value).ok()).map(|time| written(time.at));
+                (at.or(before.map(|before| before.at_ms)).unwrap_or_default(), true)
+            }
+            // One that cannot be read is of no known time, and makes none before it old.
+            Err(_) => (u64::MAX, false),
+        };
+        Ok(Image { revision, at_ms, bytes: entry.size_bytes() as u64, is_gone })
     }
 
     /// Drops what of the images of one object is kept no longer, and notes what else may go.
@@ -227,7 +252,10 @@ impl Registry {
             let mut is_over = true;
             for entry in &page.entries {
                 // One that cannot be read is of no known time, and goes for want of room alone.
-                let is_old = codec::decode::<EntryTime>(&entry.value).is_ok_and(|time| bound.is_old(time.at.0, now.0));
+                let is_old = codec::decode::<EntryTime>(&entry.value).is_ok_and(|time| {
+                    let Timestamp(at) = self.clock.counts_from(time.at, entry.mod_revision);
+                    bound.is_old(at, now.0)
+                });
                 if is_old || excess > 0 {
                     let bytes = entry.size_bytes() as u64;
                     (excess, is_over) = (excess.saturating_sub(bytes), false);
@@ -271,27 +299,6 @@ impl Registry {
 /// Whose request a record is of.
 fn owner(entry: &Entry) -> Bytes {
     key::read_request(&entry.key).map_or_else(Bytes::new, |owner| entry.key.slice_ref(owner))
-}
-
-/// What an entry of the history says of its object; `before` is the image before it.
-async fn image(
-    snapshot: &dyn Snapshot,
-    entry: &Entry,
-    revision: u64,
-    before: Option<&Image>,
-) -> Result<Image, StoreError> {
-    let (at_ms, is_gone) = match codec::decode::<Option<ImageTime>>(&entry.value) {
-        Ok(Some(time)) => (time.at().0, false),
-        Ok(None) => {
-            // When an object went stands in the audit alone, which may be kept for a shorter time.
-            let event = snapshot.get(&key::audit(Revision::new(revision))).await?;
-            let at = event.and_then(|event| codec::decode::<EntryTime>(&event.value).ok()).map(|time| time.at.0);
-            (at.or(before.map(|before| before.at_ms)).unwrap_or_default(), true)
-        }
-        // One that cannot be read is of no known time, and makes none before it old.
-        Err(_) => (u64::MAX, false),
-    };
-    Ok(Image { revision, at_ms, bytes: entry.size_bytes() as u64, is_gone })
 }
 
 /// Entries that go, in commits of a bounded size. They are such as are written once, so none can have changed since it was read.

@@ -13,26 +13,48 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use stemma_core::fleet::{Levels, Maps};
+use stemma_core::input::Input;
 use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
-use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, Object, TemplateId};
+use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, Node, NodeId, Object, TemplateId};
 use stemma_core::release::ProfileHash;
-use stemma_core::resolve::Resolution;
+use stemma_core::resolve::{Answer, Resolution};
 use stemma_wire::error::{ApiError, ErrorType};
-use stemma_wire::message::desired::MAX_DESIRED;
+use stemma_wire::message::desired::{InputValue, MAX_DESIRED};
 use uuid::Uuid;
 
 use super::Work;
 use crate::cache::Model;
 use crate::cache::model::Resource;
+use crate::desired::encode::MOST_WHY;
 use crate::desired::size::{TooLarge, of_answer};
 use crate::records::audit::AuditedObject;
+use crate::records::chunks::len_in_record;
 use crate::records::codec;
 use crate::registry::names::group_path;
+use crate::registry::released::most_of_records;
 
 /// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
 const APPEARANCES: usize = 4;
+/// The fewest bytes of a record beside what is its node's own.
+const RECORD: usize = 256;
 /// How much larger than the first node of its group one may be by its name, facts and tags.
 const SLACK: usize = 16 * 1024;
+
+/// A node that was looked at, for others of its group and profile.
+#[derive(Clone, Copy)]
+struct First {
+    /// The bytes of its desired state.
+    desired: usize,
+    /// About what its record takes of its own.
+    record: u64,
+}
+
+/// What the records of the nodes take that a write reaches, in one cluster.
+#[derive(Default)]
+struct Records {
+    before: u64,
+    after: u64,
+}
 
 /// What is too large.
 #[derive(derive_more::Display)]
@@ -73,30 +95,65 @@ impl Work<'_> {
     }
 
     fn check_nodes(&self) -> Result<(), ApiError> {
-        let mut of_groups: BTreeMap<(Option<GroupId>, Option<ProfileHash>), usize> = BTreeMap::new();
+        let mut of_groups: BTreeMap<(Option<GroupId>, Option<ProfileHash>), First> = BTreeMap::new();
+        let mut records: BTreeMap<ClusterId, Records> = BTreeMap::new();
         for node in self.reached() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let alike = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
             let own = self.own_bytes(node);
-            if of_groups.get(&alike).is_some_and(|first| first + APPEARANCES * own + SLACK <= MAX_DESIRED) {
-                continue;
-            }
-            let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
-            let before = || self.context.whole.resolve(node.0);
-            let level =
-                || Subject { written: self.nearest_to_node(node), ..Subject::of(Kind::Node, object.display_name()) };
-            check_labels(level, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;
-            match of_answer(&answer) {
-                Ok(bytes) => drop(of_groups.entry(alike).or_insert(bytes)),
-                Err(error) => {
-                    let before = before().answer().and_then(|before| of_answer(before).err());
-                    if before.is_none_or(|before| error.is_worse_than(&before)) {
-                        return Err(desired_too_large(&level(), &error));
-                    }
+            let is_within = |first: &&First| first.desired + APPEARANCES * own + SLACK <= MAX_DESIRED;
+            let record = match of_groups.get(&alike).filter(is_within) {
+                Some(first) => first.record,
+                None => {
+                    let Some(checked) = self.check_node(node, object)? else { continue };
+                    of_groups.entry(alike).or_insert(checked);
+                    checked.record
                 }
+            };
+            if let Some(cluster) = self.model.fleet.cluster_of_node(node) {
+                let records = records.entry(cluster).or_default();
+                records.before += self.context.released.of_node(node.0);
+                records.after += record;
             }
         }
-        Ok(())
+        records.into_iter().try_for_each(|(cluster, records)| self.check_records(cluster, records))
+    }
+
+    /// Checks one node; `None` where it cannot be resolved, or is told too much already.
+    fn check_node(&self, node: NodeId, object: &Node) -> Result<Option<First>, ApiError> {
+        let Resolution::Complete(answer) = self.model.resolve(node.0) else { return Ok(None) };
+        let before = || self.context.whole.resolve(node.0);
+        let level =
+            || Subject { written: self.nearest_to_node(node), ..Subject::of(Kind::Node, object.display_name()) };
+        check_labels(level, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;
+        match of_answer(&answer) {
+            Ok(desired) => Ok(Some(First { desired, record: record_bytes(&answer) })),
+            Err(error) => {
+                let before = before().answer().and_then(|before| of_answer(before).err());
+                if before.is_none_or(|before| error.is_worse_than(&before)) {
+                    return Err(desired_too_large(&level(), &error));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Refuses a write by which the records of a cluster's nodes would take more than they may, and than before.
+    fn check_records(&self, cluster: ClusterId, Records { before, after }: Records) -> Result<(), ApiError> {
+        let most = most_of_records(self.model.fleet.count_of(cluster));
+        let together = self.context.released.of_cluster(cluster).saturating_sub(before) + after;
+        if after <= before || together <= most {
+            return Ok(());
+        }
+        let name = self.cluster_name(cluster);
+        let message = format!(
+            "what is released to the nodes of cluster {name} would take about {together} bytes together beside what many of them have alike, \
+             and the most are {most}; nothing was changed"
+        );
+        let advice = "let tasks read less of what each node says itself: single labels in the place of labels_with_prefix or of whole parameters; \
+                      or divide the cluster";
+        let refusal = ApiError::new(ErrorType::ObjectTooMany, message).detail(advice);
+        Err(Subject { written: self.deepest_in(cluster), ..Subject::of(Kind::Cluster, name) }.named_in(refusal))
     }
 
     /// The bytes that a node adds to what comes down to it, at most.
@@ -127,6 +184,15 @@ pub(super) fn encoded<S: Resource>(before: Option<&Object<S>>, object: &Object<S
     let message = format!("{subject} would take {bytes} bytes, and the most are {most}; nothing was changed");
     let advice = "make texts shorter, take entries away, or divide it among several objects; a file's content is stored by PUT /v1/blobs";
     Err(subject.named_in(ApiError::new(ErrorType::ObjectTooLarge, message).detail(advice)))
+}
+
+/// About what the record takes of what is released to a node next, beside what its group has alike: no more than it will be.
+fn record_bytes(answer: &Answer) -> u64 {
+    let Some(set) = answer.task_set() else { return 0 };
+    let len = |input: &Input| InputValue::from(input).text().map_or(0, len_in_record);
+    let inputs = set.own_inputs().map(|(reference, input)| reference.as_str().len() + len(input));
+    let left_out = set.otherwise_left_out_ids().map(|(id, why)| id.len() + why.text_len().min(MOST_WHY));
+    (RECORD + inputs.chain(left_out).sum::<usize>()) as u64
 }
 
 /// What the levels above groups hand down to a written one, with its own. Groups are checked with all that are reached.

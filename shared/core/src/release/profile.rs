@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use fixedbitset::FixedBitSet;
+
 use super::cycle::topological;
 use super::select::{NameSelector, Pattern};
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
@@ -76,6 +78,8 @@ pub struct Profile {
     pub reads: Box<[Reference]>,
     /// Tasks of one node that wait for each other, by a pattern or a dependency on the same node.
     pub cycle: Option<Box<[TaskIx]>>,
+    /// Those of `tasks`, by their place in the release.
+    of_apply: FixedBitSet,
 }
 
 /// A point that opens when each node that it means has succeeded in a task. Its text, beside the id of the task, names it at both ends.
@@ -244,6 +248,7 @@ impl Profile {
             not_asserted: not_asserted.into(),
             reads: reads(release, &placed),
             place,
+            of_apply: apply.tasks.iter().map(|ix| ix.at()).collect(),
             tasks: apply.tasks.into(),
             edges: apply.edges.into(),
             drain: drain.tasks.into(),
@@ -263,7 +268,7 @@ impl Profile {
 
     /// Whether the task falls to the nodes, in phase `apply`.
     pub fn has(&self, ix: TaskIx) -> bool {
-        self.tasks.contains(&ix)
+        self.of_apply.contains(ix.at())
     }
 
     /// The ids of the privileged tasks that fall to its nodes and not to those of another profile. One of the same id that is defined

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use fixedbitset::FixedBitSet;
 use serde_json::Value;
 
 use crate::digest::{DigestVersion, TaskDigest, TaskHasher, canonical_object};
@@ -21,6 +22,7 @@ use crate::object::{Hold, Node, NodeGroupSpec, NodeId, Observation, SaidOnHost};
 use crate::origin::{Level, Resolved};
 use crate::release::{CompiledRelease, CompiledTask, Profile, TaskIx};
 use crate::requirement::Unmet;
+use crate::shared_text::SharedTexts;
 use crate::task::Mode;
 use crate::traits::{InstanceTraits, NodeTraits};
 
@@ -45,51 +47,105 @@ pub struct Answer {
 }
 
 /// What a node runs: replaced only when it is released. Nodes that are alike in all of it share it.
+///
+/// A fleet may have one for each node. So it holds what differs from the group's, and of the rest a bit for each task and read.
 #[derive(Debug)]
 pub struct TaskSet {
     /// Placement before conditions, and order.
     pub profile: Arc<Profile>,
-    /// Tasks of the profile that do not run, with the reason; in the order of ids. Those of type `skipped` too.
-    pub left_out: Box<[(TaskIx, LeftOut)]>,
-    /// The value of everything that the templates of the others read.
-    pub inputs: Inputs,
     /// What a rollout compares, under the newest definition. [`Self::task_digest`] gives it under another.
     pub digest: TaskDigest,
     /// What most nodes of the group find, so that it can be stored once for them.
     pub group: Arc<GroupInputs>,
+    /// The tasks that do not run for what their definition says, by their place in the release.
+    by_definition: FixedBitSet,
+    /// The other tasks that do not run, with the reason; in the order of ids.
+    otherwise: Box<[(TaskIx, LeftOut)]>,
+    /// What the templates of the tasks that run read, by the place among the profile's reads.
+    read: FixedBitSet,
+    /// The values of those reads that are not the group's, by that place; sorted.
+    own: Box<[(u32, Input)]>,
+    input_bytes: usize,
 }
 
 /// What the tasks of a profile read in one group, as a node finds it that says nothing itself. Nodes that were resolved with it share it.
 #[derive(Debug)]
 pub struct GroupInputs {
     pub(super) profile: Arc<Profile>,
-    /// Per read of the profile. What a node answers for itself is that of the node that was resolved first.
-    pub(super) inputs: Box<[Input]>,
+    /// Per read of the profile, what another group of the cluster says: groups say most of it alike. What a node answers for itself is that of
+    /// the node that was resolved first.
+    alike: Arc<[Input]>,
+    /// What this group says otherwise, by place; sorted.
+    otherwise: Box<[(u32, Input)]>,
 }
 
 impl GroupInputs {
+    /// These inputs, per read of the profile, held as differences from those of another group where that takes less. `may_share` says whether
+    /// equal ones of a place may be held as one.
+    pub(super) fn new(
+        profile: &Arc<Profile>,
+        inputs: Vec<Input>,
+        known: Option<Arc<[Input]>>,
+        may_share: impl Fn(u32) -> bool,
+    ) -> Self {
+        let profile = Arc::clone(profile);
+        if let Some(alike) = known.filter(|known| known.len() == inputs.len()) {
+            let differs = |(at, input): &(u32, Input)| {
+                let other = &alike[*at as usize];
+                !(other.is_same(input) || (may_share(*at) && other == input))
+            };
+            let otherwise: Box<[_]> = (0..).zip(inputs.iter().cloned()).filter(differs).collect();
+            if otherwise.len() <= inputs.len() / 4 {
+                return Self { profile, alike, otherwise };
+            }
+        }
+        Self { profile, alike: inputs.into(), otherwise: Box::default() }
+    }
+
+    /// The inputs from which this one differs: another group may be held so too.
+    pub(super) fn alike(&self) -> &Arc<[Input]> {
+        &self.alike
+    }
+
+    /// The value of the profile's read at this place.
+    pub(super) fn at(&self, at: u32) -> &Input {
+        own_at(&self.otherwise, at).unwrap_or_else(|| &self.alike[at as usize])
+    }
+
     /// The value of each read of the profile that the group answers. What a node answers for itself is left out, so that the values of two
     /// groups which say the same are equal.
     pub fn inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
-        self.profile.reads.iter().zip(&self.inputs).filter(|(reference, _)| !reference.read().is_of_node())
+        let all = (0..).zip(&self.profile.reads).map(|(at, reference)| (reference, self.at(at)));
+        all.filter(|(reference, _)| !reference.read().is_of_node())
     }
 
     /// The value of one read; `None`: the profile does not read it.
     pub fn input(&self, reference: &Reference) -> Option<&Input> {
         let at = self.profile.reads.binary_search(reference).ok()?;
-        self.inputs.get(at)
+        Some(self.at(u32::try_from(at).ok()?))
     }
 
     /// Why tasks of phase `apply` do not run: each task that may be left out for what all nodes are told alike, with this reason.
     pub fn left_out(&self) -> impl Iterator<Item = (&str, LeftOut)> {
-        let why = |task: &CompiledTask| match &task.condition {
-            _ if task.is_skipped_type() => Some(LeftOut::Marker),
-            Some(_) => Some(LeftOut::False { condition: Arc::clone(&task.condition_text) }),
-            None => None,
-        };
         let tasks = self.profile.tasks.iter().map(|ix| self.profile.release.task(*ix));
-        tasks.filter_map(move |task| Some((task.task.id.as_str(), why(task)?)))
+        tasks.filter_map(move |task| Some((task.task.id.as_str(), LeftOut::by_definition(task)?)))
     }
+
+    /// The effective tags of its nodes, plain and sorted.
+    pub fn tags(&self) -> &[TagName] {
+        &self.profile.place.tags
+    }
+
+    /// Those held as primary, plain and sorted.
+    pub fn primary_tags(&self) -> &[TagName] {
+        &self.profile.place.primaries
+    }
+}
+
+/// The entry of a place.
+fn own_at(own: &[(u32, Input)], at: u32) -> Option<&Input> {
+    let found = own.binary_search_by_key(&at, |(place, _)| *place).ok()?;
+    Some(&own[found].1)
 }
 
 /// Why a task of the profile does not run.
@@ -147,6 +203,25 @@ pub enum Met {
 pub(crate) struct AllUnmet(pub(crate) Vec<Unmet>);
 
 impl LeftOut {
+    /// Why a task does not run whose definition alone says so, once it does not; `None`: it always runs, or for another reason does not.
+    pub(super) fn by_definition(task: &CompiledTask) -> Option<Self> {
+        if task.is_skipped_type() {
+            return Some(Self::Marker);
+        }
+        task.condition.is_some().then(|| Self::False { condition: Arc::clone(&task.condition_text) })
+    }
+
+    /// Holds its text as others hold it.
+    pub(super) fn shared(mut self, texts: &SharedTexts) -> Self {
+        match &mut self {
+            Self::Failed { reason } | Self::Undecided { reason } | Self::TooLarge { reason } => {
+                texts.share([reason].into_iter());
+            }
+            Self::False { .. } | Self::NotAsserted | Self::Marker => {}
+        }
+        self
+    }
+
     /// What is found of a task of this id that it leaves out; `None`: nothing is wrong.
     fn finding(&self, task: &str) -> Option<Finding> {
         let found = |rule, message| Some(Finding::of(rule, format!("task/{task}"), message));
@@ -165,8 +240,8 @@ impl LeftOut {
         }
     }
 
-    /// The length of what it says.
-    pub(super) fn text_len(&self) -> usize {
+    /// The length of what it says of its own.
+    pub fn text_len(&self) -> usize {
         match self {
             Self::False { condition: text }
             | Self::Failed { reason: text }
@@ -188,10 +263,70 @@ impl Resolution {
 }
 
 impl TaskSet {
+    /// The task set of a group's profile without these tasks, in the order of ids, and with what the templates of the others read.
+    pub fn new(group: &Arc<GroupInputs>, left_out: Vec<(TaskIx, LeftOut)>, inputs: &Inputs) -> Self {
+        let profile = Arc::clone(&group.profile);
+        let is_by_definition = |(ix, why): &(TaskIx, LeftOut)| {
+            LeftOut::by_definition(profile.release.task(*ix)).is_some_and(|reason| reason == *why)
+        };
+        let (by_definition, otherwise): (Vec<_>, Vec<_>) = left_out.into_iter().partition(is_by_definition);
+        let place = |(reference, input): (&Reference, &Input)| {
+            let at = profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
+            (u32::try_from(at).expect("a profile has fewer reads than u32 counts"), input.clone())
+        };
+        let inputs_of_places: Vec<(u32, Input)> = inputs.iter().map(place).collect();
+        let mut set = Self {
+            digest: TaskDigest([0; 32]),
+            group: Arc::clone(group),
+            by_definition: by_definition.iter().map(|(ix, _)| ix.at()).collect(),
+            otherwise: otherwise.into(),
+            read: inputs_of_places.iter().map(|(at, _)| *at as usize).collect(),
+            own: inputs_of_places.into_iter().filter(|(at, input)| group.at(*at) != input).collect(),
+            input_bytes: inputs.bytes(),
+            profile,
+        };
+        set.digest = set.digest_under(DigestVersion::NEWEST);
+        set
+    }
+
     /// What is found of its tasks: conditions that could not be evaluated, inputs that were too large, and privileged tasks that nobody
     /// asserted. Made anew each time, since a fleet has many such task sets.
     pub fn findings(&self) -> impl Iterator<Item = Finding> {
         self.left_out_ids().filter_map(|(id, why)| why.finding(id))
+    }
+
+    /// The value of everything that the templates of the tasks read that run, in the order of the references' texts.
+    pub fn each_input(&self) -> impl Iterator<Item = (&Reference, &Input)> {
+        let places = self.read.ones().filter_map(|at| u32::try_from(at).ok());
+        places.map(|at| (&self.profile.reads[at as usize], self.input_at(at)))
+    }
+
+    /// The same as one collection.
+    pub fn inputs(&self) -> Inputs {
+        let mut inputs = Inputs::new();
+        for (reference, input) in self.each_input() {
+            inputs.insert(reference.clone(), input.clone()).expect("they were inputs of one task set before");
+        }
+        inputs
+    }
+
+    /// How many these are, and their bytes ([`Inputs::bytes`]).
+    pub fn input_sizes(&self) -> (usize, usize) {
+        (self.read.count_ones(..), self.input_bytes)
+    }
+
+    /// Those of them that are not the group's.
+    pub fn own_inputs(&self) -> impl Iterator<Item = (&Reference, &Input)> {
+        self.own.iter().map(|(at, input)| (&self.profile.reads[*at as usize], input))
+    }
+
+    /// The tasks that do not run for another reason than what their definition says.
+    pub fn otherwise_left_out_ids(&self) -> impl Iterator<Item = (&str, &LeftOut)> {
+        self.otherwise.iter().map(|(ix, why)| (self.profile.release.id(*ix), why))
+    }
+
+    fn input_at(&self, at: u32) -> &Input {
+        own_at(&self.own, at).unwrap_or_else(|| self.group.at(at))
     }
 
     /// The tasks that run, in order.
@@ -201,7 +336,20 @@ impl TaskSet {
 
     /// Whether a task of the profile runs.
     pub fn runs(&self, ix: TaskIx) -> bool {
-        !is_left_out(&self.left_out, ix)
+        !self.by_definition.contains(ix.at()) && self.otherwise_left_out(ix).is_none()
+    }
+
+    fn otherwise_left_out(&self, ix: TaskIx) -> Option<&LeftOut> {
+        let at = self.otherwise.binary_search_by_key(&ix, |(ix, _)| *ix).ok()?;
+        Some(&self.otherwise[at].1)
+    }
+
+    /// Why a task of the profile does not run; `None`: it does.
+    pub fn why_left_out(&self, ix: TaskIx) -> Option<LeftOut> {
+        if self.by_definition.contains(ix.at()) {
+            return LeftOut::by_definition(self.profile.release.task(ix));
+        }
+        self.otherwise_left_out(ix).cloned()
     }
 
     /// The digest under one definition: what was released is compared under the one that it was released with.
@@ -209,7 +357,31 @@ impl TaskSet {
         if version == DigestVersion::NEWEST {
             return self.digest;
         }
-        task_digest(version, &self.profile, &self.left_out, &self.inputs)
+        self.digest_under(version)
+    }
+
+    /// The digest of the tasks of all phases that run, with what their templates read.
+    fn digest_under(&self, version: DigestVersion) -> TaskDigest {
+        let profile = &self.profile;
+        let mut hasher = TaskHasher::new(version, &profile.place.tags, &profile.place.primaries);
+        for ix in profile.all().into_iter().filter(|ix| self.runs(*ix)) {
+            let task = profile.release.task(ix);
+            hasher.task(&task.definition, task.task.is_untranslated(), &self.inputs_text(&task.references));
+        }
+        hasher.finish()
+    }
+
+    /// What a task reads, as the task digest takes it.
+    fn inputs_text(&self, references: &[Reference]) -> String {
+        if references.is_empty() {
+            return "{}".to_owned();
+        }
+        let input = |reference: &Reference| {
+            let at = self.profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
+            let at = u32::try_from(at).expect("a profile has fewer reads than u32 counts");
+            (reference.to_string(), self.input_at(at))
+        };
+        canonical_object(references.iter().map(input).collect(), |out, input| input.write_canonical(out))
     }
 
     /// The ids of those that are placed and never started, in order.
@@ -224,14 +396,18 @@ impl TaskSet {
     }
 
     /// The ids of the tasks of phase `apply` that do not run, with the reason.
-    pub fn left_out_ids(&self) -> impl Iterator<Item = (&str, &LeftOut)> {
-        let of_apply = self.left_out.iter().filter(|(ix, _)| self.profile.has(*ix));
-        of_apply.map(|(ix, why)| (self.profile.release.id(*ix), why))
+    pub fn left_out_ids(&self) -> impl Iterator<Item = (&str, LeftOut)> {
+        let by_definition = self.by_definition.ones().filter_map(|at| u32::try_from(at).ok()).map(TaskIx);
+        let mut all: Vec<TaskIx> = by_definition.chain(self.otherwise.iter().map(|(ix, _)| *ix)).collect();
+        all.sort_unstable();
+        let of_apply = all.into_iter().filter(|ix| self.profile.has(*ix));
+        of_apply.filter_map(|ix| Some((self.profile.release.id(ix), self.why_left_out(ix)?)))
     }
 
     /// The ids of those of them whose condition takes more steps than it may.
     pub(crate) fn undecided_ids(&self) -> impl Iterator<Item = &str> {
-        self.left_out_ids().filter(|(_, why)| matches!(why, LeftOut::Undecided { .. })).map(|(id, _)| id)
+        let undecided = self.otherwise.iter().filter(|(_, why)| matches!(why, LeftOut::Undecided { .. }));
+        undecided.filter(|(ix, _)| self.profile.has(*ix)).map(|(ix, _)| self.profile.release.id(*ix))
     }
 
     /// The ids of its privileged tasks whose conditions let them run, or may, and did not so in what the node had before; each with what its
@@ -259,25 +435,27 @@ impl TaskSet {
     }
 
     fn met(&self, ix: TaskIx) -> Met {
-        let Ok(at) = self.left_out.binary_search_by_key(&ix, |(ix, _)| *ix) else { return Met::Yes };
-        match &self.left_out[at].1 {
-            LeftOut::Undecided { .. } => Met::Undecided,
-            LeftOut::False { .. }
-            | LeftOut::Failed { .. }
-            | LeftOut::Marker
-            | LeftOut::NotAsserted
-            | LeftOut::TooLarge { .. } => Met::No,
+        match self.why_left_out(ix) {
+            None => Met::Yes,
+            Some(LeftOut::Undecided { .. }) => Met::Undecided,
+            Some(
+                LeftOut::False { .. }
+                | LeftOut::Failed { .. }
+                | LeftOut::Marker
+                | LeftOut::NotAsserted
+                | LeftOut::TooLarge { .. },
+            ) => Met::No,
         }
     }
 
     /// The effective tags, plain and sorted.
     pub fn tags(&self) -> &[TagName] {
-        &self.profile.place.tags
+        self.group.tags()
     }
 
     /// Those held as primary, plain and sorted.
     pub fn primary_tags(&self) -> &[TagName] {
-        &self.profile.place.primaries
+        self.group.primary_tags()
     }
 }
 
@@ -415,35 +593,4 @@ impl Answer {
         let probes = set.tags().iter().filter_map(|tag| Some((tag, table.tag(tag)?.ready.as_slice())));
         probes.filter(|(_, ready)| !ready.is_empty()).collect()
     }
-}
-
-/// The digest of the tasks of all phases that run, with what their templates read.
-pub(super) fn task_digest(
-    version: DigestVersion,
-    profile: &Profile,
-    left_out: &[(TaskIx, LeftOut)],
-    inputs: &Inputs,
-) -> TaskDigest {
-    let mut hasher = TaskHasher::new(version, &profile.place.tags, &profile.place.primaries);
-    for ix in profile.all().into_iter().filter(|ix| !is_left_out(left_out, *ix)) {
-        let task = profile.release.task(ix);
-        hasher.task(&task.definition, task.task.is_untranslated(), &inputs_text(&task.references, inputs));
-    }
-    hasher.finish()
-}
-
-fn is_left_out(left_out: &[(TaskIx, LeftOut)], ix: TaskIx) -> bool {
-    left_out.binary_search_by_key(&ix, |(ix, _)| *ix).is_ok()
-}
-
-/// What a task reads, as the task digest takes it.
-fn inputs_text(references: &[Reference], inputs: &Inputs) -> String {
-    if references.is_empty() {
-        return "{}".to_owned();
-    }
-    let input = |reference: &Reference| {
-        let input = inputs.get(reference).expect("a task that runs has an input for all that it reads");
-        (reference.to_string(), input)
-    };
-    canonical_object(references.iter().map(input).collect(), |out, input| input.write_canonical(out))
 }

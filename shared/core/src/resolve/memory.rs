@@ -11,13 +11,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::answer::{GroupInputs, LeftOut, TaskSet, task_digest};
+use super::answer::{GroupInputs, LeftOut, TaskSet};
 use super::conditions::{Account, Evaluated, Evaluation, Outcomes, Scope, unevaluated};
 use crate::condition::{Condition, MAX_STEPS, share_of};
-use crate::digest::{DigestVersion, sha256};
+use crate::digest::sha256;
 use crate::fleet::{GroupFold, NodeView};
 use crate::input::{Input, Inputs, Read, Reference};
-use crate::object::GroupId;
+use crate::object::{ClusterId, GroupId};
 use crate::ownership::OwnedMap;
 use crate::release::{CompiledTask, Profile, ProfileHash, TaskIx};
 use crate::shared_text::SharedTexts;
@@ -33,6 +33,7 @@ const RECENT: usize = 64;
 #[derive(Debug, Default)]
 pub struct ResolveCache {
     bases: Mutex<BTreeMap<(GroupId, ProfileHash), Known>>,
+    profiles: Mutex<BTreeMap<(ClusterId, ProfileHash), Weak<ProfileReads>>>,
     outcomes: Arc<Outcomes>,
     recent: Mutex<VecDeque<Arc<TaskSet>>>,
     texts: SharedTexts,
@@ -77,7 +78,8 @@ impl ResolveCache {
         if let Some(base) = known.filter(|base| base.is_current(view)) {
             return base;
         }
-        let base = Arc::new(Base::new(view, profile, (&self.outcomes, &self.texts)));
+        let reads = self.reads(ClusterId(fold.cluster.meta.uuid), profile);
+        let base = Arc::new(Base::new(view, profile, reads, (&self.outcomes, &self.texts)));
         let known = Known { fold: Arc::clone(fold), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if bases.len() >= MIN_KEPT && bases.len().is_power_of_two() {
@@ -86,14 +88,25 @@ impl ResolveCache {
         bases.insert(key, known);
         base
     }
+
+    fn reads(&self, cluster: ClusterId, profile: &Profile) -> Arc<ProfileReads> {
+        let mut profiles = self.profiles.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (cluster, profile.hash);
+        if let Some(known) = profiles.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        if profiles.len() >= MIN_KEPT && profiles.len().is_power_of_two() {
+            profiles.retain(|_, reads| reads.strong_count() > 0);
+        }
+        let reads = Arc::new(ProfileReads::of(profile));
+        profiles.insert(key, Arc::downgrade(&reads));
+        reads
+    }
 }
 
-/// What the nodes of one group with one profile have in common.
-#[derive(Debug)]
-pub(super) struct Base {
-    profile: Arc<Profile>,
-    /// Per read of the profile, what the group says; what only a node says, as the first one did.
-    group: Arc<GroupInputs>,
+/// What the tasks of a profile read, in the groups of one cluster.
+#[derive(Debug, Default)]
+pub(super) struct ProfileReads {
     /// The reads that look at other nodes or at secrets.
     fleetwide: Box<[u32]>,
     /// The reads that every node answers itself.
@@ -104,6 +117,17 @@ pub(super) struct Base {
     parameters: BTreeMap<Box<str>, Vec<u32>>,
     /// Per task of the profile, its reads.
     tasks: Box<[TaskReads]>,
+    /// What the group says that was resolved last, for the next one to be held as differences from it.
+    last: Mutex<Option<Weak<[Input]>>>,
+}
+
+/// What the nodes of one group with one profile have in common.
+#[derive(Debug)]
+pub(super) struct Base {
+    profile: Arc<Profile>,
+    reads: Arc<ProfileReads>,
+    /// Per read of the profile, what the group says; what only a node says, as the first one did.
+    group: Arc<GroupInputs>,
     /// What a condition may take for each node, where it looks others up and reads what differs by node.
     steps: usize,
     /// What all conditions may take together for each node.
@@ -124,90 +148,94 @@ struct TaskReads {
     templates: Box<[u32]>,
 }
 
-impl Base {
-    pub(super) fn new(
-        view: &NodeView<'_>,
-        profile: &Arc<Profile>,
-        (outcomes, texts): (&Arc<Outcomes>, &SharedTexts),
-    ) -> Self {
-        let reads = &profile.reads;
+impl ProfileReads {
+    pub(super) fn of(profile: &Profile) -> Self {
         let place = |reference: &Reference| {
-            let at = reads.binary_search(reference).expect("a profile reads whatever its tasks read");
+            let at = profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
             u32::try_from(at).expect("a profile has fewer reads than u32 counts")
         };
-        let mut base = Self {
-            profile: Arc::clone(profile),
-            group: Arc::new(GroupInputs {
-                profile: Arc::clone(profile),
-                inputs: reads.iter().map(|one| view.group_input(one).shared(texts)).collect(),
-            }),
-            fleetwide: Box::new([]),
-            own: Box::new([]),
-            labels: BTreeMap::new(),
-            parameters: BTreeMap::new(),
-            tasks: profile
-                .all()
-                .into_iter()
-                .map(|ix| {
-                    let task = profile.release.task(ix);
-                    let of_condition = task.condition.as_ref().map_or(&[][..], |condition| condition.references());
-                    TaskReads {
-                        ix,
-                        condition: of_condition.iter().map(place).collect(),
-                        scope: Scope::of(of_condition),
-                        templates: task.references.iter().map(place).collect(),
-                    }
-                })
-                .collect(),
-            steps: view.steps(),
-            together: view.steps_together(),
-            outcomes: Arc::clone(outcomes),
-            texts: texts.clone(),
-            sets: Mutex::default(),
+        let of_task = |ix: TaskIx| {
+            let task = profile.release.task(ix);
+            let of_condition = task.condition.as_ref().map_or(&[][..], |condition| condition.references());
+            TaskReads {
+                ix,
+                condition: of_condition.iter().map(place).collect(),
+                scope: Scope::of(of_condition),
+                templates: task.references.iter().map(place).collect(),
+            }
         };
-        base.sort_reads();
-        base
-    }
-
-    fn sort_reads(&mut self) {
+        let mut of = Self { tasks: profile.all().into_iter().map(of_task).collect(), ..Self::default() };
         let (mut fleetwide, mut own) = (Vec::new(), Vec::new());
-        for (at, reference) in (0..).zip(&self.profile.reads) {
+        for (at, reference) in (0..).zip(&profile.reads) {
             match reference.read() {
-                Read::Label(key) => self.labels.entry(key.clone()).or_default().push(at),
-                Read::Parameter(path) => self.parameters.entry(path.first().into()).or_default().push(at),
+                Read::Label(key) => of.labels.entry(key.clone()).or_default().push(at),
+                Read::Parameter(path) => of.parameters.entry(path.first().into()).or_default().push(at),
                 Read::LabelsWithPrefix(_) | Read::Trait(_) | Read::Fact(_) | Read::Node(_) => own.push(at),
                 Read::Nodes { .. } | Read::Primary { .. } | Read::Secret(_) => fleetwide.push(at),
                 Read::Tag(_) | Read::Cluster(_) => {}
             }
         }
-        (self.fleetwide, self.own) = (fleetwide.into(), own.into());
+        (of.fleetwide, of.own) = (fleetwide.into(), own.into());
+        of
+    }
+
+    /// What a group says, held as differences from what another one of the cluster does.
+    fn group(&self, profile: &Arc<Profile>, inputs: Vec<Input>) -> GroupInputs {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whether a look-up finds what it found is told by where that is held.
+        let may_share = |at| self.fleetwide.binary_search(&at).is_err();
+        let group = GroupInputs::new(profile, inputs, last.as_ref().and_then(Weak::upgrade), may_share);
+        *last = Some(Arc::downgrade(group.alike()));
+        group
+    }
+}
+
+impl Base {
+    pub(super) fn new(
+        view: &NodeView<'_>,
+        profile: &Arc<Profile>,
+        reads: Arc<ProfileReads>,
+        (outcomes, texts): (&Arc<Outcomes>, &SharedTexts),
+    ) -> Self {
+        let inputs = profile.reads.iter().map(|one| view.group_input(one).shared(texts)).collect();
+        Self {
+            profile: Arc::clone(profile),
+            group: Arc::new(reads.group(profile, inputs)),
+            reads,
+            steps: view.steps(),
+            together: view.steps_together(),
+            outcomes: Arc::clone(outcomes),
+            texts: texts.clone(),
+            sets: Mutex::default(),
+        }
     }
 
     /// Whether the reads that look at other nodes or at secrets find what they found.
     fn is_current(&self, view: &NodeView<'_>) -> bool {
-        let finds = |at: &u32| self.group.inputs[*at as usize].is_same(&view.input(&self.profile.reads[*at as usize]));
+        let finds = |at: &u32| self.group.at(*at).is_same(&view.input(&self.profile.reads[*at as usize]));
         self.together == view.steps_together()
-            && self.fleetwide.iter().all(finds)
-            && (self.fleetwide.is_empty() || self.steps == view.steps())
+            && self.reads.fleetwide.iter().all(finds)
+            && (self.reads.fleetwide.is_empty() || self.steps == view.steps())
     }
 
     /// What a node says otherwise than the base, by place; sorted.
     fn differences(&self, view: &NodeView<'_>) -> Vec<(u32, Input)> {
-        let mut asked: Vec<u32> = self.own.to_vec();
+        let ProfileReads { own, labels, parameters, .. } = &*self.reads;
+        let mut asked: Vec<u32> = own.to_vec();
         let spec = &view.node().spec.inherited;
         if view.fills_labels() || !spec.labels.merges() {
-            asked.extend(self.labels.values().flatten());
+            asked.extend(labels.values().flatten());
         } else {
             let provided = spec.labels.provided.iter().flat_map(OwnedMap::iter);
-            asked.extend(provided.filter_map(|(key, _)| self.labels.get(key.as_str())).flatten());
+            asked.extend(provided.filter_map(|(key, _)| labels.get(key.as_str())).flatten());
         }
         let provided = spec.parameters.provided.iter().flat_map(OwnedMap::iter);
-        asked.extend(provided.filter_map(|(key, _)| self.parameters.get(key.as_str())).flatten());
+        asked.extend(provided.filter_map(|(key, _)| parameters.get(key.as_str())).flatten());
         asked.sort_unstable();
         asked.dedup();
         let answered =
             asked.into_iter().map(|at| (at, view.input(&self.profile.reads[at as usize]).shared(&self.texts)));
-        answered.filter(|(at, input)| *input != self.group.inputs[*at as usize]).collect()
+        answered.filter(|(at, input)| input != self.group.at(*at)).collect()
     }
 
     /// The task set of all nodes that differ so.
@@ -228,9 +256,9 @@ impl Base {
 
     /// Works a task set out.
     pub(super) fn task_set(&self, own: &[(u32, Input)]) -> TaskSet {
-        let values = Values { base: &self.group.inputs, own };
+        let values = Values { group: &self.group, own };
         let (mut set, mut account) = (TaskSetBuilder::new(&self.group), Account::of(self.together));
-        for reads in &self.tasks {
+        for reads in &self.reads.tasks {
             let task = self.profile.release.task(reads.ix);
             match self.left_out(task, reads, &values, &mut account) {
                 Some(why) => set.left_out.push((reads.ix, why)),
@@ -281,7 +309,7 @@ impl Base {
             .and_then(|inputs| condition.weigh(&inputs, most).map_err(|reason| unevaluated(&reason)));
         match steps {
             Ok(steps) => Evaluated { steps, result: Evaluation::Pending },
-            Err(why) => Evaluated { steps: 0, result: Evaluation::LeftOut(why) },
+            Err(why) => Evaluated { steps: 0, result: Evaluation::LeftOut(why.shared(&self.texts)) },
         }
     }
 
@@ -289,7 +317,7 @@ impl Base {
         let holds = self
             .collect(&reads.condition, values)
             .and_then(|inputs| condition.evaluate(&inputs).map_err(|reason| unevaluated(&reason)));
-        holds.map_or_else(Evaluation::LeftOut, Evaluation::Decided)
+        holds.map_or_else(|why| Evaluation::LeftOut(why.shared(&self.texts)), Evaluation::Decided)
     }
 
     /// What a node pays for a condition.
@@ -307,16 +335,16 @@ impl Base {
     }
 }
 
-/// The base's inputs with a node's own before them.
+/// The group's inputs with a node's own before them.
 struct Values<'a> {
-    base: &'a [Input],
+    group: &'a GroupInputs,
     own: &'a [(u32, Input)],
 }
 
 impl<'a> Values<'a> {
     fn at(&self, at: u32) -> &'a Input {
         let own = self.own.binary_search_by_key(&at, |(place, _)| *place);
-        own.map_or_else(|_| &self.base[at as usize], |found| &self.own[found].1)
+        own.map_or_else(|_| self.group.at(at), |found| &self.own[found].1)
     }
 }
 
@@ -341,14 +369,7 @@ impl TaskSetBuilder {
     }
 
     fn finish(self) -> TaskSet {
-        let profile = Arc::clone(&self.group.profile);
-        TaskSet {
-            digest: task_digest(DigestVersion::NEWEST, &profile, &self.left_out, &self.inputs),
-            profile,
-            group: self.group,
-            left_out: self.left_out.into(),
-            inputs: self.inputs,
-        }
+        TaskSet::new(&self.group, self.left_out, &self.inputs)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::answer::{AllUnmet, Answer, Resolution, TaskSet};
-use super::memory::Base;
+use super::memory::{Base, ProfileReads};
 use crate::fleet::{Fleet, Missing, NodeEntry, NodeView};
 use crate::name::NodeName;
 use crate::object::{ClusterId, Meta, NodeId, NodeSpec, Object, Timestamp};
@@ -47,5 +47,6 @@ pub(super) fn pseudo_task_set(fleet: &Fleet, cluster: ClusterId, profile: &Arc<P
     let node = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeSpec::default() };
     let entry = NodeEntry::bare(Arc::new(node)).with_profile(Some(Arc::clone(profile)));
     let view = NodeView::new(fleet, &entry, fold.as_ref());
-    Base::new(&view, profile, (&Arc::default(), &SharedTexts::default())).task_set(&[])
+    let reads = Arc::new(ProfileReads::of(profile));
+    Base::new(&view, profile, reads, (&Arc::default(), &SharedTexts::default())).task_set(&[])
 }

@@ -99,7 +99,7 @@ fn a_report_reaches_those_who_look_it_up() {
     let answer = made.answer("web-1");
     let set = answer.task_set().expect("a task set");
     assert_eq!(
-        serde_json::to_value(&set.inputs).expect("JSON"),
+        serde_json::to_value(set.inputs()).expect("JSON"),
         json!({"nodes(tag='mysql'){address}": {"value": [{"address": "10.0.0.3"}, {}]}})
     );
 }

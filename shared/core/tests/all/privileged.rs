@@ -130,12 +130,8 @@ fn x04_a_privileged_task_has_begun_where_its_condition_lets_it_run_or_may_and_di
     let answer = made.answer("web-1");
     let set = answer.task_set().expect("it is placed");
     let keys = set.profile.release.find("keys").expect("the task");
-    let with = |left_out: Option<LeftOut>| TaskSet {
-        profile: Arc::clone(&set.profile),
-        left_out: left_out.map(|why| (keys, why)).into_iter().collect(),
-        inputs: set.inputs.clone(),
-        digest: set.digest,
-        group: Arc::clone(&set.group),
+    let with = |left_out: Option<LeftOut>| {
+        TaskSet::new(&set.group, left_out.map(|why| (keys, why)).into_iter().collect(), &set.inputs())
     };
     let no = || Some(LeftOut::False { condition: "has(labels.go)".into() });
     let failed = || Some(LeftOut::Failed { reason: "".into() });

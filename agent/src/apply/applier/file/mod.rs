@@ -19,7 +19,7 @@ use crate::apply::rendering::Texts;
 use crate::apply::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::atomic::{Attributes, Staged, Staging, check_makeable, ensure_dir};
 use crate::host::extras::within_default;
-use crate::host::{Command, Dir, Extras, Host, HostError, HostPath, Look, Pending, Stat};
+use crate::host::{Command, Dir, Extras, FileVersion, Host, HostError, HostPath, Look, Pending, Stat};
 
 /// The largest file that is written: a blob.
 const LARGEST: u64 = 64 * 1024 * 1024;
@@ -37,6 +37,8 @@ pub(super) struct File;
 struct FileState {
     path: HostPath,
     parent: Option<Box<dyn Dir>>,
+    /// Which version of the file all this was read of, or an earlier one; `None`: nothing was there.
+    seen: Option<FileVersion>,
     present: Option<Present>,
     wanted: Option<Wanted>,
     dir_mode: u32,
@@ -197,6 +199,8 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let path = path(&texts, &parameters)?;
     check_put(path.as_str()).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     let parent = site.host.parent_of(&path)?;
+    // Before all else, so that a later change is noticed, whatever was read of it.
+    let seen = parent.as_deref().map(|dir| dir.version(path.name())).transpose()?.flatten();
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
     // Of a file that is to go, nothing is kept.
     let kept = present.as_ref().filter(|_| !parameters.absent);
@@ -210,7 +214,7 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     };
     let validate = texts.words("parameters.validate", &parameters.validate)?;
     let is_secret = task.is_sensitive() || site.ledger.is_secret_path(&path)?;
-    Ok(FileState { path, parent, present, wanted, dir_mode, validate, is_secret })
+    Ok(FileState { path, parent, seen, present, wanted, dir_mode, validate, is_secret })
 }
 
 fn path(texts: &Texts<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
@@ -418,17 +422,38 @@ async fn accepted(
     dir: &dyn Dir,
 ) -> Result<(Staged, String), TaskError> {
     let staged = stage(site, dir, wanted)?;
-    let judged = match validate(site, state, staged.name()).await {
-        Ok(output) => keep(site, task, state).map(|()| output),
-        Err(error) => Err(error),
+    let judged = async {
+        let whole = dir.version(staged.name())?;
+        let output = validate(site, state, staged.name()).await?;
+        if dir.version(staged.name())? != whole {
+            let path = &state.path;
+            let message = format!(
+                "validate changed or replaced the new file, of which it may only look at {{path}}: {path} is left as it was"
+            );
+            return Err(TaskError { output, ..TaskError::new(message) });
+        }
+        check_unchanged(state, dir)?;
+        keep(site, task, state)?;
+        Ok(output)
     };
-    match judged {
+    match judged.await {
         Ok(output) => Ok((staged, output)),
         Err(error) => {
             staged.discard(dir)?;
             Err(error)
         }
     }
+}
+
+/// Checks that what is to be replaced is still what was looked at: what somebody else made of it since would be undone in silence.
+fn check_unchanged(state: &FileState, dir: &dyn Dir) -> Result<(), TaskError> {
+    let path = &state.path;
+    if dir.version(path.name())? == state.seen {
+        return Ok(());
+    }
+    Err(TaskError::new(format!(
+        "{path} was changed by somebody else meanwhile: it is left as it is, and looked at anew in the next pass"
+    )))
 }
 
 fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskError> {
@@ -466,6 +491,7 @@ async fn validate(site: &Site, state: &FileState, staged: &str) -> Result<String
 
 fn remove(site: &Site, task: &HostTask, state: &FileState) -> Result<String, TaskError> {
     if let (Some(dir), Some(_)) = (&state.parent, &state.present) {
+        check_unchanged(state, &**dir).map_err(TaskError::before_the_change)?;
         keep(site, task, state)?;
         dir.remove(state.path.name())?;
         dir.sync()?;

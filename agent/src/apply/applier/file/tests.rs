@@ -293,6 +293,103 @@ fn the_old_file_stands_until_validate_has_said_yes() {
 }
 
 #[test]
+fn x05_a_new_file_that_validate_changes_is_not_put_in_its_place() {
+    type Change = fn(&MemoryHost, &str);
+    let changes: [Change; 6] = [
+        |host, staged| host.chmod(staged, 0o666),
+        |host, staged| host.chown(staged, 7),
+        |host, staged| host.set_extras(staged, Some(extras())),
+        |host, staged| host.put(staged, "new and more"),
+        |host, staged| host.put_hard_link(staged),
+        |host, staged| {
+            host.delete(staged);
+            host.put(staged, "new");
+        },
+    ];
+    for (nth, change) in changes.into_iter().enumerate() {
+        let host = MemoryHost::new();
+        host.put("/etc/f", "old");
+        host.on_run(move |host, command| {
+            change(host, &command.argv[1]);
+            Finished { end: End::Status(0), output: "reformatted".into() }
+        });
+        let refused =
+            apply(&host, &json!({"path": "/etc/f", "content": "new", "validate": ["fmt", "{path}"]})).unwrap_err();
+        let why =
+            "validate changed or replaced the new file, of which it may only look at {path}: /etc/f is left as it was";
+        assert_eq!((&*refused.message, &*refused.output), (why, "reformatted"), "{nth}");
+        assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]), "{nth}");
+    }
+}
+
+#[test]
+fn x05_what_somebody_else_makes_of_the_file_while_validate_runs_is_left_to_stand() {
+    type Change = fn(&MemoryHost);
+    let changes: [(Change, Option<&str>); 8] = [
+        (|host| host.chmod("/etc/f", 0o600), Some("old")),
+        (|host| host.chown("/etc/f", 7), Some("old")),
+        (|host| host.chgrp("/etc/f", 7), Some("old")),
+        (|host| host.set_extras("/etc/f", Some(extras())), Some("old")),
+        (|host| host.put_hard_link("/etc/f"), Some("old")),
+        (|host| host.put("/etc/f", "edited"), Some("edited")),
+        (|host| host.delete("/etc/f"), None),
+        (|host| host.put("/etc/new", "made"), Some("old")),
+    ];
+    for (nth, (change, left)) in changes.into_iter().enumerate() {
+        let host = MemoryHost::new();
+        host.put("/etc/f", "old");
+        host.on_run(move |host, _| {
+            change(host);
+            Finished { end: End::Status(0), output: String::new() }
+        });
+        let path = if nth == 7 { "/etc/new" } else { "/etc/f" };
+        let refused =
+            apply(&host, &json!({"path": path, "content": "new", "validate": ["look", "{path}"]})).unwrap_err();
+        let why = format!(
+            "{path} was changed by somebody else meanwhile: it is left as it is, and looked at anew in the next pass"
+        );
+        assert_eq!(refused.message, why, "{nth}");
+        assert_eq!(host.text("/etc/f").as_deref(), left, "{nth}");
+        assert!(host.list("/etc").iter().all(|name| name == "f" || name == "new"), "{nth}: {:?}", host.list("/etc"));
+        assert!(site(&host).ledger.replaced(path).is_none(), "{nth}: nothing was replaced");
+    }
+}
+
+/// The kernel says that a file was changed: its programs rename, append and set modes.
+#[test]
+fn x05_changes_while_validate_runs_are_noticed_on_a_real_file_system() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("f");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let host = Rc::new(crate::host::real::RealHost::new(root.path()).unwrap());
+    let site = Site { host: host.clone(), ledger: Rc::new(Ledger::open(host.clone()).unwrap()) };
+    let apply = |script: String| {
+        std::fs::write(&file, "old").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let parameters = json!({"path": "/f", "content": "new", "validate": ["/bin/sh", "-c", script]});
+        let applied = runtime.block_on(File.apply(&site, &task(&parameters)));
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777;
+        (applied.map_err(|error| error.message), std::fs::read_to_string(&file).unwrap(), mode)
+    };
+    let (applied, text, mode) = apply("cat {path} > /dev/null".to_owned());
+    assert_eq!((applied.is_ok(), &*text, mode), (true, "new", 0o640));
+    for script in ["cat {path} > {path}.n && mv {path}.n {path}", "echo more >> {path}", "chmod 0666 {path}"] {
+        let (applied, text, mode) = apply(script.to_owned());
+        assert!(applied.clone().unwrap_err().starts_with("validate changed or replaced the new file"), "{applied:?}");
+        assert_eq!((&*text, mode), ("old", 0o640), "{script}");
+    }
+    let target = file.display();
+    for (script, left) in
+        [(format!("chmod 0600 '{target}'"), ("old", 0o600)), (format!("echo edited > '{target}'"), ("edited\n", 0o640))]
+    {
+        let (applied, text, mode) = apply(script.clone());
+        assert!(applied.clone().unwrap_err().starts_with("/f was changed by somebody else"), "{applied:?}");
+        assert_eq!((&*text, mode), left, "{script}");
+    }
+}
+
+#[test]
 fn a_blob_is_taken_from_the_ledger() {
     let host = MemoryHost::new();
     let hash = Hash(sha256(b"blob"));

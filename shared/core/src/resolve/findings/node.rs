@@ -127,11 +127,11 @@ fn shown(sentence: &str) -> String {
     shown
 }
 
-/// The store can never take the record of what is released to a node.
+/// The record of what is released to a node is not stored: the store can never take it, or its cluster's nodes would have too much.
 pub fn release_refused(node: &Node, reason: &str) -> Finding {
     let message = format!(
-        "the store refuses the record of its next task set: {reason}; its host keeps what it has; make the task set or what its tasks read \
-         smaller, or raise the limit"
+        "the record of its next task set is not stored: {reason}; its host keeps what it has; make the task set or what its tasks read \
+         smaller, or raise the limit where the store has it"
     );
     of_node(rule::RELEASE_REFUSED, node, message)
 }

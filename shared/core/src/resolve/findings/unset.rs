@@ -84,9 +84,9 @@ impl Unset {
         let mut missing: BTreeMap<(ReleaseRef, Need), MissingOn> = BTreeMap::new();
         let mut judged = Judged::default();
         for ((release, _, known), hosts) in self.of_sets {
-            let needed = needed_by(&hosts.set, hosts.set.tasks());
+            let (needed, inputs) = (needed_by(&hosts.set, hosts.set.tasks()), hosts.set.inputs());
             for (need, tasks) in needed.into_iter().filter(|(need, _)| !known.contains(&need.reference)) {
-                let is_missing = judged.is_missing(&need, &hosts.set.inputs);
+                let is_missing = judged.is_missing(&need, &inputs);
                 let on = missing.entry((release.clone(), need)).or_default();
                 on.of += hosts.count;
                 if is_missing {
@@ -221,11 +221,11 @@ pub fn unset_in_empty(fleet: &Fleet, groups: impl Iterator<Item = GroupId>) -> V
     for group in groups.filter(|group| fleet.nodes_of(*group).next().is_none()) {
         let Some(answer) = joined(fleet, &cache, group) else { continue };
         let Some((set, release)) = answer.task_set().zip(answer.release()) else { continue };
-        let needed = needed_by(set, set.tasks());
+        let (needed, inputs) = (needed_by(set, set.tasks()), set.inputs());
         for (need, tasks) in
             needed.into_iter().filter(|(need, _)| need.is_certain && need.reference.read().fields().is_none())
         {
-            if set.inputs.find(&need.reference).is_some_and(|input| need.is_missing(&input)) {
+            if inputs.find(&need.reference).is_some_and(|input| need.is_missing(&input)) {
                 let on = missing.entry((release.name.clone(), need)).or_default();
                 on.names.extend(fleet.fold(group).map(|fold| fold.place()));
                 on.tasks.extend(tasks);
@@ -279,8 +279,8 @@ fn lacked(fleet: &Fleet, node: NodeId, lookups: &mut BTreeMap<(Option<ClusterId>
 fn lacked_by_tasks(fleet: &Fleet, cache: &ResolveCache, node: NodeId, judged: &mut Judged) -> BTreeSet<Reference> {
     let Resolution::Complete(answer) = resolve_node(fleet, cache, node) else { return BTreeSet::new() };
     let Some(set) = answer.task_set() else { return BTreeSet::new() };
-    let needed = needed_by(set, set.tasks()).into_keys();
-    needed.filter(|need| judged.is_missing(need, &set.inputs)).map(|need| need.reference).collect()
+    let (needed, inputs) = (needed_by(set, set.tasks()).into_keys(), set.inputs());
+    needed.filter(|need| judged.is_missing(need, &inputs)).map(|need| need.reference).collect()
 }
 
 /// What tasks need, each with those that do.
