@@ -217,7 +217,7 @@ impl Collector for Parts {
             (
                 "stemma_clock_suspect",
                 "Whether the clock has jumped, so that nothing is dropped because its time is over",
-                u64::from(self.clock.trusted_now().is_none()),
+                u64::from(self.clock.finding().is_some()),
             ),
             ("stemma_agent_connections", "Open connections of the agents' listener", count(&self.listeners.agents)),
             ("stemma_admin_connections", "Open connections of the admin listener", count(&self.listeners.admin)),

@@ -147,8 +147,8 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let local = load(&[file], Purpose::Answer).unwrap();
         let mut problems = Problems::default();
-        let found = tasks(&local.answer.answers[0], "n", Some("t")).unwrap();
-        let rendered = one(found[0].0, found[0].1, "n", &mut problems);
+        let (found, inputs) = tasks(&local.answer.answers[0], "n", Some("t")).unwrap();
+        let rendered = one(found[0], &inputs, "n", &mut problems);
         let texts: Vec<(&str, &str)> =
             rendered.texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         assert_eq!(

@@ -43,13 +43,12 @@ pub(crate) fn is_host_awaited(model: &Model, node: Uuid) -> bool {
 
 /// That what a node is told now or with its next task set is too large to be sent: it stays as it is.
 pub(crate) fn too_large(model: &Model, answer: &Answer, now: Timestamp) -> Option<TooLarge> {
-    let kept = model.released.get(&answer.id().0).map(|released| released.task_set());
-    let kept = kept.as_deref();
-    if size::fits(answer, kept) {
+    let kept = model.released.get(&answer.id().0);
+    if size::fits(answer, kept.map_or(0, |released| released.sent_at_most())) {
         return None;
     }
     size::of_answer(answer).err().or_else(|| {
-        let error = size::of_kept(answer, kept?).err()?;
+        let error = size::of_kept(answer, &kept?.task_set()).err()?;
         let standing = candidate(model, answer, &mut Untranslated::new()).standing(now);
         (standing != Standing::Due).then_some(error)
     })

@@ -209,7 +209,7 @@ impl Resolved<'_> {
         let recorded = || model.fleet.release(&ReleaseRef::new(record.release.as_deref()?).ok()?);
         let release = if kept.is_of_levels { answer.release() } else { recorded() };
         let fixes = release.map(|release| fixes(model, release)).unwrap_or_default();
-        let renamed = || ReleasedRecord { release: named, ..ReleasedRecord::clone(record) }.encoded();
+        let renamed = || ReleasedRecord::clone(record).of_release(named).encoded();
         let renamed = kept.is_renamed.then(renamed);
         let released = self.told(&record.task_set(), TaskSetOf::Record(Arc::clone(record)), profile.as_ref())?;
         let is_new = renamed.is_some() || !fixes.is_empty();

@@ -30,6 +30,9 @@ const MOST_OF_RECORDS: usize = 1024 * 1024;
 /// as many.
 const MOST_PARTS: usize = 24;
 
+/// What an entry takes beside its texts as it is sent, at most: lengths, a variant, the version of a secret.
+const SENT_ENTRY: usize = 32;
+
 /// Inputs, reasons and tags that task sets of many nodes have, or a part of them: as they are gathered, and as they are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommonValues {
@@ -217,7 +220,9 @@ impl ValueList {
 
     /// The value of an input.
     pub fn input(&self, reference: &str) -> Option<&InputValue> {
-        self.parts.iter().find_map(|part| Some(&part.inputs[position(&part.inputs, reference)?].1))
+        let at = self.parts.partition_point(|part| part.inputs.last().is_some_and(|(last, _)| **last < *reference));
+        let inputs = &self.parts.get(at)?.inputs;
+        Some(&inputs[position(inputs, reference)?].1)
     }
 
     fn inputs(&self) -> impl Iterator<Item = &(Box<str>, InputValue)> {
@@ -236,11 +241,13 @@ impl ValueList {
     /// The place of a task among all that are left out.
     fn place_of_left_out(&self, task: &str) -> Option<usize> {
         let mut before = 0;
-        self.parts.iter().find_map(|part| {
-            let found = position(&part.left_out, task).map(|at| before + at);
-            before += part.left_out.len();
-            found
-        })
+        for part in &self.parts {
+            match part.left_out.last() {
+                Some((last, _)) if **last >= *task => return Some(before + position(&part.left_out, task)?),
+                _ => before += part.left_out.len(),
+            }
+        }
+        None
     }
 }
 
@@ -332,6 +339,16 @@ impl TakenValues {
         }
     }
 
+    /// About how many bytes what is taken has as it is sent: no fewer.
+    pub(super) fn sent_at_most(&self, values: &ValueList) -> usize {
+        let inputs = values.inputs().enumerate().filter(|(at, _)| self.inputs.has(*at));
+        let left_out = values.left_out().enumerate().filter(|(at, _)| self.left_out.has(*at));
+        let (tags, primaries) = if self.tags { values.tags() } else { (&[][..], &[][..]) };
+        inputs.map(|(_, (key, value))| SENT_ENTRY + key.len() + sent_len(value)).sum::<usize>()
+            + left_out.map(|(_, (key, why))| SENT_ENTRY + key.len() + why.len()).sum::<usize>()
+            + tags.iter().chain(primaries).map(|tag| SENT_ENTRY + tag.len()).sum::<usize>()
+    }
+
     /// Whether a task is left out by what is taken.
     pub(super) fn leaves_out(&self, task: &str, values: &ValueList) -> bool {
         values.place_of_left_out(task).is_some_and(|at| self.left_out.has(at))
@@ -377,6 +394,15 @@ fn weight_of_tags(tags: &[String], primaries: &[String]) -> usize {
 /// The length of an input's text.
 fn text_len(value: &InputValue) -> usize {
     value.text().map_or(0, JsonText::bytes)
+}
+
+/// The length of what is sent of an input, but for lengths and numbers.
+fn sent_len(value: &InputValue) -> usize {
+    match value {
+        InputValue::Json(text) => text.bytes(),
+        InputValue::Absent => 0,
+        InputValue::Secret { name, .. } => name.len(),
+    }
 }
 
 /// The place of a key in entries in the order of keys.
@@ -500,6 +526,8 @@ mod tests {
         let read = read_record(&stored, |name| (*name == common.name).then_some(Arc::clone(&values))).unwrap();
         assert_eq!(read, stripped);
         assert_eq!(*read.task_set(), task_set);
+        let sent = postcard::experimental::serialized_size(&task_set).unwrap();
+        assert!((sent..sent + 1024).contains(&read.sent_at_most()), "{sent}");
         assert_eq!(["a", "b", "c"].map(|task| read.runs_task(task)), ["a", "b", "c"].map(|task| task_set.runs(task)));
         assert_eq!((read.revision, read.at, read.release.as_deref()), (7, Timestamp(8), Some("site@1")));
         assert!(read_record(&stored, |_| None).is_err(), "the values are not there");

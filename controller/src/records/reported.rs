@@ -134,6 +134,12 @@ impl ReleasedRecord {
         Self { revision, at, own: task_set, release, taken: None, texts: StoredTexts::new(), values: None, bytes: 0 }
     }
 
+    /// The same of a release by this name.
+    #[must_use]
+    pub fn of_release(self, release: Option<String>) -> Self {
+        Self { release, ..self }
+    }
+
     /// The record without what stands in common values of this name; as it is where that is too little.
     #[must_use]
     pub fn without_common(mut self, name: Hash, values: &Arc<ValueList>) -> Self {
@@ -186,6 +192,15 @@ impl ReleasedRecord {
     /// What it takes in the store, in bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.bytes as u64
+    }
+
+    /// About how many bytes the task set has as it is sent: no fewer.
+    pub fn sent_at_most(&self) -> usize {
+        let own =
+            postcard::experimental::serialized_size(&self.own).expect("a task set holds nothing that postcard refuses");
+        let taken =
+            self.taken.as_ref().zip(self.values.as_ref()).map_or(0, |(taken, values)| taken.sent_at_most(values));
+        own + taken
     }
 
     /// What it has beside tags, inputs and tasks that are left out.

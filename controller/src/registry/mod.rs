@@ -19,7 +19,7 @@ pub mod maps;
 pub mod names;
 mod rate;
 pub mod refusals;
-pub(crate) mod released;
+pub mod released;
 pub mod retention;
 mod who;
 pub mod work;

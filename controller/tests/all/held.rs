@@ -276,7 +276,7 @@ async fn w01_another_release_of_the_same_content_is_recorded_and_fixed_and_relea
     let released = key::of_node(key::RELEASED, host.node);
     let entry = store.snapshot().await.unwrap().get(released.as_bytes()).await.unwrap().unwrap();
     let record: ReleasedRecord = codec::decode(&entry.value).unwrap();
-    let before = ReleasedRecord { release: Some("site@1".to_owned()), ..record };
+    let before = record.of_release(Some("site@1".to_owned()));
     let write = Transaction::new().put(released, codec::encode(&before)).delete(key::fixed("site@2"));
     store.commit(write).await.unwrap();
     drop(store);

@@ -393,7 +393,7 @@ impl Fleet {
         let before = entry.fold.clone();
         let after = self.folded(id);
         if let Ok(fold) = &after {
-            self.keep_table(fold);
+            self.keep_shared(fold);
         }
         if let Some(entry) = self.groups.get_mut(&id) {
             entry.fold.clone_from(&after);

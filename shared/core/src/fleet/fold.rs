@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use uuid::Uuid;
 
-use super::{Fleet, KeptTable, Missing};
+use super::{Fleet, KeptMaps, KeptTable, Missing};
 use crate::host_labels::HostLabelRule;
 use crate::input::{Path, Read};
 use crate::key::{LabelKey, LabelValue};
@@ -46,6 +46,8 @@ pub struct GroupFold {
     pub template: Option<Arc<ClusterTemplate>>,
     /// What the levels provide, folded down to the group.
     pub maps: Maps,
+    /// The same down to its cluster: what it shares with the other groups of that.
+    above: Arc<Maps>,
     /// Which labels flow to the hosts' label maps.
     pub host_labels: Resolved<Arc<HostLabelRule>>,
     /// The release that the nearest level names; `None`: nobody names one, so there are no tasks.
@@ -65,6 +67,15 @@ impl Maps {
             labels: Labels::of(levels.iter().map(|(level, said)| (*level, &said.labels))),
             annotations: Annotations::of(levels.iter().map(|(level, said)| (*level, &said.annotations))),
             parameters: Parameters::of(levels.iter().map(|(level, said)| (*level, &said.parameters))),
+        }
+    }
+
+    /// One step down: what a level makes of what comes from above. What it does not change is shared.
+    fn below(&self, level: Level, said: &Inherited) -> Self {
+        Self {
+            labels: self.labels.below(level, &said.labels),
+            annotations: self.annotations.below(level, &said.annotations),
+            parameters: self.parameters.below(level, &said.parameters),
         }
     }
 }
@@ -105,7 +116,7 @@ impl Fleet {
         let template = cluster.spec.cluster_template.and_then(|id| self.template(id));
         let group = Object { meta: Meta::new(Uuid::nil(), name, Timestamp(0)), spec: NodeGroupSpec::new(id) };
         let fold = GroupFold::new(&Arc::new(group), cluster, template, self).ok()?;
-        Some(GroupFold { maps: Maps::of(&self.levels_to_cluster(id)), ..fold })
+        Some(GroupFold { maps: (*fold.above).clone(), ..fold })
     }
 
     /// What roles produce, and which tags can be seen, in a cluster.
@@ -127,6 +138,34 @@ impl Fleet {
         table.filter(|table| **table == made).unwrap_or_else(|| Arc::new(made))
     }
 
+    /// What comes down to the groups of a cluster: what they have already, where it is still good.
+    fn shared_maps(&self, cluster: &Arc<Cluster>, template: Option<&Arc<ClusterTemplate>>) -> Arc<Maps> {
+        let kept = self.clusters.get(&ClusterId(cluster.meta.uuid)).and_then(|entry| entry.maps.as_ref());
+        let kept = kept.filter(|kept| kept.is_of(cluster, template)).and_then(|kept| kept.maps.upgrade());
+        let made = || {
+            let of_template = template.map(|template| (Level::ClusterTemplate, &template.spec.inherited));
+            let levels: Levels<'_> =
+                of_template.into_iter().chain([(Level::Cluster, &cluster.spec.inherited)]).collect();
+            Arc::new(Maps::of(&levels))
+        };
+        kept.unwrap_or_else(made)
+    }
+
+    /// Keeps what comes down to a group for the others of its cluster.
+    fn keep_maps(&mut self, fold: &GroupFold) {
+        let Some(entry) = self.clusters.get(&fold.cluster_id()) else { return };
+        let template = fold.template.as_ref();
+        let is_kept = |kept: &KeptMaps| is_of(&kept.maps, &fold.above) && kept.is_of(&fold.cluster, template);
+        if entry.maps.as_ref().is_some_and(is_kept) {
+            return;
+        }
+        let (template, cluster) = (template.map(Arc::downgrade), Arc::downgrade(&fold.cluster));
+        let kept = KeptMaps { template, cluster, maps: Arc::downgrade(&fold.above) };
+        if let Some(entry) = self.clusters.get_mut(&fold.cluster_id()) {
+            entry.maps = Some(kept);
+        }
+    }
+
     fn kept_table(&self, release: &CompiledRelease, cluster: &Cluster) -> Option<&KeptTable> {
         self.clusters.get(&ClusterId(cluster.meta.uuid))?.tables.get(&release.name)
     }
@@ -141,8 +180,9 @@ impl Fleet {
         is_beside && is_of(&kept.release, release) && is_of(&kept.cluster, cluster)
     }
 
-    /// Keeps the table of a group for the others of its cluster. Those of the cluster as it was are made again when they are asked for.
-    pub(super) fn keep_table(&mut self, fold: &GroupFold) {
+    /// Keeps the table of a group, and what comes down to it, for the others of its cluster. Those of the cluster as it was are made again when they are asked for.
+    pub(super) fn keep_shared(&mut self, fold: &GroupFold) {
+        self.keep_maps(fold);
         let GroupFold { release: Some(release), table: Some(table), cluster, .. } = fold else { return };
         let release = &release.value;
         let is_kept = |kept: &KeptTable| is_of(&kept.table, table) && self.is_good(kept, release, cluster);
@@ -170,6 +210,18 @@ impl Fleet {
             }
             None => RoleTable::new(&BTreeMap::new(), &BTreeMap::new(), beside, &cluster.spec.roles),
         }
+    }
+}
+
+impl KeptMaps {
+    /// Whether it was made of these.
+    fn is_of(&self, cluster: &Arc<Cluster>, template: Option<&Arc<ClusterTemplate>>) -> bool {
+        let is_template = match (&self.template, template) {
+            (Some(kept), Some(template)) => is_of(kept, template),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        is_template && is_of(&self.cluster, cluster)
     }
 }
 
@@ -211,8 +263,10 @@ impl GroupFold {
             })
             .transpose()?;
         let table = release.as_ref().map(|release| fleet.shared_table(&release.value, cluster));
+        let above = fleet.shared_maps(cluster, template);
         Ok(Self {
-            maps: Maps::of(&fleet.levels_to_group(GroupId(group.meta.uuid))),
+            maps: above.below(Level::NodeGroup, &group.spec.inherited),
+            above,
             host_labels: host_labels(group, cluster, template),
             release,
             table,

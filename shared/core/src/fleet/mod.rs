@@ -109,6 +109,8 @@ struct ClusterEntry {
     lookups: OrdMap<Reference, LookUp>,
     /// What the roles of each release that its groups run produce here: one table for all of these groups.
     tables: OrdMap<ReleaseRef, KeptTable>,
+    /// What comes down to its groups, which they share.
+    maps: Option<KeptMaps>,
 }
 
 /// A table of roles, with what it was made of: it is good as long as that is what is there. The groups hold it; here it is found alone, so
@@ -119,6 +121,14 @@ struct KeptTable {
     beside: Option<Weak<ReleaseTags>>,
     cluster: Weak<Cluster>,
     table: Weak<RoleTable>,
+}
+
+/// What a template and a cluster provide together, and what it was made of.
+#[derive(Clone)]
+struct KeptMaps {
+    template: Option<Weak<ClusterTemplate>>,
+    cluster: Weak<Cluster>,
+    maps: Weak<Maps>,
 }
 
 /// The nodes of a cluster that have a tag which has a primary.
