@@ -788,6 +788,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn x03_f07_what_goes_beyond_the_budget_of_a_cluster_is_released_to_no_node_until_there_is_room() {
+        let small = Small::new().await;
+        let (reconciler, table) = (&small.reconciler, &small.reconciler.table);
+        small.put_waiting().await;
+        let elsewhere = Uuid::from_u128(6);
+        small.put_node(elsewhere, Some(FAR)).await;
+        let (held, full) = (reconciler.registry.released(), Uuid::from_u128(77));
+        held.set(full, Some((ClusterId(CLUSTER), most_of_records(3))));
+        reconciler.start().await;
+        let refusal = |node| table.status().refused_release(node);
+        for node in [NODE, STAYS, WAITS] {
+            let why = refusal(node).unwrap_or_default();
+            assert!(why.starts_with("the records of the nodes of its cluster would take "), "{why}");
+            assert!(why.ends_with(" bytes together, and the most are 33603584"), "32 MiB and 16 KiB for each: {why}");
+        }
+        let told = || [NODE, elsewhere].map(|node| table.digests(node).is_some());
+        assert_eq!((told(), refusal(elsewhere)), ([false, true], None), "another cluster has room");
+        assert_eq!(held.of_cluster(ClusterId(CLUSTER)), most_of_records(3), "nothing was taken");
+        held.set(full, None);
+        assert_eq!((reconciler.full().await, refusal(NODE), told()), (0, None, [true, true]));
+        let (all, one) = (held.of_cluster(ClusterId(CLUSTER)), small.cache.model().released[&NODE].stored_bytes());
+        assert!(one > 100 && all > 2 * one && held.of_node(NODE) == one, "{one} of {all} bytes");
+    }
+
+    #[tokio::test]
     async fn a_full_resolve_that_is_asked_for_before_the_first_pass_follows_it() {
         let small = Small::new().await;
         small.put_node(Uuid::from_u128(1), None).await;

@@ -357,6 +357,143 @@ fn x03_f07_lists_of_values_that_no_node_names_any_more_are_swept() -> Result<()>
     site.stop()
 }
 
+/// The tasks read nine hundred labels that nobody says. Each of the nodes held all of their names, some 180 KiB, and as much again while they were
+/// resolved.
+#[test]
+fn x03_f07_names_that_tasks_of_many_nodes_read_are_held_once() -> Result<()> {
+    const MOST: u64 = 32 * MIB;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let label = |n: usize| format!("{{{{ labels.k{n}{} }}}}", "y".repeat(50));
+    let task = |n: usize| file_of(&format!("t{n}"), &(50 * n..50 * n + 50).map(label).collect::<String>());
+    let (operator, boss) = cluster_with(&at, &(0..18).map(task).collect::<Vec<_>>())?;
+    add(&at, &boss, &[json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]})])?;
+    let before = site.most_memory()?;
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g"});
+    add(&at, &operator, &(0..300).map(node).collect::<Vec<_>>())?;
+    until_resolved(&at, &boss)?;
+    let (records, _) = released_bytes(&at, &boss)?;
+    ensure!(records < 300 * 1200, "{records} bytes of records");
+    say_much(&at, (&operator, &boss), "/v1/clusters/c", ("labels", &format!("k0{}", "y".repeat(50)), 1), "x")?;
+    is_served_within(&site, before, MOST)?;
+    let site = site.restarted()?;
+    until_resolved(&site.bound.admin, &boss)?;
+    is_served_within(&site, before, MOST)?;
+    site.stop()
+}
+
+/// A cluster says 250 labels, and each of its groups one of its own. Each group held all of them three times: what comes down to it, what its tasks
+/// read, and its list of values; and each change left one list more for each group.
+#[test]
+fn x03_f07_what_comes_down_to_many_groups_of_a_cluster_is_held_once() -> Result<()> {
+    const MOST: u64 = 48 * MIB;
+    const GROUPS: usize = 150;
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let label = |n: usize| format!("{{{{ labels.k{n}{} }}}}", "y".repeat(50));
+    let task = |n: usize| {
+        file_of(
+            &format!("t{n}"),
+            &(50 * n..50 * n + 50).map(label).chain(["{{ labels.own }}".into()]).collect::<String>(),
+        )
+    };
+    let (operator, boss) = cluster_with(&at, &(0..5).map(task).collect::<Vec<_>>())?;
+    let before = site.most_memory()?;
+    let labels: Map<String, Value> = (0..250).map(|n| (format!("k{n}{}", "y".repeat(50)), "x".into())).collect();
+    let say_in_cluster = |labels: Value| {
+        let body = serde_json::to_vec(&json!({"labels": labels}))?;
+        let told = ask(&at, &operator, "PATCH /v1/clusters/c", (MERGE_PATCH, &body))?;
+        ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
+        until_resolved(&at, &boss)
+    };
+    say_in_cluster(labels.into())?;
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": format!("c/g{n}")});
+    let groups = (0..GROUPS).map(|n| group(n, "own"));
+    add(&at, &operator, &groups.chain((0..GROUPS).map(node)).collect::<Vec<_>>())?;
+    until_resolved(&at, &boss)?;
+    for change in 0..6 {
+        say_in_cluster(json!({format!("k{}{}", change * 40, "y".repeat(50)): "z"}))?;
+    }
+    is_served_within(&site, before, MOST)?;
+    let site = site.restarted()?;
+    until_resolved(&site.bound.admin, &boss)?;
+    is_served_within(&site, before, MOST)?;
+    site.stop()
+}
+
+/// All nodes of a group have its tags. They stood in the record of each node, 17 kB for 250 of them.
+#[test]
+fn x03_f07_tags_of_a_group_are_stored_once_for_its_nodes() -> Result<()> {
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let tags: Vec<String> = (0..250).map(|n| format!("t{n}-{}", "x".repeat(50))).collect();
+    let known: Map<String, Value> = tags.iter().map(|tag| (tag.clone(), json!({}))).collect();
+    let task = |tag: &String| json!({"id": tag, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+    post(
+        &at,
+        "/v1/apply",
+        &json!({"objects": [
+            {"kind": "Release", "name": "site", "version": "1", "roles": {"web": {"tags": tags}}, "tags": known, "tasks": [task(&tags[0])]},
+            {"kind": "Cluster", "name": "c", "release": "site@1"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]},
+        ]}),
+    )?;
+    let boss = token(&at, "boss", "admin")?;
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g"});
+    add(&at, &boss, &(0..200).map(node).collect::<Vec<_>>())?;
+    until_resolved(&at, &boss)?;
+    let (records, values) = released_bytes(&at, &boss)?;
+    ensure!(records < 200 * 1024, "{records} bytes of 200 records");
+    ensure!((250 * 50..64 * 1024).contains(&values), "{values} bytes for all of them");
+    site.stop()
+}
+
+/// One label of a node stands in 58 maps that its tasks read, each too small to be parted into chunks: 120 kB for each node. Without a bound for all of
+/// them together, a few kilobytes sent filled memory and disk. Beyond it nothing is half done, and there is a way back.
+#[test]
+fn x03_f07_what_differs_by_node_has_a_bound_for_all_nodes_of_a_cluster_together() -> Result<()> {
+    let site = Plain::start()?;
+    let at = site.bound.admin.clone();
+    let map = |n: usize| {
+        format!("{{% for k, v in labels_with_prefix('{}') | items %}}{{{{ v }}}}{{% endfor %}}", "q".repeat(n))
+    };
+    let (operator, boss) = cluster_with(&at, &[file_of("t", &(1..59).map(map).collect::<String>())])?;
+    let (of_group, of_node) = (format!("{}0", "q".repeat(59)), format!("{}own", "q".repeat(59)));
+    let labels = json!({of_group.clone(): "x".repeat(1_850)});
+    add(&at, &boss, &[json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"], "labels": labels})])?;
+    let node = |n: usize| json!({"kind": "Node", "name": format!("n{n}"), "nodegroup": "c/g", "labels": {of_node.clone(): format!("v{n}")}});
+    let send = |nodes: std::ops::Range<usize>| {
+        let objects = json!({"objects": nodes.map(node).collect::<Vec<_>>()});
+        ask(&at, &operator, "POST /v1/apply", (JSON, &serde_json::to_vec(&objects)?))
+    };
+    let mut made = 0;
+    let refused = loop {
+        let told = send(made..made + 75)?;
+        if told.status != 200 {
+            break told;
+        }
+        made += 75;
+        ensure!(made < 600, "{made} nodes of 120 kB each");
+        until_resolved(&at, &boss)?;
+    };
+    ensure!(refused.status == 409 && refused.body.contains("object.too_many"), "{} {}", refused.status, refused.body);
+    ensure!(refused.body.contains("what is released to the nodes of cluster c would take about"), "{}", refused.body);
+    let (records, _) = released_bytes(&at, &boss)?;
+    ensure!((20 * MIB..40 * MIB).contains(&records), "{records} bytes of records");
+    let is_there = |n: usize| {
+        Ok::<_, anyhow::Error>(ask(&at, &operator, &format!("GET /v1/nodes/n{n}"), (JSON, b""))?.status == 200)
+    };
+    ensure!(is_there(made - 1)? && !is_there(made)?, "nothing was changed by the write that was refused");
+    // What each node has becomes smaller: then there is room.
+    let body = serde_json::to_vec(&json!({"labels": {of_group: null}}))?;
+    let told = ask(&at, &operator, "PATCH /v1/clusters/c/nodegroups/g", (MERGE_PATCH, &body))?;
+    ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
+    until_resolved(&at, &boss)?;
+    let told = send(made..made + 75)?;
+    ensure!(told.status == 200 && is_there(made + 74)?, "{} {}", told.status, told.body);
+    site.stop()
+}
+
 /// A body of 3 MB with 200,000 texts takes some 20 MiB once it is read; the bound is three times that. It took 22 s, since each trait was
 /// compared with all others.
 #[test]
