@@ -13,7 +13,7 @@ use stemma_wire::clock::Clock;
 use crate::records::audit::EntryTime;
 use crate::records::clock::ClockRecord;
 use crate::records::{codec, key};
-use crate::store::{Query, Revision, Snapshot, Store, StoreError, Transaction};
+use crate::store::{Entry, Query, Revision, Snapshot, Store, StoreError, Transaction};
 
 /// How old the note of the time may become: a start is judged by it where nothing was written later.
 const NOTED_MS: u64 = 24 * 3600 * 1000;
@@ -22,8 +22,16 @@ const NOTED_MS: u64 = 24 * 3600 * 1000;
 #[derive(Debug)]
 pub struct WatchedClock {
     clock: Arc<dyn Clock>,
-    trust: Mutex<Trust>,
+    trust: Mutex<Trusted>,
     noted: Mutex<Noted>,
+}
+
+/// Whether the clock can be believed.
+#[derive(Clone, Copy, Debug)]
+struct Trusted {
+    trust: Trust,
+    /// By how much it is ahead of what it said before the last doubt, which is not noted as over yet.
+    ahead_ms: u64,
 }
 
 /// What the store says of the clock.
@@ -48,7 +56,8 @@ impl WatchedClock {
         let snapshot = store.snapshot().await?;
         let noted = match snapshot.get(key::CLOCK.as_bytes()).await? {
             Some(entry) => {
-                let record = codec::decode(&entry.value).map_err(|error| damaged(&error))?;
+                let mut record: ClockRecord = codec::decode(&entry.value).map_err(|error| damaged(&error))?;
+                record.doubts.set_recorded(entry.mod_revision.get());
                 Some(Noted { record, revision: entry.mod_revision })
             }
             None => None,
@@ -56,7 +65,10 @@ impl WatchedClock {
         let last = match noted {
             Some(noted) if noted.record.is_suspect => Some(noted),
             noted => {
-                let known = noted.as_ref().map(|noted| noted.record.at).max(last_audited(snapshot.as_ref()).await?);
+                // What stands before the note may be of a clock that was wrong then.
+                let since = noted.as_ref().map_or(Revision::ZERO, |noted| noted.revision);
+                let audited = last_audited(snapshot.as_ref()).await?.filter(|(_, revision)| *revision > since);
+                let known = noted.as_ref().map(|noted| noted.record.at).max(audited.map(|(at, _)| at));
                 let at = |at| {
                     let (doubts, revision) =
                         noted.map_or_else(Default::default, |one| (one.record.doubts, one.revision));
@@ -83,8 +95,11 @@ impl WatchedClock {
             record: ClockRecord { at: now.at, is_suspect: false, doubts: Doubts::default() },
             revision: Revision::ZERO,
         };
+        // Whether the clock was put back meanwhile is not known of one that is good at once.
+        let doubted = last.as_ref().filter(|last| last.record.is_suspect && trust.jump().is_none());
+        let ahead_ms = doubted.map_or(0, |last| now.at.0.saturating_sub(last.record.at.0));
         let noted = last.unwrap_or_else(nothing);
-        Self { clock, trust: Mutex::new(trust), noted: Mutex::new(noted) }
+        Self { clock, trust: Mutex::new(Trusted { trust, ahead_ms }), noted: Mutex::new(noted) }
     }
 
     /// What the clock says, right or wrong.
@@ -97,6 +112,12 @@ impl WatchedClock {
     pub fn trusted_now(&self) -> Option<Timestamp> {
         let (now, trust) = self.look();
         (trust.jump().is_none() && !self.noted().record.is_suspect).then_some(now)
+    }
+
+    /// What it says, unless it was not believed within that time: what it wrote then where no revision says so would count as old.
+    pub fn trusted_for(&self, milliseconds: u64) -> Option<Timestamp> {
+        let until = self.noted().record.doubts.last_until();
+        self.trusted_now().filter(|now| until.is_none_or(|until| now.0.saturating_sub(until.0) >= milliseconds))
     }
 
     /// From when the age counts of what has this time and was written at this revision.
@@ -128,7 +149,7 @@ impl WatchedClock {
         let next = match trust.jump() {
             None => {
                 if is_suspect {
-                    doubts.add(Doubt { from: revision.get(), until: now });
+                    doubts.add(Doubt { from: revision.get(), to: None, until: now, ahead_ms: self.trusted().ahead_ms });
                 }
                 ClockRecord { at: now, is_suspect: false, doubts }
             }
@@ -137,9 +158,15 @@ impl WatchedClock {
         let is_old = !next.is_suspect && next.at.0.abs_diff(at.0) >= NOTED_MS;
         if is_suspect != next.is_suspect || is_old {
             let revision = store.commit(Transaction::new().put(key::CLOCK, codec::encode(&next))).await?;
-            *self.noted() = Noted { record: next, revision };
+            let mut record = next;
+            record.doubts.set_recorded(revision.get());
+            *self.noted() = Noted { record, revision };
         }
         Ok(())
+    }
+
+    fn trusted(&self) -> MutexGuard<'_, Trusted> {
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn noted(&self) -> MutexGuard<'_, Noted> {
@@ -147,12 +174,15 @@ impl WatchedClock {
     }
 
     fn look(&self) -> (Timestamp, Trust) {
-        let mut trust = self.trust.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trusted = self.trusted();
         let now = moment(&*self.clock);
-        let before = *trust;
+        let before = trusted.trust;
         let after = before.step(now);
-        *trust = after;
-        drop(trust);
+        trusted.trust = after;
+        if before.jump().is_some() && after.jump().is_none() {
+            trusted.ahead_ms = before.ahead_at_end(now);
+        }
+        drop(trusted);
         match (before.jump(), after.jump()) {
             (None, Some(jump)) => tell(jump),
             (Some(_), None) => log::info!("the clock is believed again"),
@@ -184,11 +214,11 @@ fn tell(jump: Jump) {
     );
 }
 
-/// When something was last done or refused.
-async fn last_audited(snapshot: &dyn Snapshot) -> Result<Option<Timestamp>, StoreError> {
+/// When something was last done or refused, and the revision of that.
+async fn last_audited(snapshot: &dyn Snapshot) -> Result<Option<(Timestamp, Revision)>, StoreError> {
     let last = snapshot.list(&Query::prefix(key::AUDIT).descending().limit(1)).await?;
-    let time = last.entries.first().and_then(|entry| codec::decode::<EntryTime>(&entry.value).ok());
-    Ok(time.map(|time| time.at))
+    let read = |entry: &Entry| Some((codec::decode::<EntryTime>(&entry.value).ok()?.at, entry.mod_revision));
+    Ok(last.entries.first().and_then(read))
 }
 
 fn damaged(error: &codec::BadRecord) -> StoreError {
@@ -298,7 +328,7 @@ mod tests {
             }
             let now = right.trusted_now().unwrap();
             assert_eq!(right.counts_from(at, revision), now, "restarted: {is_restarted}");
-            assert_eq!(right.counts_from(before.0, before.1), before.0);
+            assert_eq!(right.counts_from(before.0, before.1), before.0, "the clock was put back to where it was");
             let again = restarted(store.as_ref(), &clock).await;
             assert_eq!(again.counts_from(at, revision), now, "it is known after a restart too");
         }
@@ -311,6 +341,68 @@ mod tests {
         assert!(running.trusted_now().is_some());
         clock.ahead_s.store(0, Ordering::Relaxed);
         running
+    }
+
+    fn refusal(at_s: u64) -> Transaction {
+        let text =
+            format!(r#"{{"at":{},"principal":"p","address":"127.0.0.1:1","refused":"x","unsaid":0}}"#, at_s * 1000);
+        let record = serde_json::from_str::<AuditRecord>(&text).unwrap();
+        Transaction::new().put_at_revision(key::AUDIT, codec::encode(&record))
+    }
+
+    /// One entry of the audit that a clock ahead had written made each later start by it one that is believed, and each right one suspect.
+    #[tokio::test]
+    async fn x04_f12_what_a_suspect_clock_wrote_speaks_for_no_later_start() {
+        for is_restarted in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let (store, clock) = (store(&directory), Arc::new(Set::default()));
+            let first = restarted(store.as_ref(), &clock).await;
+            clock.passed_s.store(DAY_S, Ordering::Relaxed);
+            first.note(store.as_ref()).await.unwrap();
+            clock.ahead_s.store(400 * DAY_S, Ordering::Relaxed);
+            let ahead = if is_restarted { restarted(store.as_ref(), &clock).await } else { first };
+            ahead.note_jump(store.as_ref()).await.unwrap();
+            store.commit(refusal(clock.unix_seconds())).await.unwrap();
+            clock.ahead_s.store(0, Ordering::Relaxed);
+            if is_restarted {
+                restarted(store.as_ref(), &clock).await.note(store.as_ref()).await.unwrap();
+            } else {
+                ahead.note(store.as_ref()).await.unwrap();
+            }
+            for (ahead_s, is_believed) in [(0, true), (400 * DAY_S, false), (0, true)] {
+                clock.ahead_s.store(ahead_s, Ordering::Relaxed);
+                let again = restarted(store.as_ref(), &clock).await;
+                assert_eq!(again.trusted_now().is_some(), is_believed, "{ahead_s} s ahead, restarted: {is_restarted}");
+            }
+        }
+    }
+
+    /// Where nothing is known from before, a clock that is behind is believed; so is one that goes on for a day.
+    #[tokio::test]
+    async fn x04_f12_what_was_written_before_a_jump_ahead_that_stays_is_no_older_than_that_allows() {
+        for (days, is_restarted) in [(2, false), (100, false), (400, false), (2, true), (400, true)] {
+            let directory = tempfile::tempdir().unwrap();
+            let (store, clock) = (store(&directory), Arc::new(Set::default()));
+            let watched = restarted(store.as_ref(), &clock).await;
+            assert!(watched.trusted_now().is_some());
+            let (at, revision) = (watched.now(), store.commit(refusal(clock.unix_seconds())).await.unwrap());
+            clock.ahead_s.store(days * DAY_S, Ordering::Relaxed);
+            watched.note_jump(store.as_ref()).await.unwrap();
+            let watched = if is_restarted { restarted(store.as_ref(), &clock).await } else { watched };
+            clock.passed_s.store(DAY_S + 10, Ordering::Relaxed);
+            let now = watched.now();
+            watched.note(store.as_ref()).await.unwrap();
+            assert_eq!(watched.trusted_now(), Some(now));
+            let age_s = |watched: &WatchedClock| (now.0 - watched.counts_from(at, revision).0) / 1000;
+            assert!(
+                (DAY_S..DAY_S + 20).contains(&age_s(&watched)) || age_s(&watched) < 20,
+                "{} s, {days} days",
+                age_s(&watched)
+            );
+            let again = restarted(store.as_ref(), &clock).await;
+            assert_eq!(age_s(&again), age_s(&watched), "it is known after a restart too");
+            assert_eq!(again.trusted_for(2 * DAY_S * 1000), None, "files of then have no revision");
+        }
     }
 
     /// Each of two starts was short, between them the clock was behind: 25 hours were not found that it was put back by later.
@@ -334,14 +426,7 @@ mod tests {
     async fn x04_f12_a_start_is_judged_by_the_audit_where_the_time_was_not_noted() {
         let directory = tempfile::tempdir().unwrap();
         let (store, clock) = (store(&directory), Arc::new(Set::default()));
-        let refusal = |at_s: u64| {
-            let text =
-                format!(r#"{{"at":{},"principal":"p","address":"127.0.0.1:1","refused":"x","unsaid":0}}"#, at_s * 1000);
-            codec::encode(&serde_json::from_str::<AuditRecord>(&text).unwrap())
-        };
-        let write = async |at_s| {
-            store.commit(Transaction::new().put_at_revision(key::AUDIT, refusal(at_s))).await.unwrap();
-        };
+        let write = async |at_s| assert!(store.commit(refusal(at_s)).await.unwrap() > Revision::ZERO);
         write(clock.unix_seconds()).await;
         clock.ahead_s.store(31 * DAY_S, Ordering::Relaxed);
         assert_eq!(restarted(store.as_ref(), &clock).await.trusted_now(), None);

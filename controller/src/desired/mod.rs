@@ -20,7 +20,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
-use stemma_core::epoch::{EpochLine, HeldAndTold, HeldRevision, Standing};
+use stemma_core::epoch::{EpochLine, HeldRevision};
 use stemma_core::status::{Facts, Liveness};
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::desired::{Barrier, Known, Profile, TaskSet};
@@ -383,7 +383,7 @@ impl DesiredTable {
         if **self.line.load() == *line {
             return false;
         }
-        self.line.store(Arc::new(line.clone()));
+        self.begin_epoch(line);
         self.status.note_store_waiting(line.waits);
         let revision = self.resolved();
         let slots: Vec<_> = read(&self.slots).values().cloned().collect();
@@ -394,15 +394,14 @@ impl DesiredTable {
         true
     }
 
-    /// How what an agent holds stands to a store that has come to this revision.
-    pub(crate) fn standing(&self, host: Option<HeldAndTold>, head: u64) -> Standing {
-        self.line.load().standing(host, head)
+    /// Another epoch begins; what is published is still signed in the one before.
+    pub(crate) fn begin_epoch(&self, line: &EpochLine) {
+        self.line.store(Arc::new(line.clone()));
     }
 
     /// What leads an agent from the epoch of what it holds to that of a state; `None`: it is there, or cannot be led there.
-    pub(crate) fn epoch_change(&self, held: Option<&Held>, to: Epoch) -> Option<EpochChange> {
+    pub(crate) fn epoch_change(&self, line: &EpochLine, held: Option<&Held>, to: Epoch) -> Option<EpochChange> {
         let from = held.map(|held| held.epoch).filter(|from| *from != to)?;
-        let line = self.line.load();
         let is_present = *line.now.as_bytes() == to.0;
         let at = Revision(line.at);
         is_present.then(|| self.signer.load().sign_epoch_change((from, to), at, &line.reason))

@@ -26,7 +26,7 @@ use log::{error, info, warn};
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
-use stemma_core::rollout::{Action, plan_releases};
+use stemma_core::rollout::{Action, Standing, plan_releases};
 use stemma_wire::message;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -253,10 +253,7 @@ impl Reconciler {
         let (answers, gone) = self.resolve(model, &nodes);
         let decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
-        for node in &gone {
-            self.registry.released().set(*node, None);
-        }
-        let (decided, over) = self.within_budgets(model, decided);
+        let (decided, over) = self.within_budgets(model, (decided, &gone), &answers, now);
         let refused = match self.store_released(&decided, &gone).await {
             Ok(refused) => refused,
             Err(failure) => {
@@ -270,11 +267,7 @@ impl Reconciler {
                 return Changed::default();
             }
         };
-        let refused = refused.into_iter().map(|(node, refusal)| (node, refusal.to_string())).collect();
-        let decided = self.without_refused(decided, refused);
-        for (node, why) in over {
-            self.note_refused(node, Some(&why));
-        }
+        let decided = self.without_refused(decided, &refused, &over);
         let dropped = decided.iter().filter(|(uuid, decision)| self.waves().set_dropped(*uuid, &decision.dropped));
         let dropped = dropped.map(|(uuid, _)| *uuid).collect();
         let changes = decided.into_iter().map(|(uuid, decision)| (uuid, Change::Release(Box::new(decision.released))));
@@ -358,40 +351,62 @@ impl Reconciler {
         decided
     }
 
-    /// The decisions by which no cluster goes beyond what its nodes' records may take; and the nodes of the others, each with the reason.
+    /// The decisions by which no cluster goes beyond what its nodes' records may take, and the nodes that keep what they have for that, each with the
+    /// reason. Where there is room again, those are left for the next pass that were refused before.
     fn within_budgets(
         &self,
         model: &Model,
-        decided: Vec<(Uuid, released::Decision)>,
+        (mut decided, gone): (Vec<(Uuid, released::Decision)>, &[Uuid]),
+        answers: &[Arc<Answer>],
+        now: Timestamp,
     ) -> (Vec<(Uuid, released::Decision)>, BTreeMap<Uuid, String>) {
         let (held, mut over) = (self.registry.released(), BTreeMap::new());
-        let record = |(node, decision): &(Uuid, released::Decision)| {
-            let cluster = model.fleet.cluster_of_node(NodeId(*node));
-            let stored = model.released.get(node).map_or(0, |record| record.stored_bytes());
-            (*node, cluster, stored, decision.record_bytes().unwrap_or(stored))
-        };
-        let all: Vec<_> = decided.iter().map(record).collect();
-        // Those that take no more than before make room for the others.
-        let (grow, other): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, _, stored, next)| next > stored);
-        for (node, cluster, _, next) in other {
-            held.set(node, cluster.map(|cluster| (cluster, next)));
+        let cluster_of = |node: Uuid| model.fleet.cluster_of_node(NodeId(node));
+        let nodes = decided.iter().map(|(node, _)| *node).chain(gone.iter().copied());
+        let clusters: BTreeSet<ClusterId> =
+            nodes.flat_map(|node| [held.cluster_of(node), cluster_of(node)]).flatten().collect();
+        let before: Vec<(ClusterId, u64)> = clusters.into_iter().map(|one| (one, held.of_cluster(one))).collect();
+        for node in gone {
+            held.set(*node, None);
         }
-        for (node, cluster, stored, next) in grow {
-            let Some(cluster) = cluster else {
-                held.set(node, None);
+        let mut grow = Vec::new();
+        for (node, decision) in &decided {
+            let stored = model.released.get(node).map_or(0, |record| record.stored_bytes());
+            let Some(cluster) = cluster_of(*node) else {
+                held.set(*node, None);
                 continue;
             };
+            match decision.record_bytes() {
+                // Those that take no more than before make room for the others.
+                Some(next) if next > held.of_node_in(cluster, *node) => grow.push((*node, cluster, stored, next)),
+                next => held.set(*node, Some((cluster, next.unwrap_or(stored)))),
+            }
+        }
+        for (node, cluster, stored, next) in grow {
             held.set(node, Some((cluster, next)));
             let (together, most) = (held.of_cluster(cluster), most_of_records(model.fleet.count_of(cluster)));
             if together > most {
                 held.set(node, Some((cluster, stored)));
-                let why = format!(
-                    "the records of the nodes of its cluster would take {together} bytes together, and the most are {most}"
-                );
-                over.insert(node, why);
+                let name = model.clusters.get(cluster.0).map_or_else(String::new, |one| one.meta.name.to_string());
+                over.insert(node, released::beyond_budget(&name, together, most));
             }
         }
-        let decided = decided.into_iter().filter(|(node, _)| !over.contains_key(node)).collect();
+        let answers = answers.iter().map(|answer| (answer.id().0, answer));
+        let answers: BTreeMap<Uuid, &Arc<Answer>> = answers.filter(|(node, _)| over.contains_key(node)).collect();
+        for (node, decision) in &mut decided {
+            let Some(answer) = answers.get(node) else { continue };
+            let resolved = released::Resolved { model, answer, now };
+            if let Ok(kept) = resolved.keep(&mut self.memory().profiles, Standing::Kept(None)) {
+                *decision = kept;
+            }
+        }
+        let has_room: BTreeSet<ClusterId> =
+            before.into_iter().filter(|(one, sum)| held.of_cluster(*one) < *sum).map(|(one, _)| one).collect();
+        if !has_room.is_empty() {
+            let refused = self.table.status().nodes_with_refused_release().into_iter();
+            let waits = refused.filter(|node| cluster_of(*node).is_some_and(|one| has_room.contains(&one)));
+            self.memory().left.extend(waits);
+        }
         (decided, over)
     }
 
@@ -470,11 +485,12 @@ impl Reconciler {
     fn without_refused(
         &self,
         mut decided: Vec<(Uuid, released::Decision)>,
-        mut refused: BTreeMap<Uuid, String>,
+        refused: &BTreeMap<Uuid, Refusal>,
+        over: &BTreeMap<Uuid, String>,
     ) -> Vec<(Uuid, released::Decision)> {
         decided.retain(|(node, _)| {
-            let refusal = refused.remove(node);
-            self.note_refused(*node, refusal.as_deref());
+            let refusal = refused.get(node).map(released::refused_by_store);
+            self.note_refused(*node, refusal.as_ref().or_else(|| over.get(node)).map(String::as_str));
             refusal.is_none()
         });
         decided
@@ -774,7 +790,7 @@ mod tests {
         small.put_waiting().await;
         small.store.set_refused(Some(key::of_node(key::RELEASED, NODE)));
         reconciler.start().await;
-        let is_refused = || refusal(NODE).is_some_and(|why| why.ends_with(" the limit max_bytes is 7"));
+        let is_refused = || refusal(NODE).is_some_and(|why| why.contains(" the limit max_bytes is 7;"));
         assert!(is_refused(), "{:?}", refusal(NODE));
         assert_eq!(table.status().nodes_with_refused_release(), [NODE]);
         let told = |node| table.digests(node).is_some();
@@ -800,16 +816,23 @@ mod tests {
         let refusal = |node| table.status().refused_release(node);
         for node in [NODE, STAYS, WAITS] {
             let why = refusal(node).unwrap_or_default();
-            assert!(why.starts_with("the records of the nodes of its cluster would take "), "{why}");
-            assert!(why.ends_with(" bytes together, and the most are 33603584"), "32 MiB and 16 KiB for each: {why}");
+            assert!(why.starts_with("with it what is released to the nodes of cluster c would take "), "{why}");
+            assert!(why.contains(" bytes together, and the most are 33603584;"), "32 MiB and 16 KiB for each: {why}");
         }
-        let told = || [NODE, elsewhere].map(|node| table.digests(node).is_some());
-        assert_eq!((told(), refusal(elsewhere)), ([false, true], None), "another cluster has room");
+        let told = || [NODE, elsewhere].map(|node| table.digests(node).unwrap().1);
+        assert_ne!(told()[0], told()[1], "another cluster has room");
+        assert_eq!(refusal(elsewhere), None);
         assert_eq!(held.of_cluster(ClusterId(CLUSTER)), most_of_records(3), "nothing was taken");
-        held.set(full, None);
-        assert_eq!((reconciler.full().await, refusal(NODE), told()), (0, None, [true, true]));
+        let empty = told()[0];
+        // The node that had it all goes.
+        small.cache.reached(small.store.commit(Transaction::new().put("x", Bytes::new())).await.unwrap()).await;
+        drop(reconciler.publish(&small.cache.model(), BTreeSet::from([full]), BTreeMap::new(), Timestamp(0)).await);
+        assert!(reconciler.memory().left.contains(&NODE), "it is tried again at once");
+        reconciler.pass().await;
+        assert_eq!((refusal(NODE), reconciler.full().await), (None, 0));
+        assert!(told()[0] != empty && told()[0] == told()[1], "they are released alike");
         let (all, one) = (held.of_cluster(ClusterId(CLUSTER)), small.cache.model().released[&NODE].stored_bytes());
-        assert!(one > 100 && all > 2 * one && held.of_node(NODE) == one, "{one} of {all} bytes");
+        assert!(one > 100 && all > 2 * one && held.of_node_in(ClusterId(CLUSTER), NODE) == one, "{one} of {all} bytes");
     }
 
     #[tokio::test]

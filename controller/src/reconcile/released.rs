@@ -27,7 +27,7 @@ use crate::records::chunks::NamedChunks;
 use crate::records::common::NamedValues;
 use crate::records::reported::{ProfileRecord, ReleasedRecord};
 use crate::records::{codec, key};
-use crate::store::{Op, Precondition, Query, Revision, Store, StoreError, Transaction};
+use crate::store::{Op, Precondition, Query, Refusal, Revision, Store, StoreError, Transaction};
 
 /// How many nodes one commit releases. With a profile and the marks of a release for each, that is below every engine's limit of operations.
 const NODES: usize = 30;
@@ -258,6 +258,19 @@ fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
         return None;
     };
     Some(SentProfile { encoded: Arc::new(EncodedProfile::new(&profile)), blobs: record.blobs.clone().into() })
+}
+
+/// Why a record is not stored for which its cluster has no room, for people.
+pub(super) fn beyond_budget(cluster: &str, together: u64, most: u64) -> String {
+    format!(
+        "with it what is released to the nodes of cluster {cluster} would take {together} bytes together, and the most are {most}; let their tasks read \
+         less of what each node says itself, or divide the cluster"
+    )
+}
+
+/// Why a record is not stored that the store can never take, for people.
+pub(super) fn refused_by_store(refusal: &Refusal) -> String {
+    format!("the store refuses it: {refusal}; make the task set or what its tasks read smaller, or raise the limit")
 }
 
 impl Decision {

@@ -54,9 +54,14 @@ impl ReleasedBytes {
         }
     }
 
-    /// What the record of a node takes.
-    pub fn of_node(&self, node: Uuid) -> u64 {
-        self.sums().of_nodes.get(&node).map_or(0, |(_, bytes)| *bytes)
+    /// What the record of a node takes of what its cluster may have; nothing where it stood in another one.
+    pub fn of_node_in(&self, cluster: ClusterId, node: Uuid) -> u64 {
+        self.sums().of_nodes.get(&node).filter(|(of, _)| *of == cluster).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// The cluster in which a node stood.
+    pub fn cluster_of(&self, node: Uuid) -> Option<ClusterId> {
+        self.sums().of_nodes.get(&node).map(|(cluster, _)| *cluster)
     }
 
     /// What the records of a cluster's nodes take together.
@@ -89,7 +94,11 @@ mod tests {
         ] {
             bytes.set(node, record);
             assert_eq!((bytes.of_cluster(one), bytes.of_cluster(other)), sums, "{node} {record:?}");
-            assert_eq!(bytes.of_node(node), record.map_or(0, |(_, bytes)| bytes));
+            let of_node = [one, other].map(|cluster| bytes.of_node_in(cluster, node)).into_iter().sum::<u64>();
+            assert_eq!(
+                (of_node, bytes.cluster_of(node)),
+                (record.map_or(0, |(_, bytes)| bytes), record.map(|(of, _)| of))
+            );
         }
         assert_eq!(most_of_records(1_000), 49_938_432, "32 MiB and 16 KiB for each");
     }

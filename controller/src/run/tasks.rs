@@ -325,8 +325,12 @@ async fn keep_bounds(parts: Arc<Parts>, opened: Box<dyn Snapshot>, kept: Kept) -
     }
 }
 
-/// Drops file bodies that no stored release and no released task set names, a day after they were last sent.
+/// Drops file bodies that no stored release and no released task set names, a day after they were last sent. When that was is told by the file system: so
+/// none goes within a day after the clock was believed again.
 async fn drop_blobs(parts: &Arc<Parts>) {
+    if parts.registry.clock().trusted_for(BLOB_KEPT.as_secs() * 1000).is_none() {
+        return;
+    }
     let named = parts.registry.cache().model().named_blobs();
     let (blobs, before) = (Arc::clone(&parts.blobs), SystemTime::now() - BLOB_KEPT);
     let dropped = tokio::task::spawn_blocking(move || blobs.drop_unnamed(&named, before)).await;

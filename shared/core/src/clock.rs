@@ -67,13 +67,19 @@ pub enum Trust {
     },
 }
 
-/// A time in which the clock was not believed. What was written then has the times of a clock that may have been behind.
+/// A time in which the clock was not believed, by revisions of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
-    /// The revision of the store from which on it was not.
+    /// The first one that was written then.
     pub from: u64,
-    /// When it was believed again.
+    /// The last one; `None`: that of the record which says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+    /// When the clock was believed again.
     pub until: Timestamp,
+    /// By how much it is ahead of what it said before, where it was not put back: it may have been behind until then.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ahead_ms: u64,
 }
 
 /// Those of a store, in their order. Of more than [`MOST_DOUBTS`] the first two become one.
@@ -87,6 +93,11 @@ pub struct Jump {
     pub from: Timestamp,
     /// What it said.
     pub to: Timestamp,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero(milliseconds: &u64) -> bool {
+    *milliseconds == 0
 }
 
 /// A time, for people.
@@ -124,15 +135,35 @@ impl Doubts {
         if let [first, second, ..] = self.0[..]
             && self.0.len() > MOST_DOUBTS
         {
-            self.0.splice(..2, [Doubt { from: first.from, until: second.until }]);
+            let ahead_ms = first.ahead_ms.saturating_add(second.ahead_ms);
+            self.0.splice(..2, [Doubt { from: first.from, ahead_ms, ..second }]);
         }
     }
 
-    /// From when the age counts of what has this time and was written at this revision: no earlier than from when the clock was believed again
-    /// that wrote it. What was written later has a later time itself.
+    /// Takes in which revision the record has that says so of the last one.
+    pub fn set_recorded(&mut self, revision: u64) {
+        if let Some(last) = self.0.last_mut() {
+            last.to.get_or_insert(revision);
+        }
+    }
+
+    /// When the last one was over.
+    pub fn last_until(&self) -> Option<Timestamp> {
+        self.0.last().map(|doubt| doubt.until)
+    }
+
+    /// From when the age counts of what has this time and was written at this revision. What was written in a doubt counts from its end. What was
+    /// written before one that began by a jump ahead is as much younger, since the clock may have been behind: no younger than its end.
     pub fn counts_from(&self, at: Timestamp, revision: u64) -> Timestamp {
-        let before = self.0.iter().rev().find(|doubt| doubt.from <= revision);
-        before.map_or(at, |doubt| at.max(doubt.until))
+        self.0.iter().fold(at, |at, doubt| {
+            if revision < doubt.from {
+                at.max(doubt.until.min(Timestamp(at.0.saturating_add(doubt.ahead_ms))))
+            } else if doubt.to.is_none_or(|to| revision <= to) {
+                doubt.until
+            } else {
+                at
+            }
+        })
     }
 }
 
@@ -157,6 +188,15 @@ impl Trust {
             }
             Self::Suspect { since, .. } if now.steady_s.saturating_sub(since.steady_s) >= SETTLED_S => good,
             Self::Suspect { .. } => self,
+        }
+    }
+
+    /// By how much the clock is ahead of what it might have said, in milliseconds, where it was suspect and the next look makes it good; 0 where it was put
+    /// back.
+    pub fn ahead_at_end(self, now: Moment) -> u64 {
+        match self {
+            Self::Suspect { expected, .. } if !expected.allows(now) => now.at.0.saturating_sub(expected.at(now).0),
+            Self::Suspect { .. } | Self::Good { .. } => 0,
         }
     }
 
@@ -237,27 +277,37 @@ mod tests {
 
     #[test]
     fn x04_f12_what_a_doubted_clock_wrote_is_as_old_as_the_end_of_the_doubt() {
+        let doubt = |from, to, until, ahead_ms| Doubt { from, to, until: Timestamp(until), ahead_ms };
         let mut doubts = Doubts::default();
         assert!(doubts.is_empty());
-        doubts.add(Doubt { from: 10, until: Timestamp(1000) });
-        doubts.add(Doubt { from: 20, until: Timestamp(2000) });
+        doubts.add(doubt(10, Some(12), 1000, 0));
+        doubts.add(doubt(20, None, 2000, 0));
         for (at, revision, expected) in [
             (5, 9, 5),
             (900, 9, 900),
             (5, 10, 1000),
-            (5, 19, 1000),
-            (1500, 19, 1500),
+            (5, 12, 1000),
+            (1500, 13, 1500),
             (5, 20, 2000),
-            (9_000_000, 15, 9_000_000),
+            (9_000_000, 25, 2000),
         ] {
             assert_eq!(doubts.counts_from(Timestamp(at), revision), Timestamp(expected), "{at} at revision {revision}");
         }
-        for nth in 3..=100 {
-            doubts.add(Doubt { from: nth * 10, until: Timestamp(nth * 1000) });
+        doubts.set_recorded(22);
+        assert_eq!(doubts.counts_from(Timestamp(9_000_000), 25), Timestamp(9_000_000), "it is after it");
+        assert_eq!(doubts.last_until(), Some(Timestamp(2000)));
+        // The clock goes on from 500 later: what it said before may have been so much behind.
+        doubts.add(doubt(30, Some(31), 3000, 500));
+        for (at, revision, expected) in [(5, 9, 505), (5, 10, 1500), (5, 21, 2500), (2800, 25, 3000), (2800, 32, 2800)]
+        {
+            assert_eq!(doubts.counts_from(Timestamp(at), revision), Timestamp(expected), "{at} at revision {revision}");
+        }
+        for nth in 4..=100 {
+            doubts.add(doubt(nth * 10, Some(nth * 10 + 1), nth * 1000, 0));
         }
         assert_eq!(doubts.0.len(), MOST_DOUBTS);
         let counted = [9, 10, 370, 380, 1000].map(|revision| doubts.counts_from(Timestamp(5), revision).0);
-        assert_eq!(counted, [5, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
+        assert_eq!(counted, [505, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
     }
 
     #[test]

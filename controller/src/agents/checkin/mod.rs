@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stemma_core::epoch::{HeldAndTold, HeldRevision, Standing};
+use stemma_core::epoch::{EpochLine, HeldAndTold, HeldRevision, Standing};
 use stemma_core::status::Liveness;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -158,7 +158,7 @@ impl CheckIns {
             gives_back: std::mem::take(&mut said.gives_back),
         };
         let Stored { told, observation: stored, .. } = slot.stored(|| self.intake.stored(slot.node()));
-        let standing = self.standing(said.held.as_ref(), told);
+        let standing = self.standing(&self.desired.epoch_line(), said.held.as_ref(), told);
         let ahead = said.held.filter(|_| !standing.can_be_told());
         let is_more = !said.results.is_empty() || said.observation.is_some() || said.report.is_some();
         let opening = Opening {
@@ -288,9 +288,12 @@ impl CheckIns {
                 Look::Ended => return Err(gone()),
                 Look::Here(here) => here,
             };
-        // What a host that is ahead was told elsewhere is not undone here.
-        let can_be_told = talk.may_be_told && self.standing(talk.held.as_ref(), stored.told).can_be_told();
+        // What a host that is ahead was told elsewhere is not undone here. All of an answer goes by one state of the epochs: another one begins before
+        // what is published is signed in it.
+        let line = self.desired.epoch_line();
+        let can_be_told = talk.may_be_told && self.standing(&line, talk.held.as_ref(), stored.told).can_be_told();
         let desired = desired.filter(|_| can_be_told).and_then(|signed| self.to_send(talk, signed));
+        let desired = desired.filter(|signed| signed.epoch.0 == *line.now.as_bytes());
         if let Some(state) = desired.as_ref().map(|signed| signed.told())
             && !stored.told.is_some_and(|told| told.covers(state))
         {
@@ -318,7 +321,7 @@ impl CheckIns {
             observation: stored.observation,
             desired: desired.map(|signed| {
                 let held = talk.held.as_ref();
-                signed.message(talk.version, held, self.desired.epoch_change(held, signed.epoch))
+                signed.message(talk.version, held, self.desired.epoch_change(&line, held, signed.epoch))
             }),
             grants: given.map(|given| given.form(talk.version).clone()).collect(),
             next_ms: talk.next_ms,
@@ -327,8 +330,8 @@ impl CheckIns {
     }
 
     /// How what an agent holds stands to the store, which told it this last.
-    fn standing(&self, held: Option<&Held>, told: Option<HeldRevision>) -> Standing {
-        self.desired.standing(held_and_told(held, told), self.intake.head())
+    fn standing(&self, line: &EpochLine, held: Option<&Held>, told: Option<HeldRevision>) -> Standing {
+        line.standing(held_and_told(held, told), self.intake.head())
     }
 
     /// Stores what the host is told last, before it is told. Where that cannot be stored now the host is told nothing new and comes again.

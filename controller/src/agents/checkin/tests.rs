@@ -417,6 +417,11 @@ async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epo
     assert_eq!(table.status().ahead(NODE), None);
 
     let next = line.next(Uuid::from_u128(78), 5, "restored", [unknown]);
+    // Between the beginning of an epoch and the signature in it.
+    table.begin_epoch(&next);
+    let early = news(held(unknown, 1)).await;
+    assert_eq!(early.desired, None, "what is signed in the epoch before leads no host of another store here");
+    table.begin_epoch(&line);
     assert!(table.change_epoch(&next) && !table.change_epoch(&next));
     for ahead in [held(line.now, 10), held(unknown, 1)] {
         let news = news(ahead).await;

@@ -1,5 +1,7 @@
 //! Who asks, as the listener found it before a handler runs.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use hyper::{HeaderMap, header};
 use stemma_core::access::{Act, Place, Rights, Verdict};
 use stemma_core::name::is_blank;
@@ -80,9 +82,11 @@ fn is_of_stemma(token: &str) -> bool {
     token.split_once('.').is_some_and(|(id, _)| id.len() == TOKEN_ID_DIGITS && id.bytes().all(is_id_digit))
 }
 
-/// Whether a header may be meant as a token: it has the form of one in it, or nothing at all.
+/// Whether a header may be meant as a token: it has the form of one in it, also as the name or password of `Basic`, or nothing at all.
 fn may_be_token(value: &[u8]) -> bool {
-    has_form_of_token(value) || is_blank(&String::from_utf8_lossy(value))
+    let words = || value.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let is_coded = |word: &[u8]| BASE64_STANDARD.decode(word).is_ok_and(|text| has_form_of_token(&text));
+    has_form_of_token(value) || words().any(is_coded) || is_blank(&String::from_utf8_lossy(value))
 }
 
 /// Whether that form stands anywhere in a text.

@@ -211,7 +211,7 @@ impl Waiting {
                         write_all(&store, due.by_ref().take(AT_ONCE)).await;
                     }
                     if let Some(now) = self.clock.trusted_now()
-                        && let Err(error) = old.drop_some(store.as_ref(), now).await
+                        && let Err(error) = old.drop_some(store.as_ref(), &self.clock, now).await
                     {
                         log::warn!(error:err = error; "old refusals could not be dropped from the audit");
                     }
@@ -250,7 +250,12 @@ struct Old(KeyRange);
 
 impl Old {
     /// Drops what is over among the next entries; gives how many.
-    async fn drop_some(&mut self, store: &dyn Store, now: Timestamp) -> Result<usize, StoreError> {
+    async fn drop_some(
+        &mut self,
+        store: &dyn Store,
+        clock: &WatchedClock,
+        now: Timestamp,
+    ) -> Result<usize, StoreError> {
         let query = Query::range(self.0.clone()).limit(PAGE).bytes(PAGE_BYTES);
         let page = store.snapshot().await?.list(&query).await?;
         let mut over = Vec::new();
@@ -261,7 +266,8 @@ impl Old {
                 Ok(AuditRecord::Commit(event)) => Some((event.at, false)),
                 Err(_) => None,
             };
-            if at.is_some_and(|(at, _)| at.0.saturating_add(KEPT_MS) > now.0) {
+            let counts_from = |at| clock.counts_from(at, entry.mod_revision).0;
+            if at.is_some_and(|(at, _)| counts_from(at).saturating_add(KEPT_MS) > now.0) {
                 break;
             }
             looked_at = Some(entry.key.clone());

@@ -181,7 +181,8 @@ async fn refusals_go_after_ninety_days_and_what_commits_did_stays() {
         store.commit(put(record)).await.unwrap();
     }
     let mut old = Old(KeyRange::prefix(key::AUDIT));
-    let mut look = async |n: u64| old.drop_some(store.as_ref(), day(n)).await.unwrap();
+    let clock = WatchedClock::new(Arc::new(FixedClock(0)));
+    let mut look = async |n: u64| old.drop_some(store.as_ref(), &clock, day(n)).await.unwrap();
     assert_eq!((look(90).await, look(91).await, look(92).await, look(92).await), (0, 1000, 201, 0));
     assert_eq!(audit(store.as_ref()).await, [commit(1), commit(3), refusal(50), commit(50)]);
     assert_eq!((look(140).await, look(141).await), (1, 0));

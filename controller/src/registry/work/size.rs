@@ -9,7 +9,7 @@
 //! each group and profile, and then only of nodes whose own words could make a difference. What facts add, and what hosts say
 //! later, is left to reconcile, which publishes nothing that is too large.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use stemma_core::fleet::{Levels, Maps};
@@ -40,8 +40,7 @@ const RECORD: usize = 256;
 /// How much larger than the first node of its group one may be by its name, facts and tags.
 const SLACK: usize = 16 * 1024;
 
-/// A node that was looked at, for others of its group and profile.
-#[derive(Clone, Copy)]
+/// A node that was looked at, for others that are like it.
 struct First {
     /// The bytes of its desired state.
     desired: usize,
@@ -49,12 +48,20 @@ struct First {
     record: u64,
 }
 
-/// What the records of the nodes take that a write reaches, in one cluster.
-#[derive(Default)]
+/// The records of nodes that a write reaches and that are about as large as each other.
 struct Records {
-    before: u64,
-    after: u64,
+    /// One of the nodes.
+    node: NodeId,
+    /// About what its record would take.
+    each: u64,
+    /// How many nodes there are.
+    count: u64,
+    /// What their records take now.
+    stored: u64,
 }
+
+/// A group, and a profile that nodes of it have.
+type Alike = (Option<GroupId>, Option<ProfileHash>);
 
 /// What is too large.
 #[derive(derive_more::Display)]
@@ -95,28 +102,35 @@ impl Work<'_> {
     }
 
     fn check_nodes(&self) -> Result<(), ApiError> {
-        let mut of_groups: BTreeMap<(Option<GroupId>, Option<ProfileHash>), First> = BTreeMap::new();
-        let mut records: BTreeMap<ClusterId, Records> = BTreeMap::new();
+        let mut of_groups: BTreeMap<Alike, usize> = BTreeMap::new();
+        let mut records: BTreeMap<(ClusterId, Alike, u32), Records> = BTreeMap::new();
         for node in self.reached() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let alike = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
             let own = self.own_bytes(node);
-            let is_within = |first: &&First| first.desired + APPEARANCES * own + SLACK <= MAX_DESIRED;
-            let record = match of_groups.get(&alike).filter(is_within) {
-                Some(first) => first.record,
+            // Nodes of a group that say about as much themselves have records of about one size.
+            let place = self
+                .model
+                .fleet
+                .cluster_of_node(node)
+                .map(|cluster| (cluster, alike, own.checked_ilog2().map_or(0, |log| log + 1)));
+            let known = place.and_then(|place| records.get(&place)).map(|one| one.each);
+            let is_within = of_groups.get(&alike).is_some_and(|first| first + APPEARANCES * own + SLACK <= MAX_DESIRED);
+            let each = match known.filter(|_| is_within) {
+                Some(each) => each,
                 None => {
                     let Some(checked) = self.check_node(node, object)? else { continue };
-                    of_groups.entry(alike).or_insert(checked);
+                    of_groups.entry(alike).or_insert(checked.desired);
                     checked.record
                 }
             };
-            if let Some(cluster) = self.model.fleet.cluster_of_node(node) {
-                let records = records.entry(cluster).or_default();
-                records.before += self.context.released.of_node(node.0);
-                records.after += record;
+            if let Some(place) = place {
+                let one = records.entry(place).or_insert(Records { node, each, count: 0, stored: 0 });
+                one.count += 1;
+                one.stored += self.context.released.of_node_in(place.0, node.0);
             }
         }
-        records.into_iter().try_for_each(|(cluster, records)| self.check_records(cluster, records))
+        self.check_records(&records)
     }
 
     /// Checks one node; `None` where it cannot be resolved, or is told too much already.
@@ -138,13 +152,35 @@ impl Work<'_> {
         }
     }
 
-    /// Refuses a write by which the records of a cluster's nodes would take more than they may, and than before.
-    fn check_records(&self, cluster: ClusterId, Records { before, after }: Records) -> Result<(), ApiError> {
-        let most = most_of_records(self.model.fleet.count_of(cluster));
-        let together = self.context.released.of_cluster(cluster).saturating_sub(before) + after;
-        if after <= before || together <= most {
-            return Ok(());
+    /// Refuses a write by which the records of a cluster's nodes would take more than they may, and than they would without it.
+    fn check_records(&self, records: &BTreeMap<(ClusterId, Alike, u32), Records>) -> Result<(), ApiError> {
+        let clusters: BTreeSet<ClusterId> = records.keys().map(|(cluster, ..)| *cluster).collect();
+        for cluster in clusters {
+            let of_cluster = || records.iter().filter(|((of, ..), _)| *of == cluster).map(|(_, one)| one);
+            let most = most_of_records(self.model.fleet.count_of(cluster));
+            let stored: u64 = of_cluster().map(|one| one.stored).sum();
+            let after: u64 = of_cluster().map(|one| one.each * one.count).sum();
+            let together = self.context.released.of_cluster(cluster).saturating_sub(stored) + after;
+            if together <= most {
+                continue;
+            }
+            let before: u64 =
+                of_cluster().map(|one| one.stored.max(self.record_before(cluster, one.node) * one.count)).sum();
+            if after > before {
+                return Err(self.records_too_large(cluster, together, most));
+            }
         }
+        Ok(())
+    }
+
+    /// What the record of a node would take in this cluster without the write.
+    fn record_before(&self, cluster: ClusterId, node: NodeId) -> u64 {
+        let stood = self.context.whole.fleet.cluster_of_node(node) == Some(cluster);
+        let before = stood.then(|| self.context.whole.resolve(node.0));
+        before.as_ref().and_then(Resolution::answer).map_or(0, |answer| record_bytes(answer))
+    }
+
+    fn records_too_large(&self, cluster: ClusterId, together: u64, most: u64) -> ApiError {
         let name = self.cluster_name(cluster);
         let message = format!(
             "what is released to the nodes of cluster {name} would take about {together} bytes together beside what many of them have alike, \
@@ -153,7 +189,7 @@ impl Work<'_> {
         let advice = "let tasks read less of what each node says itself: single labels in the place of labels_with_prefix or of whole parameters; \
                       or divide the cluster";
         let refusal = ApiError::new(ErrorType::ObjectTooMany, message).detail(advice);
-        Err(Subject { written: self.deepest_in(cluster), ..Subject::of(Kind::Cluster, name) }.named_in(refusal))
+        Subject { written: self.deepest_in(cluster), ..Subject::of(Kind::Cluster, name) }.named_in(refusal)
     }
 
     /// The bytes that a node adds to what comes down to it, at most.

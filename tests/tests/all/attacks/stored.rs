@@ -466,6 +466,14 @@ fn x03_f07_what_differs_by_node_has_a_bound_for_all_nodes_of_a_cluster_together(
         let objects = json!({"objects": nodes.map(node).collect::<Vec<_>>()});
         ask(&at, &operator, "POST /v1/apply", (JSON, &serde_json::to_vec(&objects)?))
     };
+    // One node of the group with a large record, the first, and many with a small one: a write to all is judged by each.
+    add(&at, &boss, &[json!({"kind": "Node", "name": "first", "nodegroup": "c/g", "labels": {of_node.clone(): "v"}})])?;
+    let plain = |n: usize| json!({"kind": "Node", "name": format!("plain{n}"), "nodegroup": "c/g"});
+    add(&at, &boss, &(0..400).map(plain).collect::<Vec<_>>())?;
+    until_resolved(&at, &boss)?;
+    let patch = |path: &str, body: &Value| ask(&at, &operator, path, (MERGE_PATCH, &serde_json::to_vec(body)?));
+    let told = patch("PATCH /v1/clusters/c/nodegroups/g", &json!({"labels": {"z": "1"}}))?;
+    ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
     let mut made = 0;
     let refused = loop {
         let told = send(made..made + 75)?;
@@ -484,9 +492,10 @@ fn x03_f07_what_differs_by_node_has_a_bound_for_all_nodes_of_a_cluster_together(
         Ok::<_, anyhow::Error>(ask(&at, &operator, &format!("GET /v1/nodes/n{n}"), (JSON, b""))?.status == 200)
     };
     ensure!(is_there(made - 1)? && !is_there(made)?, "nothing was changed by the write that was refused");
+    let told = patch("PATCH /v1/nodes/n0", &json!({"annotations": {"a": "b"}}))?;
+    ensure!([200, 202].contains(&told.status), "what makes nothing larger is taken: {} {}", told.status, told.body);
     // What each node has becomes smaller: then there is room.
-    let body = serde_json::to_vec(&json!({"labels": {of_group: null}}))?;
-    let told = ask(&at, &operator, "PATCH /v1/clusters/c/nodegroups/g", (MERGE_PATCH, &body))?;
+    let told = patch("PATCH /v1/clusters/c/nodegroups/g", &json!({"labels": {of_group: null}}))?;
     ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
     until_resolved(&at, &boss)?;
     let told = send(made..made + 75)?;

@@ -425,10 +425,13 @@ async fn accepted(
     let judged = async {
         let whole = dir.version(staged.name())?;
         let output = validate(site, state, staged.name()).await?;
-        if dir.version(staged.name())? != whole {
+        // By its path: the directory may be another one too.
+        let now = site.host.parent_of(&state.path)?;
+        if now.as_deref().map(|dir| dir.version(staged.name())).transpose()?.flatten() != whole {
             let path = &state.path;
             let message = format!(
-                "validate changed or replaced the new file, of which it may only look at {{path}}: {path} is left as it was"
+                "the new file, or its directory, was changed or replaced while it was checked (validate may only look at {{path}}): \
+                 {path} is left as it was"
             );
             return Err(TaskError { output, ..TaskError::new(message) });
         }
@@ -439,7 +442,8 @@ async fn accepted(
     match judged.await {
         Ok(output) => Ok((staged, output)),
         Err(error) => {
-            staged.discard(dir)?;
+            // What cannot be taken away now is swept later, and says less than why it is not put in its place.
+            let _ = staged.discard(dir);
             Err(error)
         }
     }

@@ -295,7 +295,8 @@ fn the_old_file_stands_until_validate_has_said_yes() {
 #[test]
 fn x05_a_new_file_that_validate_changes_is_not_put_in_its_place() {
     type Change = fn(&MemoryHost, &str);
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
+        |host, staged| host.delete(staged),
         |host, staged| host.chmod(staged, 0o666),
         |host, staged| host.chown(staged, 7),
         |host, staged| host.set_extras(staged, Some(extras())),
@@ -315,8 +316,8 @@ fn x05_a_new_file_that_validate_changes_is_not_put_in_its_place() {
         });
         let refused =
             apply(&host, &json!({"path": "/etc/f", "content": "new", "validate": ["fmt", "{path}"]})).unwrap_err();
-        let why =
-            "validate changed or replaced the new file, of which it may only look at {path}: /etc/f is left as it was";
+        let why = "the new file, or its directory, was changed or replaced while it was checked (validate may only look at {path}): \
+                   /etc/f is left as it was";
         assert_eq!((&*refused.message, &*refused.output), (why, "reformatted"), "{nth}");
         assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("old"), vec!["f".to_owned()]), "{nth}");
     }
@@ -376,9 +377,19 @@ fn x05_changes_while_validate_runs_are_noticed_on_a_real_file_system() {
     assert_eq!((applied.is_ok(), &*text, mode), (true, "new", 0o640));
     for script in ["cat {path} > {path}.n && mv {path}.n {path}", "echo more >> {path}", "chmod 0666 {path}"] {
         let (applied, text, mode) = apply(script.to_owned());
-        assert!(applied.clone().unwrap_err().starts_with("validate changed or replaced the new file"), "{applied:?}");
+        assert!(
+            applied.clone().unwrap_err().starts_with("the new file, or its directory, was changed or replaced"),
+            "{applied:?}"
+        );
         assert_eq!((&*text, mode), ("old", 0o640), "{script}");
     }
+    let (moved, root) = (root.path().join("d"), root.path().display());
+    std::fs::create_dir(&moved).unwrap();
+    let parameters = json!({"path": "/d/f", "content": "new",
+        "validate": ["/bin/sh", "-c", format!("mv '{root}/d' '{root}/d.old' && mkdir '{root}/d' && : {{path}}")]});
+    let refused = runtime.block_on(File.apply(&site, &task(&parameters))).unwrap_err().message;
+    assert!(refused.starts_with("the new file, or its directory, was changed or replaced"), "{refused}");
+    assert_eq!(std::fs::read_dir(&moved).unwrap().count(), 0);
     let target = file.display();
     for (script, left) in
         [(format!("chmod 0600 '{target}'"), ("old", 0o600)), (format!("echo edited > '{target}'"), ("edited\n", 0o640))]

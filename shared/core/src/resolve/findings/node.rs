@@ -129,10 +129,7 @@ fn shown(sentence: &str) -> String {
 
 /// The record of what is released to a node is not stored: the store can never take it, or its cluster's nodes would have too much.
 pub fn release_refused(node: &Node, reason: &str) -> Finding {
-    let message = format!(
-        "the record of its next task set is not stored: {reason}; its host keeps what it has; make the task set or what its tasks read \
-         smaller, or raise the limit where the store has it"
-    );
+    let message = format!("the record of its next task set is not stored, and its host keeps what it has: {reason}");
     of_node(rule::RELEASE_REFUSED, node, message)
 }
 
