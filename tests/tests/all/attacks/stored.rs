@@ -472,7 +472,10 @@ fn x03_f07_what_differs_by_node_has_a_bound_for_all_nodes_of_a_cluster_together(
     add(&at, &boss, &(0..400).map(plain).collect::<Vec<_>>())?;
     until_resolved(&at, &boss)?;
     let patch = |path: &str, body: &Value| ask(&at, &operator, path, (MERGE_PATCH, &serde_json::to_vec(body)?));
-    let told = patch("PATCH /v1/clusters/c/nodegroups/g", &json!({"labels": {"z": "1"}}))?;
+    let told = patch(
+        "PATCH /v1/clusters/c/nodegroups/g",
+        &json!({"labels": {of_group.clone(): "x".repeat(1_850), "z": "1"}}),
+    )?;
     ensure!([200, 202].contains(&told.status), "{} {}", told.status, told.body);
     let mut made = 0;
     let refused = loop {
