@@ -490,7 +490,7 @@ fn x03_f07_what_differs_by_node_has_a_bound_for_all_nodes_of_a_cluster_together(
     ensure!(refused.status == 409 && refused.body.contains("object.too_many"), "{} {}", refused.status, refused.body);
     ensure!(refused.body.contains("what is released to the nodes of cluster c would take about"), "{}", refused.body);
     let (records, _) = released_bytes(&at, &boss)?;
-    ensure!((20 * MIB..40 * MIB).contains(&records), "{records} bytes of records");
+    ensure!((20 * MIB..48 * MIB).contains(&records), "{records} bytes of records");
     let is_there = |n: usize| {
         Ok::<_, anyhow::Error>(ask(&at, &operator, &format!("GET /v1/nodes/n{n}"), (JSON, b""))?.status == 200)
     };
