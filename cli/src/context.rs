@@ -146,6 +146,10 @@ fn file(said: &str, home: Option<&Path>) -> Result<PathBuf> {
     if said.contains('/') {
         return Ok(PathBuf::from(said));
     }
+    if matches!(said, "." | "..") {
+        return Err(Exit::Usage
+            .because(format!("the context {said} is a directory: name a file in it, as {said}/context.toml")));
+    }
     let file = below_home(said, home)?;
     if !file.exists() && Path::new(said).is_file() {
         bail!("no context at {}: for the file in the working directory write ./{said}", file.display());

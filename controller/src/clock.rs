@@ -51,7 +51,7 @@ impl WatchedClock {
     /// The clock of a controller over this store, judged by the latest time that stands there.
     ///
     /// # Errors
-    /// What the store says; [`StoreError::Corrupt`] for a record that can't be read.
+    /// What the store says; [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that can't be read.
     pub async fn of(store: &dyn Store, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
         let snapshot = store.snapshot().await?;
         let noted = match snapshot.get(key::CLOCK.as_bytes()).await? {
@@ -222,7 +222,7 @@ async fn last_audited(snapshot: &dyn Snapshot) -> Result<Option<(Timestamp, Revi
 }
 
 fn damaged(error: &codec::BadRecord) -> StoreError {
-    StoreError::Corrupt { what: format!("the record {}: {error}", key::CLOCK) }
+    StoreError::unreadable(format!("the record {}: {error}", key::CLOCK), error.is_newer())
 }
 
 #[cfg(test)]

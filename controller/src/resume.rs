@@ -4,7 +4,7 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use stemma_wire::endpoint::Endpoint;
 
@@ -14,6 +14,9 @@ use crate::init::Layout;
 
 /// What may be of hosts that have not come, where no admin has led them into the present epoch.
 const MAY_BE_AHEAD: &str = ", and those that have not may be ahead";
+
+/// What nobody reads, nobody can have agreed to.
+const UNSAID: &str = "what there is to say could not be written; nothing was changed";
 
 /// Says how many hosts are ahead, asks, and ends the epoch.
 ///
@@ -25,17 +28,18 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
 
     let fleet = asked.send(Endpoint::ShowFleet, &Value::Null)?;
     let Some(consequence) = consequence(&fleet) else {
-        writeln!(out, "{}", nobody_ahead(&fleet))?;
+        writeln!(out, "{}", nobody_ahead(&fleet)).context(UNSAID)?;
         return Ok(());
     };
-    writeln!(out, "{consequence}")?;
+    writeln!(out, "{consequence}").context(UNSAID)?;
     let unknown = number(&fleet["unknown_hosts"]);
     if unknown > 0 {
         writeln!(
             out,
             "{unknown} more hosts have certificates of this fleet and are none of its nodes: they joined after the copy was made. They are \
              refused; on each of them run stemma-agent leave, and join it again with a new token."
-        )?;
+        )
+        .context(UNSAID)?;
     }
     if !args.yes && !agreed(&mut out)? {
         bail!("nothing was changed");
@@ -43,12 +47,13 @@ pub fn run(args: &ResumeFleet) -> Result<()> {
     let body = args.reason.as_ref().map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
     let resumed = asked.send(Endpoint::ResumeFleet, &body)?;
     let come = Hosts::of(&fleet).and_then(|hosts| hosts.come()).unwrap_or_default();
-    writeln!(
+    // It is done, whoever reads of it.
+    let _said = writeln!(
         out,
         "epoch {} begins at revision {}; hosts follow when they check in{come}",
         resumed["epoch"].as_str().unwrap_or_default(),
         number(&resumed["since"])
-    )?;
+    );
     Ok(())
 }
 
@@ -160,8 +165,7 @@ fn agreed(out: &mut impl std::io::Write) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("nobody is at a terminal to agree: say --yes; nothing was changed");
     }
-    write!(out, "go on? [y/N] ")?;
-    out.flush()?;
+    write!(out, "go on? [y/N] ").and_then(|()| out.flush()).context(UNSAID)?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))

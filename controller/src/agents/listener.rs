@@ -85,6 +85,15 @@ impl AgentsListener {
         answered.unwrap_or_else(|error| self.refuse(&peer, &error))
     }
 
+    /// Notes that a request of a host was refused before it came here: a check-in is a finding of its node.
+    pub fn note_refused(&self, peer: &Arc<Peer>, path: &str, kind: ErrorType) {
+        if path == CHECK_IN
+            && let Ok(slot) = self.agent(peer)
+        {
+            self.check_ins.note_refused(&slot, &ApiError::from(kind));
+        }
+    }
+
     async fn check_in(&self, peer: &Arc<Peer>, body: RequestBody) -> Result<Response<AgentBody>, ApiError> {
         let slot = self.agent(peer)?;
         let answered = self.check_in_at(Arc::clone(&slot), peer, body).await;

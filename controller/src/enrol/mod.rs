@@ -110,7 +110,7 @@ impl Enrolment {
 /// Loads what is known of every agent's certificates.
 ///
 /// # Errors
-/// What the store says; [`StoreError::Corrupt`] for a record that cannot be read.
+/// What the store says; [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that cannot be read.
 pub async fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Result<(), StoreError> {
     let list = snapshot.list(&Query::prefix(enrolled::AGENTS)).await?;
     for entry in list.entries {
@@ -121,8 +121,10 @@ pub async fn load_identities(snapshot: &dyn Snapshot, into: &Identities) -> Resu
 }
 
 pub(crate) fn decode<T: serde::de::DeserializeOwned>(key: &[u8], value: &[u8]) -> Result<T, StoreError> {
-    codec::decode(value)
-        .map_err(|error| StoreError::Corrupt { what: format!("the record {}: {error}", key.escape_ascii()) })
+    let unreadable = |error: codec::BadRecord| {
+        StoreError::unreadable(format!("the record {}: {error}", key.escape_ascii()), error.is_newer())
+    };
+    codec::decode(value).map_err(unreadable)
 }
 
 /// Who writes, where an agent or a token does.

@@ -32,6 +32,13 @@ pub enum BadRecord {
     Damaged(#[source] serde_json::Error),
 }
 
+impl BadRecord {
+    /// Whether a later program wrote it.
+    pub const fn is_newer(&self) -> bool {
+        matches!(self, Self::Newer { .. })
+    }
+}
+
 #[derive(Serialize)]
 struct Written<'a, T> {
     schema: u32,

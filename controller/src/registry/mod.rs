@@ -529,7 +529,7 @@ pub fn store_error(error: &StoreError) -> ApiError {
         StoreError::Closed => {
             ApiError::new(ErrorType::ServerStopping, "the controller is stopping; nothing was written")
         }
-        StoreError::Read { .. } | StoreError::Corrupt { .. } => {
+        StoreError::Read { .. } | StoreError::Newer { .. } | StoreError::Corrupt { .. } => {
             ApiError::new(ErrorType::ServerInternal, error.to_string())
         }
     }

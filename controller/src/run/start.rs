@@ -10,7 +10,7 @@ use stemma_core::traits::{Trait, TraitNames};
 use stemma_wire::clock::{Clock, SystemClock};
 use stemma_wire::message::WireVersion;
 use stemma_wire::net::TcpListen;
-use stemma_wire::serve::{Connections, Limits, Rejected, RequestBody, Server, TlsSource};
+use stemma_wire::serve::{Connections, Hearing, Limits, Peer, Rejected, RequestBody, Server, TlsSource};
 use stemma_wire::tls::Identity;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
@@ -408,8 +408,12 @@ impl AgentsThread {
         let (clock, rejected) = (Arc::clone(&parts.clock), Arc::clone(&parts.rejected));
         let server = Server::new(socket, Some(self.tls.agents()), self.limits, clock, rejected).lean(CHECK_IN);
         let _asked_for = tell.send(Ok(Bound { address, connections: server.connections() }));
-        let handler = move |peer: &Arc<stemma_wire::serve::Peer>, request: hyper::Request<RequestBody>| {
-            Arc::clone(&listener).answer(Arc::clone(peer), request)
+        let hears = Arc::clone(&listener);
+        let handler = Hearing {
+            handler: move |peer: &Arc<Peer>, request: hyper::Request<RequestBody>| {
+                Arc::clone(&listener).answer(Arc::clone(peer), request)
+            },
+            note: move |peer: &Arc<Peer>, path: &str, kind| hears.note_refused(peer, path, kind),
         };
         let clock = Arc::clone(&parts.clock);
         let silences = watch_silence(

@@ -45,6 +45,12 @@ pub enum StoreError {
         #[source]
         cause: Cause,
     },
+    /// What was read is of a later program.
+    #[error("the store cannot be read by this program: {what}")]
+    Newer {
+        /// What, and what to do.
+        what: String,
+    },
     /// What was read is not what was written.
     #[error("the store is damaged: {what}")]
     Corrupt {
@@ -54,6 +60,13 @@ pub enum StoreError {
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
+}
+
+impl StoreError {
+    /// For a record that can't be read: of a later program, or damaged.
+    pub fn unreadable(what: String, is_newer: bool) -> Self {
+        if is_newer { Self::Newer { what } } else { Self::Corrupt { what } }
+    }
 }
 
 /// Why a watch ended.

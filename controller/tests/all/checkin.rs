@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hyper::Method;
+use bytes::Bytes;
+use hyper::{Method, Request};
 use serde_json::{Value, json};
 use stemma_controller::intake::Intake as _;
 use stemma_controller::records::key;
@@ -212,7 +213,7 @@ async fn w07_a_write_of_a_rule_says_whom_it_reaches_and_what_it_takes_from_them(
         json!([act("add-trait", json!({"name": name})), act("set-attribute", rack)])
     };
     let rule = json!({"kind": "InspectionRule", "name": "a", "actions": actions("CUSTOM_A")});
-    let hosts = |answer: &hyper::Response<bytes::Bytes>| answer.headers()["stemma-hosts"].to_str().unwrap().to_owned();
+    let hosts = |answer: &hyper::Response<Bytes>| answer.headers()["stemma-hosts"].to_str().unwrap().to_owned();
     let tried = fleet.answer(Method::POST, "/v1/apply?dry_run=true", &json!({"objects": [rule]})).await;
     assert_eq!((tried.status().as_u16(), &*hosts(&tried)), (200, "1"), "{tried:?}");
     fleet.apply(json!([rule])).await;
@@ -342,6 +343,15 @@ async fn x01_a_check_in_that_is_refused_whole_is_a_finding_until_the_next_is_tak
     let answer = send(&mut host.client, Method::POST, "/agent/v1/checkin", newer).await;
     assert_eq!((answer.status().as_u16(), refused(&answer).kind.as_str()), (400, "message.version"));
     stands(Some(refused(&answer).message.trim_end_matches('.'))).await;
+    host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    host.news(0).await;
+    stands(None).await;
+    // What never comes to whoever reads check-ins.
+    let request = Request::post("/agent/v1/checkin").header("host", "localhost").header("content-encoding", "gzip");
+    let request = request.body(Bytes::from_static(b"x")).unwrap();
+    let answer = host.client.send_within(request, PATIENCE).await.unwrap();
+    assert_eq!((answer.status().as_u16(), refused(&answer).kind.as_str()), (415, "request.encoding"));
+    stands(Some("Compressed bodies are not taken")).await;
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     host.news(0).await;
     stands(None).await;

@@ -411,11 +411,14 @@ impl Request {
 
     /// Why, for the audit.
     fn reason(&self) -> Result<Option<String>, ApiError> {
-        let Some(reason) = self.text("stemma-reason") else { return Ok(None) };
-        if is_blank(&reason) {
-            let message = "the header Stemma-Reason has nothing in it; nothing was changed";
-            let advice = "say why, or leave the header out";
-            return Err(ApiError::new(ErrorType::RequestMalformed, message).detail(advice));
+        let Some(reason) = self.headers.get("stemma-reason") else { return Ok(None) };
+        let refused = |what: &str| {
+            let message = format!("the header Stemma-Reason {what}; nothing was changed");
+            ApiError::new(ErrorType::RequestMalformed, message).detail("say why, in UTF-8, or leave the header out")
+        };
+        let reason = std::str::from_utf8(reason.as_bytes()).map_err(|_| refused("is no UTF-8"))?;
+        if is_blank(reason) {
+            return Err(refused("has nothing in it"));
         }
         Ok(Some(reason.chars().take(512).collect()))
     }

@@ -305,19 +305,19 @@ impl Model {
     /// Takes in one entry that was read at a start; [`Self::settle`] follows when all are read.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for a record that can't be read.
+    /// [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that can't be read.
     pub(super) fn read(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<(), StoreError> {
         match key::read_object(key) {
             Some((kind, _)) => kinds::row(kind).map_or(Ok(()), |row| (row.read)(self, now)),
             None => self.take_record(key, now).map(drop),
         }
-        .map_err(|e| corrupt(key, &e))
+        .map_err(|e| unreadable(key, &e))
     }
 
     /// Takes in one change. What the model does not hold is passed over.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for a record that can't be read.
+    /// [`StoreError::Corrupt`] or [`StoreError::Newer`] for a record that can't be read.
     pub fn take(&mut self, key: &[u8], now: &StoredValue<'_>) -> Result<Reach, StoreError> {
         let taken = match key::read_object(key) {
             Some((kind, uuid)) => {
@@ -325,7 +325,7 @@ impl Model {
             }
             None => self.take_record(key, now),
         };
-        taken.map_err(|e| corrupt(key, &e))
+        taken.map_err(|e| unreadable(key, &e))
     }
 
     /// Puts an object that was read at a start on its shelf.
@@ -510,6 +510,6 @@ fn set_made<K: Ord + Clone, T: DeserializeOwned, H>(
     Ok(())
 }
 
-fn corrupt(key: &[u8], error: &codec::BadRecord) -> StoreError {
-    StoreError::Corrupt { what: format!("{}: {error}", key.escape_ascii()) }
+fn unreadable(key: &[u8], error: &codec::BadRecord) -> StoreError {
+    StoreError::unreadable(format!("{}: {error}", key.escape_ascii()), error.is_newer())
 }

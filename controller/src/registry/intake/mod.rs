@@ -353,6 +353,9 @@ fn unreadable(error: &StoreError) -> IntakeError {
         StoreError::Corrupt { what } => IntakeError::Refused(format!(
             "what the store holds of it is damaged ({what}), so nothing is kept beside it: restore the controller from a backup (docs/backup.md)"
         )),
+        StoreError::Newer { what } => {
+            IntakeError::Refused(format!("what the store holds of it is not read by this program ({what})"))
+        }
         StoreError::PreconditionFailed(_)
         | StoreError::Refused(_)
         | StoreError::OutcomeUnknown { .. }
@@ -369,6 +372,7 @@ fn refused(error: &StoreError) -> IntakeError {
         StoreError::OutcomeUnknown { .. }
         | StoreError::ReadOnly { .. }
         | StoreError::Read { .. }
+        | StoreError::Newer { .. }
         | StoreError::Corrupt { .. }
         | StoreError::Closed => IntakeError::Unavailable,
     }

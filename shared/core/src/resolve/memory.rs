@@ -73,13 +73,18 @@ impl ResolveCache {
     fn base(&self, view: &NodeView<'_>, fold: &Arc<GroupFold>, profile: &Arc<Profile>) -> Arc<Base> {
         let key = (GroupId(fold.group.meta.uuid), profile.hash);
         let bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = bases.get(&key).filter(|known| Arc::ptr_eq(&known.fold, fold)).map(|known| Arc::clone(&known.base));
+        let known = bases.get(&key).map(|known| (Arc::ptr_eq(&known.fold, fold), Arc::clone(&known.base)));
         drop(bases);
-        if let Some(base) = known.filter(|base| base.is_current(view)) {
-            return base;
+        if let Some((true, base)) = &known
+            && base.is_current(view)
+        {
+            return Arc::clone(base);
         }
         let reads = self.reads(ClusterId(fold.cluster.meta.uuid), profile);
-        let base = Arc::new(Base::new(view, profile, reads, (&self.outcomes, &self.texts)));
+        let base = Base::new(view, profile, reads, (&self.outcomes, &self.texts));
+        // Where another fold says nothing else of what the tasks read, what was worked out by the one before holds.
+        let before = known.map(|(_, before)| before).filter(|before| before.says_as(&base));
+        let base = before.unwrap_or_else(|| Arc::new(base));
         let known = Known { fold: Arc::clone(fold), base: Arc::clone(&base) };
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         if bases.len() >= MIN_KEPT && bases.len().is_power_of_two() {
@@ -216,6 +221,19 @@ impl Base {
         self.together == view.steps_together()
             && self.reads.fleetwide.iter().all(finds)
             && (self.reads.fleetwide.is_empty() || self.steps == view.steps())
+    }
+
+    /// Whether it gives each node the same as another one does. What nodes answer themselves is asked of each.
+    fn says_as(&self, other: &Self) -> bool {
+        let (own, fleetwide) = (&self.reads.own, &self.reads.fleetwide);
+        let is_alike = |at: u32| {
+            let (one, other) = (self.group.at(at), other.group.at(at));
+            one.is_same(other) || (fleetwide.binary_search(&at).is_err() && one == other)
+        };
+        let places = (0..).zip(&self.profile.reads).map(|(at, _)| at);
+        Arc::ptr_eq(&self.profile, &other.profile)
+            && (self.steps, self.together) == (other.steps, other.together)
+            && places.filter(|at| own.binary_search(at).is_err()).all(is_alike)
     }
 
     /// What a node says otherwise than the base, by place; sorted.

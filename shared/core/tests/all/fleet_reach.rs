@@ -118,6 +118,30 @@ fn a_label_that_no_task_reads_changes_no_digest() {
     assert_ne!(digest(json!({"ntp": ""})), digest(json!({})), "absent is an input of its own");
 }
 
+/// A label that no task reads makes another fold of each group below it. Conditions of all its nodes were evaluated again.
+#[test]
+fn x03_f06_what_no_task_reads_has_nothing_worked_out_again() {
+    let conditional = json!({"id": "c", "type": "shell", "tags": ["nginx"], "condition": "labels.own == 'x'", "parameters": {"script": "true"}});
+    let tasks = json!([file("ntp", "nginx", "{{ labels.ntp }} {{ node.name }}"), conditional]);
+    let mut documents = reading(&tasks);
+    documents[0]["labels"] = json!({"ntp": "a", "x": "1"});
+    let mut made = Made::of(&documents);
+    let set = |made: &Made| Arc::clone(made.answer("web-1").task_set().expect("it is placed"));
+    let before = set(&made);
+    for (labels, is_same) in [
+        (json!({"ntp": "a", "x": "2"}), true),
+        (json!({"ntp": "a"}), true),
+        (json!({"ntp": "b"}), false),
+        (json!({"ntp": "b", "own": "x"}), false),
+    ] {
+        documents[0]["labels"] = labels.clone();
+        let change = changes(objects(&documents)).into_iter().find(|change| matches!(change, Change::Template(_)));
+        drop(made.fleet.apply(change.expect("the template")));
+        assert_eq!(Arc::ptr_eq(&set(&made), &before), is_same, "{labels}");
+        assert_eq!(set(&made).digest, Made::of(&documents).answer("web-1").task_set().expect("it is placed").digest);
+    }
+}
+
 #[test]
 fn a_node_that_moves_gives_back_its_primaries() {
     let mut documents = reading(&tasks());

@@ -88,6 +88,7 @@ impl<H: Handler> Answerer<H> {
             return None;
         };
         self.shared.rejected.refuse_peer(refusal_reason(kind), &self.peer);
+        self.handler.note_refused(&self.peer, request.uri().path(), kind);
         Some(kind)
     }
 }

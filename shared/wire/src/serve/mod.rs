@@ -43,6 +43,7 @@ use self::answer::Answerer;
 use self::connections::{Awaited, Place, Watch};
 use self::guard::Guard;
 use crate::clock::Clock;
+use crate::error::ErrorType;
 use crate::net::{Listen, Stream};
 use crate::tls::{Identity, Refusal, peer_identity};
 
@@ -139,6 +140,34 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Answers one request. The future lies in the connection's memory for as long as that is open, so one that is large is to be boxed.
     fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> Self::Future;
+
+    /// Hears of a request to this path that was refused before it came here.
+    fn note_refused(&self, _peer: &Arc<Peer>, _path: &str, _kind: ErrorType) {}
+}
+
+/// A handler, beside one who hears of what is refused before it comes there.
+pub struct Hearing<H, N> {
+    /// The handler.
+    pub handler: H,
+    /// Who hears: of whom, the path, and why.
+    pub note: N,
+}
+
+impl<H, N> Handler for Hearing<H, N>
+where
+    H: Handler,
+    N: Fn(&Arc<Peer>, &str, ErrorType) + Send + Sync + 'static,
+{
+    type Body = H::Body;
+    type Future = H::Future;
+
+    fn call(&self, peer: &Arc<Peer>, request: Request<RequestBody>) -> H::Future {
+        self.handler.call(peer, request)
+    }
+
+    fn note_refused(&self, peer: &Arc<Peer>, path: &str, kind: ErrorType) {
+        (self.note)(peer, path, kind);
+    }
 }
 
 impl<F, Fut, B> Handler for F
