@@ -160,6 +160,9 @@ impl WatchedClock {
             let revision = store.commit(Transaction::new().put(key::CLOCK, codec::encode(&next))).await?;
             let mut record = next;
             record.doubts.set_recorded(revision.get());
+            if !record.is_suspect {
+                self.trusted().ahead_ms = 0;
+            }
             *self.noted() = Noted { record, revision };
         }
         Ok(())
@@ -180,7 +183,8 @@ impl WatchedClock {
         let after = before.step(now);
         trusted.trust = after;
         if before.jump().is_some() && after.jump().is_none() {
-            trusted.ahead_ms = before.ahead_at_end(now);
+            // After a jump whose end is not noted yet, both count.
+            trusted.ahead_ms = trusted.ahead_ms.saturating_add(before.ahead_at_end(now));
         }
         drop(trusted);
         match (before.jump(), after.jump()) {
@@ -403,6 +407,27 @@ mod tests {
             assert_eq!(age_s(&again), age_s(&watched), "it is known after a restart too");
             assert_eq!(again.trusted_for(2 * DAY_S * 1000), None, "files of then have no revision");
         }
+    }
+
+    /// The end of the first jump was not noted when the second one came: its part was forgotten, and what was written before counted as older.
+    #[tokio::test]
+    async fn x04_f12_two_jumps_ahead_in_one_doubt_both_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, clock) = (store(&directory), Arc::new(Set::default()));
+        let watched = restarted(store.as_ref(), &clock).await;
+        assert!(watched.trusted_now().is_some());
+        let (at, revision) = (watched.now(), store.commit(refusal(clock.unix_seconds())).await.unwrap());
+        for (nth, ahead_s) in (1..).zip([2 * DAY_S, 7 * DAY_S]) {
+            clock.ahead_s.store(ahead_s, Ordering::Relaxed);
+            watched.note_jump(store.as_ref()).await.unwrap();
+            clock.passed_s.store(nth * (DAY_S + 10), Ordering::Relaxed);
+            // It is looked at, and not noted.
+            assert_eq!(watched.trusted_now(), None, "the end of the doubt is not noted");
+            assert_eq!(watched.finding(), None, "it has gone on for a day");
+        }
+        watched.note(store.as_ref()).await.unwrap();
+        let age_s = (watched.trusted_now().unwrap().0 - watched.counts_from(at, revision).0) / 1000;
+        assert!((2 * DAY_S..2 * DAY_S + 30).contains(&age_s), "{age_s} s");
     }
 
     /// Each of two starts was short, between them the clock was behind: 25 hours were not found that it was put back by later.

@@ -78,7 +78,7 @@ fn all(options: &Options, runner: Runner, stages: &mut Stages) -> Result<()> {
     stages.run("modules", || modules::run(&root()))?;
     stages.step(
         "lints",
-        command("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+        command("cargo", &["clippy", "--locked", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     )?;
     say_skipped();
     if !options.quick {

@@ -15,6 +15,8 @@ pub(crate) mod facts;
 mod group;
 mod primary;
 pub(crate) mod released;
+#[cfg(test)]
+mod tests;
 pub(crate) mod waves;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -26,7 +28,7 @@ use log::{error, info, warn};
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
-use stemma_core::rollout::{Action, Standing, plan_releases};
+use stemma_core::rollout::{Action, Admitted, RecordSize, Standing, plan_releases};
 use stemma_wire::message;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -37,9 +39,9 @@ use crate::desired::size::TooLarge;
 use crate::desired::{Batch, Change, DesiredTable};
 use crate::metrics::Counters;
 use crate::registry::Registry;
-use crate::registry::released::most_of_records;
 use crate::store::{Refusal, StoreError, Transaction};
 use group::Groups;
+use released::Decision;
 use waves::{Touched, Waves};
 
 /// A full resolve, which must find nothing to do.
@@ -94,6 +96,18 @@ impl Memory {
     fn note_untold(&mut self, node: Uuid, why: &str) -> bool {
         let before = self.untold.insert(node, why.to_owned());
         before.is_none_or(|before| before != why)
+    }
+
+    /// What a node is told; notes it where that is too large for it, and the node stays as it is.
+    fn told(&mut self, node: NodeId, decision: Result<Decision, TooLarge>) -> Option<(Uuid, Decision)> {
+        match &decision {
+            Ok(_) => drop(self.untold.remove(&node.0)),
+            Err(error) if self.note_untold(node.0, &error.to_string()) => {
+                warn!(node:%, error:%; "a node is not told and stays as it is");
+            }
+            Err(_) => {}
+        }
+        Some((node.0, decision.ok()?))
     }
 }
 
@@ -253,7 +267,7 @@ impl Reconciler {
         let (answers, gone) = self.resolve(model, &nodes);
         let decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
-        let (decided, over) = self.within_budgets(model, (decided, &gone), &answers, now);
+        let (decided, over) = self.keep_within_room(model, (decided, &gone), &answers, now);
         let refused = match self.store_released(&decided, &gone).await {
             Ok(refused) => refused,
             Err(failure) => {
@@ -314,7 +328,7 @@ impl Reconciler {
     }
 
     /// What each node is told, by the plan for all of them.
-    fn decide(&self, model: &Model, answers: &[Arc<Answer>], now: Timestamp) -> Vec<(Uuid, released::Decision)> {
+    fn decide(&self, model: &Model, answers: &[Arc<Answer>], now: Timestamp) -> Vec<(Uuid, Decision)> {
         let mut known = released::Untranslated::new();
         let candidates: Vec<_> = answers.iter().map(|one| released::candidate(model, one, &mut known)).collect();
         let plan = plan_releases(&candidates, now);
@@ -332,82 +346,47 @@ impl Reconciler {
         let (mut decided, mut groups) = (Vec::new(), Groups::new(model.memo.texts()));
         for (answer, candidate) in answers.iter().zip(&candidates) {
             let resolved = released::Resolved { model, answer, now };
-            let decision: Result<_, TooLarge> = if is_released.contains(&candidate.node) {
+            let decision = if is_released.contains(&candidate.node) {
                 resolved.release(&mut memory.profiles, &mut groups)
             } else {
                 resolved.keep(&mut memory.profiles, candidate.standing(now))
             };
-            match decision {
-                Ok(decision) => {
-                    memory.untold.remove(&candidate.node.0);
-                    decided.push((candidate.node.0, decision));
-                }
-                Err(error) if memory.note_untold(candidate.node.0, &error.to_string()) => {
-                    warn!(node:% = candidate.node, error:% = error; "a node is not told and stays as it is");
-                }
-                Err(_) => {}
-            }
+            decided.extend(memory.told(candidate.node, decision));
         }
         decided
     }
 
-    /// The decisions by which no cluster goes beyond what its nodes' records may take, and the nodes that keep what they have for that, each with the
-    /// reason. Where there is room again, those are left for the next pass that were refused before.
-    fn within_budgets(
+    /// The decisions without those for which a cluster has no room, and the nodes for which there is none: these keep what they have. Where there is room
+    /// again, nodes that were refused before are left for the next pass.
+    fn keep_within_room(
         &self,
         model: &Model,
-        (mut decided, gone): (Vec<(Uuid, released::Decision)>, &[Uuid]),
+        (mut decided, gone): (Vec<(Uuid, Decision)>, &[Uuid]),
         answers: &[Arc<Answer>],
         now: Timestamp,
-    ) -> (Vec<(Uuid, released::Decision)>, BTreeMap<Uuid, String>) {
-        let (held, mut over) = (self.registry.released(), BTreeMap::new());
+    ) -> (Vec<(Uuid, Decision)>, BTreeMap<Uuid, String>) {
+        let sizes: Vec<RecordSize> = decided.iter().map(|(node, decision)| decision.size(model, *node)).collect();
+        let gone: Vec<NodeId> = gone.iter().copied().map(NodeId).collect();
+        let Admitted { refused, roomier } =
+            self.registry.room().admit(&sizes, &gone, |cluster| model.fleet.count_of(cluster));
         let cluster_of = |node: Uuid| model.fleet.cluster_of_node(NodeId(node));
-        let nodes = decided.iter().map(|(node, _)| *node).chain(gone.iter().copied());
-        let clusters: BTreeSet<ClusterId> =
-            nodes.flat_map(|node| [held.cluster_of(node), cluster_of(node)]).flatten().collect();
-        let before: Vec<(ClusterId, u64)> = clusters.into_iter().map(|one| (one, held.of_cluster(one))).collect();
-        for node in gone {
-            held.set(*node, None);
+        if !roomier.is_empty() {
+            let earlier = self.table.status().nodes_with_refused_release().into_iter();
+            let waiting = earlier.filter(|node| cluster_of(*node).is_some_and(|cluster| roomier.contains(&cluster)));
+            self.memory().left.extend(waiting);
         }
-        let mut grow = Vec::new();
-        for (node, decision) in &decided {
-            let stored = model.released.get(node).map_or(0, |record| record.stored_bytes());
-            let Some(cluster) = cluster_of(*node) else {
-                held.set(*node, None);
-                continue;
-            };
-            match decision.record_bytes() {
-                // Those that take no more than before make room for the others.
-                Some(next) if next > held.of_node_in(cluster, *node) => grow.push((*node, cluster, stored, next)),
-                next => held.set(*node, Some((cluster, next.unwrap_or(stored)))),
-            }
+        decided.retain(|(node, _)| !refused.contains(&NodeId(*node)));
+        let mut memory = self.memory();
+        for answer in answers.iter().filter(|answer| refused.contains(&answer.id())) {
+            let kept = released::Resolved { model, answer, now }.keep(&mut memory.profiles, Standing::Kept(None));
+            decided.extend(memory.told(answer.id(), kept));
         }
-        for (node, cluster, stored, next) in grow {
-            held.set(node, Some((cluster, next)));
-            let (together, most) = (held.of_cluster(cluster), most_of_records(model.fleet.count_of(cluster)));
-            if together > most {
-                held.set(node, Some((cluster, stored)));
-                let name = model.clusters.get(cluster.0).map_or_else(String::new, |one| one.meta.name.to_string());
-                over.insert(node, released::beyond_budget(&name, together, most));
-            }
-        }
-        let answers = answers.iter().map(|answer| (answer.id().0, answer));
-        let answers: BTreeMap<Uuid, &Arc<Answer>> = answers.filter(|(node, _)| over.contains_key(node)).collect();
-        for (node, decision) in &mut decided {
-            let Some(answer) = answers.get(node) else { continue };
-            let resolved = released::Resolved { model, answer, now };
-            if let Ok(kept) = resolved.keep(&mut self.memory().profiles, Standing::Kept(None)) {
-                *decision = kept;
-            }
-        }
-        let has_room: BTreeSet<ClusterId> =
-            before.into_iter().filter(|(one, sum)| held.of_cluster(*one) < *sum).map(|(one, _)| one).collect();
-        if !has_room.is_empty() {
-            let refused = self.table.status().nodes_with_refused_release().into_iter();
-            let waits = refused.filter(|node| cluster_of(*node).is_some_and(|one| has_room.contains(&one)));
-            self.memory().left.extend(waits);
-        }
-        (decided, over)
+        drop(memory);
+        let reason = |node: NodeId| {
+            let cluster = cluster_of(node.0).and_then(|cluster| model.clusters.get(cluster.0));
+            (node.0, released::beyond_budget(&cluster.map_or_else(String::new, |one| one.meta.name.to_string())))
+        };
+        (decided, refused.into_iter().map(reason).collect())
     }
 
     /// Notes where nodes stand by what a pass has found.
@@ -435,7 +414,7 @@ impl Reconciler {
     /// What the store says of a write that it may take later.
     async fn store_released(
         &self,
-        decided: &[(Uuid, released::Decision)],
+        decided: &[(Uuid, Decision)],
         gone: &[Uuid],
     ) -> Result<BTreeMap<Uuid, Refusal>, StoreError> {
         let store = self.registry.store();
@@ -484,13 +463,18 @@ impl Reconciler {
     /// it changes, and in each full resolve.
     fn without_refused(
         &self,
-        mut decided: Vec<(Uuid, released::Decision)>,
+        mut decided: Vec<(Uuid, Decision)>,
         refused: &BTreeMap<Uuid, Refusal>,
         over: &BTreeMap<Uuid, String>,
-    ) -> Vec<(Uuid, released::Decision)> {
+    ) -> Vec<(Uuid, Decision)> {
+        for (node, reason) in over {
+            self.note_refused(*node, Some(reason));
+        }
         decided.retain(|(node, _)| {
             let refusal = refused.get(node).map(released::refused_by_store);
-            self.note_refused(*node, refusal.as_ref().or_else(|| over.get(node)).map(String::as_str));
+            if !over.contains_key(node) {
+                self.note_refused(*node, refusal.as_deref());
+            }
             refusal.is_none()
         });
         decided
@@ -554,303 +538,4 @@ fn touched<'a>(model: &'a Model, reach: &'a Reach) -> impl Iterator<Item = Uuid>
     let everyone = reach.everything.then(|| model.nodes.iter().map(|node| node.meta.uuid));
     let dirty = reach.dirty.nodes(&model.fleet).map(|id| id.0);
     dirty.chain(reach.gone.iter().copied()).chain(everyone.into_iter().flatten())
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use serde::Serialize;
-    use serde_json::json;
-    use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
-    use stemma_core::object::{ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec};
-    use stemma_wire::clock::FixedClock;
-    use stemma_wire::message::observed::{Outcome, TaskResult};
-
-    use super::*;
-    use crate::records::reported::{ResultsRecord, StoredResult};
-    use crate::records::{codec, key};
-    use crate::store::faulty::{Fault, FaultyStore};
-    use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store, Transaction};
-
-    const CLUSTER: Uuid = Uuid::from_u128(1);
-    const FIRST: Uuid = Uuid::from_u128(2);
-    const SECOND: Uuid = Uuid::from_u128(3);
-    const NODE: Uuid = Uuid::from_u128(4);
-    const WAITS: Uuid = Uuid::from_u128(5);
-    const STAYS: Uuid = Uuid::from_u128(7);
-    const OTHER_CLUSTER: Uuid = Uuid::from_u128(8);
-    const FAR: Uuid = Uuid::from_u128(9);
-
-    /// A reconciler over a store of its own, that nobody runs.
-    struct Small {
-        _directory: tempfile::TempDir,
-        store: Arc<FaultyStore>,
-        cache: Arc<Cache>,
-        counters: Arc<Counters>,
-        reconciler: Arc<Reconciler>,
-    }
-
-    impl Small {
-        async fn new() -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            let create = CreateOptions { epoch: Epoch::new([7; 16]), base: Revision::ZERO, fleet: Bytes::new() };
-            let path = directory.path().join("store.redb");
-            let inner = RedbStore::create(&path, &create, RedbOptions::default()).unwrap();
-            let store = Arc::new(FaultyStore::new(Arc::new(inner)));
-            let cache = Arc::new(Cache::load(store.as_ref()).await.unwrap());
-            let (following, followed) = (Arc::clone(&cache), Arc::clone(&store));
-            tokio::spawn(async move { following.follow(followed.as_ref()).await });
-            let registry =
-                Registry::new(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&cache), Arc::new(FixedClock(3600)));
-            let (counters, table) = (Arc::new(Counters::default()), crate::desired::tests::table());
-            let reconciler = Arc::new(Reconciler::new(Arc::new(registry), table, Arc::clone(&counters)));
-            Self { _directory: directory, store, cache, counters, reconciler }
-        }
-
-        async fn put<S: Spec>(&self, id: Uuid, name: S::Name, spec: S)
-        where
-            Object<S>: Serialize,
-        {
-            let object = Object { meta: Meta::new(id, name, Timestamp(0)), spec };
-            let put = Transaction::new().put(key::object(S::KIND, id), codec::encode(&object));
-            self.cache.reached(self.store.commit(put).await.unwrap()).await;
-        }
-
-        async fn put_node(&self, id: Uuid, group: Option<Uuid>) {
-            let name = NodeName::new(&format!("n{}", id.as_u128())).ok();
-            self.put(id, name, NodeSpec { nodegroup: group.map(GroupId), ..NodeSpec::default() }).await;
-        }
-
-        /// Puts a cluster whose second group waits for what the first one runs, with two nodes in the first and one in the second; and
-        /// another cluster, whose group is as the first one and has no node. The first group keeps its profile when one of its nodes goes,
-        /// so that the wave is not built again for that.
-        async fn put_waiting(&self) {
-            let task = |id: &str, more: serde_json::Value| {
-                let mut task = json!({"id": id, "type": "shell", "tags": [id], "parameters": {"script": "true"}});
-                task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-                task
-            };
-            let release: ReleaseSpec = serde_json::from_value(json!({
-                "roles": {"a": {}, "b": {}}, "tags": {"a": {}, "b": {}},
-                "tasks": [task("a", json!({})), task("b", json!({"cross_depends": [{"name": "a", "tags": ["a"]}]}))],
-            }))
-            .unwrap();
-            let (own, name) = (ReleaseRef::new("site").unwrap(), |text| ObjectName::new(text).unwrap());
-            self.put(Uuid::from_u128(10), own.clone(), release).await;
-            for (cluster, text) in [(CLUSTER, "c"), (OTHER_CLUSTER, "d")] {
-                self.put(cluster, name(text), ClusterSpec { release: Some(own.clone()), ..ClusterSpec::default() })
-                    .await;
-            }
-            for (group, cluster, role, nodes) in [
-                (FIRST, CLUSTER, "a", &[NODE, STAYS][..]),
-                (SECOND, CLUSTER, "b", &[WAITS]),
-                (FAR, OTHER_CLUSTER, "a", &[]),
-            ] {
-                let roles = vec![Name::new(role).unwrap()];
-                let spec = NodeGroupSpec { roles, ..NodeGroupSpec::new(ClusterId(cluster)) };
-                self.put(group, name(role), spec).await;
-                for node in nodes {
-                    self.put_node(*node, Some(group)).await;
-                }
-            }
-        }
-
-        /// One in which the second group's node waits, and nothing is left to do.
-        async fn waiting() -> Self {
-            let small = Self::new().await;
-            small.put_waiting().await;
-            small.reconciler.start().await;
-            small.reconciler.pass().await;
-            small
-        }
-
-        /// Puts that a node has succeeded in task a of what it is to have.
-        async fn put_result(&self, node: Uuid) {
-            let (_, task_set) = self.reconciler.table.digests(node).unwrap();
-            let result = TaskResult {
-                sequence: 1,
-                task_set,
-                task: "a".to_owned(),
-                outcome: Outcome::Changed,
-                message: String::new(),
-                output: String::new(),
-                diff: String::new(),
-                duration_ms: 1,
-            };
-            let tasks = BTreeMap::from([("a".to_owned(), StoredResult { at: Timestamp(0), result, is_cut: false })]);
-            let record = ResultsRecord { acknowledged: 1, tasks, left_out: 0 };
-            let put = Transaction::new().put(key::of_node(key::RESULTS, node), codec::encode(&record));
-            self.cache.reached(self.store.commit(put).await.unwrap()).await;
-        }
-
-        /// The nodes for which the second group's node waits, by the last pass.
-        fn waited_for(&self) -> Vec<NodeId> {
-            let shut = self.reconciler.waves().shut(&self.cache.model(), NodeId(WAITS));
-            shut.expect("the last pass was for this model").into_iter().flat_map(|shut| shut.nodes).collect()
-        }
-    }
-
-    #[tokio::test]
-    async fn a_node_that_moved_in_a_pass_that_could_not_store_leaves_no_barrier_shut() {
-        let nowhere = Uuid::from_u128(99);
-        for to in [None, Some(SECOND), Some(FAR), Some(nowhere)] {
-            let small = Small::waiting().await;
-            assert_eq!(small.waited_for(), [NodeId(NODE), NodeId(STAYS)]);
-            small.put_node(NODE, to).await;
-            // One that is new has something to store.
-            small.put_node(Uuid::from_u128(6), Some(SECOND)).await;
-            small.store.plan_commits([Some(Fault::CommitLost)]);
-            small.reconciler.pass().await;
-            assert!(small.reconciler.memory().left.contains(&NODE), "it is left to do");
-            small.reconciler.pass().await;
-            small.reconciler.pass().await;
-            assert_eq!(small.waited_for(), [NodeId(STAYS)], "it moved to {to:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn results_that_come_in_a_pass_that_cannot_store_open_a_barrier_in_the_next_one() {
-        let small = Small::waiting().await;
-        small.put_result(NODE).await;
-        small.put_result(STAYS).await;
-        // A node of another cluster has something to store.
-        small.put_node(Uuid::from_u128(6), Some(FAR)).await;
-        small.store.plan_commits([Some(Fault::CommitLost)]);
-        small.reconciler.pass().await;
-        assert!(small.reconciler.memory().left_moved.contains_key(&NODE), "they are left to do");
-        small.reconciler.pass().await;
-        small.reconciler.pass().await;
-        assert_eq!(small.waited_for(), []);
-    }
-
-    #[tokio::test]
-    async fn a_result_opens_a_barrier_in_the_pass_that_hears_of_it_and_else_in_a_full_one_that_counts_it() {
-        for (is_heard_of, found) in [(true, 0), (false, 1)] {
-            let small = Small::waiting().await;
-            let missed = || small.counters.missed.get();
-            small.put_result(NODE).await;
-            small.put_result(STAYS).await;
-            if !is_heard_of {
-                // Somebody else is told, so that no pass is.
-                drop(small.cache.take_changes());
-            }
-            assert_eq!((small.reconciler.full().await, missed()), (found, found as u64), "heard of: {is_heard_of}");
-            assert_eq!(small.waited_for(), []);
-            assert_eq!((small.reconciler.full().await, missed()), (0, found as u64), "it is mended");
-        }
-    }
-
-    #[tokio::test]
-    async fn results_that_came_in_a_gap_of_the_watch_open_a_barrier_in_the_pass_behind_it() {
-        let small = Small::waiting().await;
-        small.put_result(NODE).await;
-        small.put_result(STAYS).await;
-        // Nobody is told which nodes had results: all is read again.
-        drop(small.cache.take_changes());
-        small.cache.read_again(small.store.as_ref()).await.unwrap();
-        small.reconciler.pass().await;
-        assert_eq!(small.waited_for(), []);
-    }
-
-    #[tokio::test]
-    async fn barriers_that_come_of_what_was_touched_meanwhile_are_not_counted_as_missed() {
-        let small = Small::waiting().await;
-        small.put_result(STAYS).await;
-        small.reconciler.pass().await;
-        small.put_node(NODE, None).await;
-        // One of another cluster has something to store: of this one's nodes only the one that left it was touched.
-        small.put_node(Uuid::from_u128(6), Some(FAR)).await;
-        // The pass before the full one stores nothing, and leaves it what opens the barrier.
-        small.store.plan_commits([Some(Fault::CommitLost)]);
-        assert_eq!((small.reconciler.full().await, small.counters.missed.get()), (0, 0));
-        small.reconciler.pass().await;
-        assert_eq!(small.waited_for(), [], "nobody is left who has not succeeded");
-    }
-
-    #[tokio::test]
-    async fn what_no_pass_was_told_of_is_found_by_a_full_one_and_counted() {
-        let small = Small::new().await;
-        let (reconciler, missed) = (&small.reconciler, || small.counters.missed.get());
-        reconciler.start().await;
-        small.put_node(Uuid::from_u128(1), None).await;
-        assert_eq!((reconciler.full().await, missed()), (0, 0), "a full pass hears of it as any other does");
-        small.put_node(Uuid::from_u128(2), None).await;
-        // Somebody else is told, so that no pass is.
-        drop(small.cache.take_changes());
-        reconciler.pass().await;
-        assert_eq!((reconciler.full().await, missed()), (1, 1));
-        assert_eq!((reconciler.full().await, missed()), (0, 1), "it is mended");
-    }
-
-    #[tokio::test]
-    async fn x01_a_release_that_the_store_refuses_holds_back_no_other_node() {
-        let small = Small::new().await;
-        let (reconciler, table) = (&small.reconciler, &small.reconciler.table);
-        let refusal = |node| table.status().refused_release(node);
-        small.put_waiting().await;
-        small.store.set_refused(Some(key::of_node(key::RELEASED, NODE)));
-        reconciler.start().await;
-        let is_refused = || refusal(NODE).is_some_and(|why| why.contains(" the limit max_bytes is 7;"));
-        assert!(is_refused(), "{:?}", refusal(NODE));
-        assert_eq!(table.status().nodes_with_refused_release(), [NODE]);
-        let told = |node| table.digests(node).is_some();
-        assert_eq!([NODE, STAYS, WAITS].map(told), [false, true, true]);
-        assert!(reconciler.memory().left.is_empty(), "nothing is tried again each second");
-        // It is tried again in a full resolve, and when the node changes.
-        assert_eq!((reconciler.full().await, is_refused()), (0, true));
-        small.store.set_refused(None);
-        assert_eq!((reconciler.full().await, small.counters.missed.get()), (0, 0), "it was not missed");
-        assert_eq!((refusal(NODE), told(NODE)), (None, true));
-    }
-
-    #[tokio::test]
-    async fn x03_f07_what_goes_beyond_the_budget_of_a_cluster_is_released_to_no_node_until_there_is_room() {
-        let small = Small::new().await;
-        let (reconciler, table) = (&small.reconciler, &small.reconciler.table);
-        small.put_waiting().await;
-        let elsewhere = Uuid::from_u128(6);
-        small.put_node(elsewhere, Some(FAR)).await;
-        let (held, full) = (reconciler.registry.released(), Uuid::from_u128(77));
-        held.set(full, Some((ClusterId(CLUSTER), most_of_records(3))));
-        reconciler.start().await;
-        let refusal = |node| table.status().refused_release(node);
-        for node in [NODE, STAYS, WAITS] {
-            let why = refusal(node).unwrap_or_default();
-            assert!(why.starts_with("with it what is released to the nodes of cluster c would take "), "{why}");
-            assert!(why.contains(" bytes together, and the most are 33603584;"), "32 MiB and 16 KiB for each: {why}");
-        }
-        let told = || [NODE, elsewhere].map(|node| table.digests(node).unwrap().1);
-        assert_ne!(told()[0], told()[1], "another cluster has room");
-        assert_eq!(refusal(elsewhere), None);
-        assert_eq!(held.of_cluster(ClusterId(CLUSTER)), most_of_records(3), "nothing was taken");
-        let empty = told()[0];
-        // The node that had it all goes.
-        small.cache.reached(small.store.commit(Transaction::new().put("x", Bytes::new())).await.unwrap()).await;
-        drop(reconciler.publish(&small.cache.model(), BTreeSet::from([full]), BTreeMap::new(), Timestamp(0)).await);
-        assert!(reconciler.memory().left.contains(&NODE), "it is tried again at once");
-        reconciler.pass().await;
-        assert_eq!((refusal(NODE), reconciler.full().await), (None, 0));
-        assert!(told()[0] != empty && told()[0] == told()[1], "they are released alike");
-        let (all, one) = (held.of_cluster(ClusterId(CLUSTER)), small.cache.model().released[&NODE].stored_bytes());
-        assert!(one > 100 && all > 2 * one && held.of_node_in(ClusterId(CLUSTER), NODE) == one, "{one} of {all} bytes");
-    }
-
-    #[tokio::test]
-    async fn a_full_resolve_that_is_asked_for_before_the_first_pass_follows_it() {
-        let small = Small::new().await;
-        small.put_node(Uuid::from_u128(1), None).await;
-        let found = tokio::select! {
-            biased;
-            found = small.reconciler.check_now() => found,
-            never = small.reconciler.run() => match never {},
-        };
-        assert_eq!((found, small.counters.missed.get()), (Some(0), 0));
-    }
-
-    #[test]
-    fn why_a_node_is_not_told_is_news_once() {
-        let (mut memory, node) = (Memory::default(), Uuid::from_u128(1));
-        let news = ["no release", "no release", "no cluster"].map(|why| memory.note_untold(node, why));
-        assert_eq!(news, [true, false, true]);
-    }
 }

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use log::error;
 use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::name::ReleaseRef;
-use stemma_core::object::{Kind, Timestamp};
+use stemma_core::object::{Kind, NodeId, Timestamp};
 use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
-use stemma_core::rollout::{Candidate, Content, KeptProfile, Standing, keep};
+use stemma_core::rollout::{Candidate, Content, KeptProfile, RecordSize, Standing, keep, most_of_records};
 use stemma_core::shared_text::JsonText;
 use stemma_wire::message::desired::{Barrier, Known, TaskSet};
 use stemma_wire::message::{self, Hash, PartDigest};
@@ -261,10 +261,12 @@ fn stored_profile(model: &Model, hash: Hash) -> Option<SentProfile> {
 }
 
 /// Why a record is not stored for which its cluster has no room, for people.
-pub(super) fn beyond_budget(cluster: &str, together: u64, most: u64) -> String {
+pub(super) fn beyond_budget(cluster: &str) -> String {
     format!(
-        "with it what is released to the nodes of cluster {cluster} would take {together} bytes together, and the most are {most}; let their tasks read \
-         less of what each node says itself, or divide the cluster"
+        "with it what is released to the nodes of cluster {cluster} would take more than {} bytes, and {} more for each node; let their tasks read less \
+         of what each node says itself, or divide the cluster",
+        most_of_records(0),
+        most_of_records(1) - most_of_records(0)
     )
 }
 
@@ -274,10 +276,15 @@ pub(super) fn refused_by_store(refusal: &Refusal) -> String {
 }
 
 impl Decision {
-    /// What the record takes that has to be stored; `None`: the one that is stored holds.
-    pub(super) fn record_bytes(&self) -> Option<u64> {
-        let (value, _) = self.record.as_ref()?.record.as_ref()?;
-        Some(value.len() as u64)
+    /// What the record of the node takes, and would take by this.
+    pub(super) fn size(&self, model: &Model, node: Uuid) -> RecordSize {
+        let next = self.record.as_ref().and_then(|new| new.record.as_ref());
+        RecordSize {
+            node: NodeId(node),
+            cluster: model.fleet.cluster_of_node(NodeId(node)),
+            stored: model.released.get(&node).map_or(0, |record| record.stored_bytes()),
+            next: next.map(|(value, _)| value.len() as u64),
+        }
     }
 }
 

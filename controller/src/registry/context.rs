@@ -5,17 +5,18 @@
 //! to be a precondition of its commit, so it does not matter that the read is later than the model.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use stemma_core::access::{Act, Place, Rights, Verdict};
 use stemma_core::extension::Question;
 use stemma_core::object::{Kind, Timestamp};
+use stemma_core::rollout::Room;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::extensions::{Answered, Ask};
-use super::released::ReleasedBytes;
 use super::{Caller, Undecided, damaged, store_error};
 use crate::cache::Model;
 use crate::records::{codec, key};
@@ -36,7 +37,7 @@ pub struct Context<'a> {
     /// How many nodes there may be.
     pub(super) most_nodes: usize,
     /// What is stored of what is released to nodes.
-    pub(super) released: &'a ReleasedBytes,
+    pub(super) room: &'a Mutex<Room>,
     pub(super) reads: &'a Reads,
     pub(super) answered: &'a Answered,
     pub(super) extensions: &'a dyn Ask,
@@ -113,6 +114,11 @@ impl Context<'_> {
             }
         };
         Err(ApiError::new(ErrorType::AuthForbidden, message))
+    }
+
+    /// What is stored of what is released to nodes, as it is now.
+    pub(super) fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an extension answered to a question; `None`: it was not asked just that.

@@ -19,19 +19,19 @@ pub mod maps;
 pub mod names;
 mod rate;
 pub mod refusals;
-pub mod released;
 pub mod retention;
 mod who;
 pub mod work;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use stemma_core::extension::Question;
 use stemma_core::json::weight_of;
 use stemma_core::object::{ClusterId, Timestamp};
+use stemma_core::rollout::Room;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use tokio::time::{Instant, timeout_at};
@@ -48,7 +48,6 @@ pub use extensions::{Ask, NoExtensions};
 pub(crate) use extensions::{failed, undeclared};
 use rate::BytePace;
 pub use rate::ByteRate;
-use released::ReleasedBytes;
 #[cfg(test)]
 pub(crate) use who::testing;
 pub use who::{Shown, Who, holder_of, rights};
@@ -159,7 +158,7 @@ pub struct Registry {
     /// How many nodes there may be.
     most_nodes: usize,
     /// What is stored of what is released to nodes.
-    released: ReleasedBytes,
+    room: Mutex<Room>,
 }
 
 impl Registry {
@@ -173,8 +172,8 @@ impl Registry {
         let (pace, pace_within) = (BytePace::new(ByteRate::OF_WRITES), BytePace::new(ByteRate::OF_WRITES));
         let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
         let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
-        let released = ReleasedBytes::default();
-        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding, most_nodes: 0, released }
+        let room = Mutex::default();
+        Self { store, cache, clock, contended, extensions, pace, pace_within, deciding, most_nodes: 0, room }
             .holding(MOST_NODES)
     }
 
@@ -212,8 +211,8 @@ impl Registry {
     }
 
     /// What is stored of what is released to nodes, by cluster.
-    pub(crate) fn released(&self) -> &ReleasedBytes {
-        &self.released
+    pub(crate) fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its clock, which says whether anything may be dropped by it.
@@ -385,7 +384,7 @@ impl Registry {
                 now,
                 trusted_now,
                 most_nodes,
-                released: &self.released,
+                room: &self.room,
                 reads: &reads,
                 answered,
                 extensions,

@@ -153,11 +153,12 @@ impl Doubts {
     }
 
     /// From when the age counts of what has this time and was written at this revision. What was written in a doubt counts from its end. What was
-    /// written before one that began by a jump ahead is as much younger, since the clock may have been behind: no younger than its end.
+    /// written before one that began by a jump ahead is as much younger, since the clock may have been behind. Nothing that was written before the end of a
+    /// doubt is younger than that end: a clock that was ahead may have been believed before.
     pub fn counts_from(&self, at: Timestamp, revision: u64) -> Timestamp {
         self.0.iter().fold(at, |at, doubt| {
             if revision < doubt.from {
-                at.max(doubt.until.min(Timestamp(at.0.saturating_add(doubt.ahead_ms))))
+                doubt.until.min(Timestamp(at.0.saturating_add(doubt.ahead_ms)))
             } else if doubt.to.is_none_or(|to| revision <= to) {
                 doubt.until
             } else {
@@ -290,6 +291,9 @@ mod tests {
             (1500, 13, 1500),
             (5, 20, 2000),
             (9_000_000, 25, 2000),
+            // By a clock that was ahead and was believed, also of one that wrote in a doubt that ended so.
+            (9_000_000, 9, 1000),
+            (9_000_000, 13, 2000),
         ] {
             assert_eq!(doubts.counts_from(Timestamp(at), revision), Timestamp(expected), "{at} at revision {revision}");
         }
@@ -301,6 +305,18 @@ mod tests {
         for (at, revision, expected) in [(5, 9, 505), (5, 10, 1500), (5, 21, 2500), (2800, 25, 3000), (2800, 32, 2800)]
         {
             assert_eq!(doubts.counts_from(Timestamp(at), revision), Timestamp(expected), "{at} at revision {revision}");
+        }
+        // A clock that is ahead is believed after a day, and put back later.
+        let mut put_back = doubts.clone();
+        put_back.add(doubt(40, Some(41), 900_000, 800_000));
+        put_back.add(doubt(50, Some(51), 5000, 0));
+        for (at, revision) in [(2800, 25), (850_000, 40), (899_000, 45), (4990, 50)] {
+            let counted = put_back.counts_from(Timestamp(at), revision);
+            assert_eq!(
+                counted,
+                Timestamp(5000),
+                "{at} at revision {revision}: no younger than the end of the last doubt"
+            );
         }
         for nth in 4..=100 {
             doubts.add(doubt(nth * 10, Some(nth * 10 + 1), nth * 1000, 0));

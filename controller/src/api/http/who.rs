@@ -172,6 +172,9 @@ mod tests {
             (&[(auth, "Bearer TOKEN"), (named, "tok")], "the token"),
             (&[(auth, "Basic YTpi"), (named, "TOKEN")], "the token"),
             (&[(auth, "Bearer\tTOKEN")], "unclear"),
+            // By base64: x:TOKEN, and TOKEN:x.
+            (&[(auth, "Basic eDowMTIzNDU2Nzg5YWJjZGVmLmMyVmpjbVYw")], "unclear"),
+            (&[(auth, "Basic MDEyMzQ1Njc4OWFiY2RlZi5jMlZqY21WMDp4")], "unclear"),
             (&[(auth, "Bearer \"TOKEN\"")], "unclear"),
             (&[(auth, "Bearer x"), (named, "TOKEN")], "unclear"),
             (&[(auth, "Bearer x")], "unclear"),

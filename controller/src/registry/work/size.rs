@@ -6,18 +6,20 @@
 //! already can be made smaller a step at a time.
 //!
 //! A write can reach a hundred thousand nodes. Labels are checked once for each fold; a desired state is worked out once for
-//! each group and profile, and then only of nodes whose own words could make a difference. What facts add, and what hosts say
-//! later, is left to reconcile, which publishes nothing that is too large.
+//! each group and profile, and then only of nodes whose own words could make a difference. What is stored of each node's own is added up of
+//! all of them: nodes of one group may differ in it by much. What facts add, and what hosts say later, is left to reconcile, which publishes nothing
+//! that is too large.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use stemma_core::fleet::{Levels, Maps};
 use stemma_core::input::Input;
 use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
-use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, Node, NodeId, Object, TemplateId};
+use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, Object, TemplateId};
 use stemma_core::release::ProfileHash;
 use stemma_core::resolve::{Answer, Resolution};
+use stemma_core::rollout::most_of_records;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::desired::{InputValue, MAX_DESIRED};
 use uuid::Uuid;
@@ -31,7 +33,6 @@ use crate::records::audit::AuditedObject;
 use crate::records::chunks::len_in_record;
 use crate::records::codec;
 use crate::registry::names::group_path;
-use crate::registry::released::most_of_records;
 
 /// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
 const APPEARANCES: usize = 4;
@@ -40,23 +41,13 @@ const RECORD: usize = 256;
 /// How much larger than the first node of its group one may be by its name, facts and tags.
 const SLACK: usize = 16 * 1024;
 
-/// A node that was looked at, for others that are like it.
-struct First {
-    /// The bytes of its desired state.
-    desired: usize,
-    /// About what its record takes of its own.
-    record: u64,
-}
-
-/// The records of nodes that a write reaches and that are about as large as each other.
+/// The records of nodes of a cluster that a write reaches.
+#[derive(Default)]
 struct Records {
-    /// One of the nodes.
-    node: NodeId,
-    /// About what its record would take.
-    each: u64,
-    /// How many nodes there are.
-    count: u64,
-    /// What their records take now.
+    nodes: Vec<NodeId>,
+    /// About what they would take together, in bytes.
+    after: u64,
+    /// What they take now.
     stored: u64,
 }
 
@@ -103,45 +94,35 @@ impl Work<'_> {
 
     fn check_nodes(&self) -> Result<(), ApiError> {
         let mut of_groups: BTreeMap<Alike, usize> = BTreeMap::new();
-        let mut records: BTreeMap<(ClusterId, Alike, u32), Records> = BTreeMap::new();
+        let mut records: BTreeMap<ClusterId, Records> = BTreeMap::new();
         for node in self.reached() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
+            let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
             let alike = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
-            let own = self.own_bytes(node);
-            // Nodes of a group that say about as much themselves have records of about one size.
-            let place = self
-                .model
-                .fleet
-                .cluster_of_node(node)
-                .map(|cluster| (cluster, alike, own.checked_ilog2().map_or(0, |log| log + 1)));
-            let known = place.and_then(|place| records.get(&place)).map(|one| one.each);
-            let is_within = of_groups.get(&alike).is_some_and(|first| first + APPEARANCES * own + SLACK <= MAX_DESIRED);
-            let each = match known.filter(|_| is_within) {
-                Some(each) => each,
-                None => {
-                    let Some(checked) = self.check_node(node, object)? else { continue };
-                    of_groups.entry(alike).or_insert(checked.desired);
-                    checked.record
-                }
-            };
-            if let Some(place) = place {
-                let one = records.entry(place).or_insert(Records { node, each, count: 0, stored: 0 });
-                one.count += 1;
-                one.stored += self.context.released.of_node_in(place.0, node.0);
+            let own = || APPEARANCES * self.own_bytes(node) + SLACK;
+            let is_within = of_groups.get(&alike).is_some_and(|first| first + own() <= MAX_DESIRED);
+            if !is_within {
+                let Some(desired) = self.check_node(&answer)? else { continue };
+                of_groups.entry(alike).or_insert(desired);
             }
+            let Some(cluster) = self.model.fleet.cluster_of_node(node) else { continue };
+            let of_cluster = records.entry(cluster).or_default();
+            of_cluster.nodes.push(node);
+            of_cluster.after += record_bytes(&answer);
+            of_cluster.stored += self.stored_bytes(cluster, node);
         }
-        self.check_records(&records)
+        records.iter().try_for_each(|(cluster, records)| self.check_records(*cluster, records))
     }
 
-    /// Checks one node; `None` where it cannot be resolved, or is told too much already.
-    fn check_node(&self, node: NodeId, object: &Node) -> Result<Option<First>, ApiError> {
-        let Resolution::Complete(answer) = self.model.resolve(node.0) else { return Ok(None) };
+    /// Checks one node. Gives the bytes of its desired state; `None`: it is told too much already.
+    fn check_node(&self, answer: &Answer) -> Result<Option<usize>, ApiError> {
+        let (node, object) = (answer.id(), answer.node());
         let before = || self.context.whole.resolve(node.0);
         let level =
             || Subject { written: self.nearest_to_node(node), ..Subject::of(Kind::Node, object.display_name()) };
         check_labels(level, || before().answer().map(|before| before.labels()), Some(answer.labels()))?;
-        match of_answer(&answer) {
-            Ok(desired) => Ok(Some(First { desired, record: record_bytes(&answer) })),
+        match of_answer(answer) {
+            Ok(desired) => Ok(Some(desired)),
             Err(error) => {
                 let before = before().answer().and_then(|before| of_answer(before).err());
                 if before.is_none_or(|before| error.is_worse_than(&before)) {
@@ -153,31 +134,30 @@ impl Work<'_> {
     }
 
     /// Refuses a write by which the records of a cluster's nodes would take more than they may, and than they would without it.
-    fn check_records(&self, records: &BTreeMap<(ClusterId, Alike, u32), Records>) -> Result<(), ApiError> {
-        let clusters: BTreeSet<ClusterId> = records.keys().map(|(cluster, ..)| *cluster).collect();
-        for cluster in clusters {
-            let of_cluster = || records.iter().filter(|((of, ..), _)| *of == cluster).map(|(_, one)| one);
-            let most = most_of_records(self.model.fleet.count_of(cluster));
-            let stored: u64 = of_cluster().map(|one| one.stored).sum();
-            let after: u64 = of_cluster().map(|one| one.each * one.count).sum();
-            let together = self.context.released.of_cluster(cluster).saturating_sub(stored) + after;
-            if together <= most {
-                continue;
-            }
-            let before: u64 =
-                of_cluster().map(|one| one.stored.max(self.record_before(cluster, one.node) * one.count)).sum();
-            if after > before {
-                return Err(self.records_too_large(cluster, together, most));
-            }
+    fn check_records(&self, cluster: ClusterId, records: &Records) -> Result<(), ApiError> {
+        let most = most_of_records(self.model.fleet.count_of(cluster));
+        let together = self.context.room().of_cluster(cluster).saturating_sub(records.stored) + records.after;
+        if together <= most {
+            return Ok(());
         }
-        Ok(())
+        // Of all nodes, now that those are known that they would have: what was resolved of one state is not thrown away for the other one's.
+        let before = records.nodes.iter().map(|node| self.record_before(cluster, *node));
+        if records.after <= before.sum() {
+            return Ok(());
+        }
+        Err(self.records_too_large(cluster, together, most))
     }
 
-    /// What the record of a node would take in this cluster without the write.
+    /// What the record of a node takes of what this cluster may have, or would take without the write.
     fn record_before(&self, cluster: ClusterId, node: NodeId) -> u64 {
         let stood = self.context.whole.fleet.cluster_of_node(node) == Some(cluster);
         let before = stood.then(|| self.context.whole.resolve(node.0));
-        before.as_ref().and_then(Resolution::answer).map_or(0, |answer| record_bytes(answer))
+        let next = before.as_ref().and_then(Resolution::answer).map_or(0, |answer| record_bytes(answer));
+        next.max(self.stored_bytes(cluster, node))
+    }
+
+    fn stored_bytes(&self, cluster: ClusterId, node: NodeId) -> u64 {
+        self.context.room().of_node_in(cluster, node)
     }
 
     fn records_too_large(&self, cluster: ClusterId, together: u64, most: u64) -> ApiError {

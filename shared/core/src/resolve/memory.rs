@@ -223,17 +223,17 @@ impl Base {
             && (self.reads.fleetwide.is_empty() || self.steps == view.steps())
     }
 
-    /// Whether it gives each node the same as another one does. What nodes answer themselves is asked of each.
+    /// Whether it gives each node the same as another one does. What only a node says is asked of each. A map of labels is asked of each too, but most
+    /// nodes find the group's: if that is another one, each of them would hold it as its own.
     fn says_as(&self, other: &Self) -> bool {
-        let (own, fleetwide) = (&self.reads.own, &self.reads.fleetwide);
         let is_alike = |at: u32| {
             let (one, other) = (self.group.at(at), other.group.at(at));
-            one.is_same(other) || (fleetwide.binary_search(&at).is_err() && one == other)
+            one.is_same(other) || (self.reads.fleetwide.binary_search(&at).is_err() && one == other)
         };
-        let places = (0..).zip(&self.profile.reads).map(|(at, _)| at);
+        let of_group = (0..).zip(&self.profile.reads).filter(|(_, reference)| !reference.read().is_of_node());
         Arc::ptr_eq(&self.profile, &other.profile)
             && (self.steps, self.together) == (other.steps, other.together)
-            && places.filter(|at| own.binary_search(at).is_err()).all(is_alike)
+            && of_group.map(|(at, _)| at).all(is_alike)
     }
 
     /// What a node says otherwise than the base, by place; sorted.

@@ -7,8 +7,10 @@ mod barriers;
 mod dropped;
 mod keep;
 mod release;
+mod room;
 
 pub use barriers::{Affected, Done, TaskResults, Wave};
 pub use dropped::dropped_barriers;
 pub use keep::{Kept, KeptProfile, keep};
 pub use release::{Action, Candidate, Content, Plan, Standing, plan_releases};
+pub use room::{Admitted, RecordSize, Room, most_of_records};

@@ -75,6 +75,28 @@ fn an_annotation_reaches_those_who_inherit_it() {
     }
 }
 
+/// A map of labels is asked of each node, and most find their group's. After a change of it each node held a map of its own, as large as the group's.
+#[test]
+fn x03_f07_a_map_of_labels_that_changes_is_still_its_groups() {
+    let tasks = json!([file("map", "mysql", "{{ labels_with_prefix('a/') | length }}")]);
+    let mut documents = reading(&tasks);
+    documents[5]["labels"] = json!({"a/own": "x"});
+    let mut made = Made::of(&documents);
+    for value in ["1", "2", "3"] {
+        documents[3]["labels"] = json!({"a/of-group": value});
+        made.edit(&documents);
+        for (name, of_its_own, labels) in
+            [("db-10", 0, json!({"a/of-group": value})), ("db-2", 1, json!({"a/of-group": value, "a/own": "x"}))]
+        {
+            let answer = made.answer(name);
+            let set = answer.task_set().expect("a task set");
+            let read = serde_json::to_value(set.inputs()).expect("JSON");
+            assert_eq!(read, json!({"labels_with_prefix('a/')": {"value": labels}}), "{name}");
+            assert_eq!(set.own_inputs().count(), of_its_own, "{name} at {value}");
+        }
+    }
+}
+
 #[test]
 fn a_report_reaches_those_who_look_it_up() {
     let tasks = json!([
