@@ -24,6 +24,8 @@ pub struct WatchedClock {
     clock: Arc<dyn Clock>,
     trust: Mutex<Trusted>,
     noted: Mutex<Noted>,
+    /// Held by who notes something in the store.
+    noting: tokio::sync::Mutex<()>,
 }
 
 /// Whether the clock can be believed.
@@ -99,7 +101,12 @@ impl WatchedClock {
         let doubted = last.as_ref().filter(|last| last.record.is_suspect && trust.jump().is_none());
         let ahead_ms = doubted.map_or(0, |last| now.at.0.saturating_sub(last.record.at.0));
         let noted = last.unwrap_or_else(nothing);
-        Self { clock, trust: Mutex::new(Trusted { trust, ahead_ms }), noted: Mutex::new(noted) }
+        Self {
+            clock,
+            trust: Mutex::new(Trusted { trust, ahead_ms }),
+            noted: Mutex::new(noted),
+            noting: tokio::sync::Mutex::default(),
+        }
     }
 
     /// What the clock says, right or wrong.
@@ -122,7 +129,7 @@ impl WatchedClock {
 
     /// From when the age counts of what has this time and was written at this revision.
     pub fn counts_from(&self, at: Timestamp, revision: Revision) -> Timestamp {
-        self.noted().record.doubts.counts_from(at, revision.get())
+        self.noted().record.doubts.counts_from(at, revision.get(), self.now())
     }
 
     /// What a person should know of it.
@@ -144,6 +151,7 @@ impl WatchedClock {
     /// # Errors
     /// What the store says.
     pub async fn note(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let _noting = self.noting.lock().await;
         let (now, trust) = self.look();
         let Noted { record: ClockRecord { at, is_suspect, mut doubts }, revision } = self.noted().clone();
         let next = match trust.jump() {

@@ -267,7 +267,7 @@ impl Reconciler {
         let (answers, gone) = self.resolve(model, &nodes);
         let decided = self.decide(model, &answers, now);
         self.counters.resolved.inc_by(decided.len() as u64);
-        let (decided, over) = self.keep_within_room(model, (decided, &gone), &answers, now);
+        let (decided, over) = self.keep_within_room(model, (decided, &nodes, &gone), &answers, now);
         let refused = match self.store_released(&decided, &gone).await {
             Ok(refused) => refused,
             Err(failure) => {
@@ -281,6 +281,8 @@ impl Reconciler {
                 return Changed::default();
             }
         };
+        // What the store does not take leaves its room to others.
+        self.admit(model, &released::sizes(model, refused.keys().copied(), &[]), &[]);
         let decided = self.without_refused(decided, &refused, &over);
         let dropped = decided.iter().filter(|(uuid, decision)| self.waves().set_dropped(*uuid, &decision.dropped));
         let dropped = dropped.map(|(uuid, _)| *uuid).collect();
@@ -356,25 +358,17 @@ impl Reconciler {
         decided
     }
 
-    /// The decisions without those for which a cluster has no room, and the nodes for which there is none: these keep what they have. Where there is room
-    /// again, nodes that were refused before are left for the next pass.
+    /// The decisions without those for which a cluster has no room, and the nodes for which there is none: these keep what they have. Nodes that were
+    /// refused before and for which there is room now are left for the next pass.
     fn keep_within_room(
         &self,
         model: &Model,
-        (mut decided, gone): (Vec<(Uuid, Decision)>, &[Uuid]),
+        (mut decided, nodes, gone): (Vec<(Uuid, Decision)>, &BTreeSet<Uuid>, &[Uuid]),
         answers: &[Arc<Answer>],
         now: Timestamp,
     ) -> (Vec<(Uuid, Decision)>, BTreeMap<Uuid, String>) {
-        let sizes: Vec<RecordSize> = decided.iter().map(|(node, decision)| decision.size(model, *node)).collect();
-        let gone: Vec<NodeId> = gone.iter().copied().map(NodeId).collect();
-        let Admitted { refused, roomier } =
-            self.registry.room().admit(&sizes, &gone, |cluster| model.fleet.count_of(cluster));
-        let cluster_of = |node: Uuid| model.fleet.cluster_of_node(NodeId(node));
-        if !roomier.is_empty() {
-            let earlier = self.table.status().nodes_with_refused_release().into_iter();
-            let waiting = earlier.filter(|node| cluster_of(*node).is_some_and(|cluster| roomier.contains(&cluster)));
-            self.memory().left.extend(waiting);
-        }
+        let there = nodes.iter().copied().filter(|node| model.nodes.get(*node).is_some());
+        let refused = self.admit(model, &released::sizes(model, there, &decided), gone);
         decided.retain(|(node, _)| !refused.contains(&NodeId(*node)));
         let mut memory = self.memory();
         for answer in answers.iter().filter(|answer| refused.contains(&answer.id())) {
@@ -383,10 +377,19 @@ impl Reconciler {
         }
         drop(memory);
         let reason = |node: NodeId| {
-            let cluster = cluster_of(node.0).and_then(|cluster| model.clusters.get(cluster.0));
+            let cluster = model.fleet.cluster_of_node(node).and_then(|cluster| model.clusters.get(cluster.0));
             (node.0, released::beyond_budget(&cluster.map_or_else(String::new, |one| one.meta.name.to_string())))
         };
         (decided, refused.into_iter().map(reason).collect())
+    }
+
+    /// Takes in what records take, and returns the nodes whose record is not to be stored for want of room.
+    fn admit(&self, model: &Model, sizes: &[RecordSize], gone: &[Uuid]) -> BTreeSet<NodeId> {
+        let gone: Vec<NodeId> = gone.iter().copied().map(NodeId).collect();
+        let admitted = self.registry.room().admit(sizes, &gone, |cluster| model.fleet.count_of(cluster));
+        let Admitted { refused, again } = admitted;
+        self.memory().left.extend(again.into_iter().map(|node| node.0));
+        refused
     }
 
     /// Notes where nodes stand by what a pass has found.

@@ -49,6 +49,8 @@ pub(super) struct Decision {
 
 /// What is stored of a task set that is released, or of one that is kept and whose release has another name by now.
 pub(super) struct NewRecord {
+    /// Whether the task set is another one than is stored.
+    is_release: bool,
     /// The record as it is stored, and the chunks of its own texts; `None`: the one that is stored holds.
     record: Option<(Bytes, NamedChunks)>,
     profile: Option<SentProfile>,
@@ -175,7 +177,7 @@ impl Resolved<'_> {
             None => record,
         };
         let common = common.filter(|_| record.taken.is_some());
-        let record = NewRecord { record: Some(record.encoded()), profile, common, fixes };
+        let record = NewRecord { is_release: true, record: Some(record.encoded()), profile, common, fixes };
         Ok(Decision { released, dropped: Arc::default(), record: Some(record) })
     }
 
@@ -213,7 +215,8 @@ impl Resolved<'_> {
         let renamed = kept.is_renamed.then(renamed);
         let released = self.told(&record.task_set(), TaskSetOf::Record(Arc::clone(record)), profile.as_ref())?;
         let is_new = renamed.is_some() || !fixes.is_empty();
-        let record = is_new.then_some(NewRecord { record: renamed, profile: None, common: None, fixes });
+        let record =
+            is_new.then_some(NewRecord { is_release: false, record: renamed, profile: None, common: None, fixes });
         Ok(Decision { released, dropped, record })
     }
 
@@ -276,16 +279,23 @@ pub(super) fn refused_by_store(refusal: &Refusal) -> String {
 }
 
 impl Decision {
-    /// What the record of the node takes, and would take by this.
-    pub(super) fn size(&self, model: &Model, node: Uuid) -> RecordSize {
-        let next = self.record.as_ref().and_then(|new| new.record.as_ref());
-        RecordSize {
-            node: NodeId(node),
-            cluster: model.fleet.cluster_of_node(NodeId(node)),
-            stored: model.released.get(&node).map_or(0, |record| record.stored_bytes()),
-            next: next.map(|(value, _)| value.len() as u64),
-        }
+    /// What the record of what is released to the node would take. What is only named otherwise takes a few bytes, and is stored whatever room there is.
+    fn next_bytes(&self) -> Option<u64> {
+        let new = self.record.as_ref().filter(|new| new.is_release)?;
+        Some(new.record.as_ref()?.0.len() as u64)
     }
+}
+
+/// The sizes of the records of nodes, by what was decided of them; those of which nothing was keep theirs.
+pub(super) fn sizes(model: &Model, nodes: impl Iterator<Item = Uuid>, decided: &[(Uuid, Decision)]) -> Vec<RecordSize> {
+    let next: BTreeMap<Uuid, u64> = decided.iter().filter_map(|(node, one)| Some((*node, one.next_bytes()?))).collect();
+    let size = |node| RecordSize {
+        node: NodeId(node),
+        cluster: model.fleet.cluster_of_node(NodeId(node)),
+        stored: model.released.get(&node).map_or(0, |record| record.stored_bytes()),
+        next: next.get(&node).copied(),
+    };
+    nodes.map(size).collect()
 }
 
 /// What has to be stored of decisions: a part is a commit.
@@ -301,7 +311,7 @@ pub(super) fn put(model: &Model, some: &[(Uuid, &NewRecord)]) -> Vec<Transaction
     let mut chunks = NamedChunks::new();
     let mut named: BTreeSet<Hash> = BTreeSet::new();
     let mut fixed: BTreeSet<&str> = BTreeSet::new();
-    for (node, NewRecord { record, profile, common, fixes }) in some {
+    for (node, NewRecord { record, profile, common, fixes, .. }) in some {
         if let Some(record) = record {
             let (value, of_record) = record;
             chunks.extend(of_record.iter().map(|(hash, chunk)| (*hash, Arc::clone(chunk))));

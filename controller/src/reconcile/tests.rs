@@ -1,8 +1,10 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
+use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
-use stemma_core::object::{ClusterSpec, GroupId, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec};
+use stemma_core::object::{ClusterSpec, GroupId, Kind, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec};
+use stemma_core::ownership::{Manager, OwnedMap, Said};
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
@@ -93,6 +95,23 @@ impl Small {
             for node in nodes {
                 self.put_node(*node, Some(group)).await;
             }
+        }
+    }
+
+    /// Puts a release whose tasks read twelve labels, and nodes that say them: their records take more than the nodes add to what their cluster may have.
+    async fn put_large(&self, nodes: &[(Uuid, Uuid)]) {
+        let keys: Vec<String> = (0..12).map(|nth| format!("k{nth}")).collect();
+        let template: String = keys.iter().map(|key| format!("{{{{ labels.{key} }}}}")).collect();
+        let task = |tag: &str| json!({"id": tag, "type": "file", "tags": [tag], "parameters": {"path": "/x", "template": template}});
+        let release = json!({"roles": {"a": {}, "b": {}}, "tags": {"a": {}, "b": {}}, "tasks": [task("a"), task("b")]});
+        let release: ReleaseSpec = serde_json::from_value(release).unwrap();
+        self.put(Uuid::from_u128(10), ReleaseRef::new("site").unwrap(), release).await;
+        for (node, group) in nodes {
+            let mut spec = NodeSpec { nodegroup: Some(GroupId(*group)), ..NodeSpec::default() };
+            let value = |key: &String| LabelValue::new(&format!("{node}{key}{}", "x".repeat(1_900))).unwrap();
+            let labels = keys.iter().map(|key| (LabelKey::new(key).unwrap(), Said::Value(value(key)))).collect();
+            spec.inherited.labels.provided = Some(OwnedMap::default().update(&Manager::new("test").unwrap(), &labels));
+            self.put(*node, NodeName::new(&format!("n{}", node.as_u128())).ok(), spec).await;
         }
     }
 
@@ -250,7 +269,7 @@ async fn x03_f07_what_goes_beyond_the_budget_of_a_cluster_is_released_to_no_node
     let (reconciler, table) = (&small.reconciler, &small.reconciler.table);
     small.put_waiting().await;
     let elsewhere = Uuid::from_u128(6);
-    small.put_node(elsewhere, Some(FAR)).await;
+    small.put_large(&[(NODE, FIRST), (STAYS, FIRST), (WAITS, SECOND), (elsewhere, FAR)]).await;
     let (full, of) = (Uuid::from_u128(77), ClusterId(CLUSTER));
     let all = RecordSize { node: NodeId(full), cluster: Some(of), stored: FULL, next: None };
     assert_eq!(reconciler.registry.room().admit(&[all], &[], |_| 3), Admitted::default());
@@ -262,21 +281,54 @@ async fn x03_f07_what_goes_beyond_the_budget_of_a_cluster_is_released_to_no_node
         let begins = "with it what is released to the nodes of cluster c would take more than 33554432 bytes, and 16384 more for each node; ";
         assert!(why.starts_with(begins), "{why}");
     }
-    let told = || [NODE, elsewhere].map(|node| table.digests(node).unwrap().1);
-    assert_ne!(told()[0], told()[1], "another cluster has room");
-    assert_eq!(refusal(elsewhere), None);
+    let runs = |node| table.digests(node).unwrap().1;
+    let nothing = runs(NODE);
+    assert!(runs(elsewhere) != nothing && refusal(elsewhere).is_none(), "another cluster has room");
     assert_eq!(held(), FULL, "nothing was taken");
-    let empty = told()[0];
     // The node that had it all goes.
     small.cache.reached(small.store.commit(Transaction::new().put("x", Bytes::new())).await.unwrap()).await;
     drop(reconciler.publish(&small.cache.model(), BTreeSet::from([full]), BTreeMap::new(), Timestamp(0)).await);
     assert!(reconciler.memory().left.contains(&NODE), "it is tried again at once");
     reconciler.pass().await;
     assert_eq!((refusal(NODE), reconciler.full().await), (None, 0));
-    assert!(told()[0] != empty && told()[0] == told()[1], "they are released alike");
+    assert_ne!(runs(NODE), nothing);
     let (all, one) = (held(), small.cache.model().released[&NODE].stored_bytes());
-    let of_node = reconciler.registry.room().of_node_in(of, NodeId(NODE));
-    assert!(one > 100 && all > 2 * one && of_node == one, "{one} of {all} bytes");
+    let of_node = reconciler.registry.room().of_node(NodeId(NODE));
+    assert!(one > 12 * 1_900 && all > 2 * one && of_node == Some((of, one)), "{one} of {all} bytes");
+}
+
+/// After a start, what is stored counts also where nothing is decided of its node, and what the store does not take leaves its room to others.
+#[tokio::test]
+async fn x03_f07_the_room_of_a_cluster_is_what_is_stored() {
+    let small = Small::new().await;
+    small.put_waiting().await;
+    small.put_large(&[(NODE, FIRST), (STAYS, FIRST)]).await;
+    small.store.set_refused(Some(key::of_node(key::RELEASED, NODE)));
+    small.reconciler.start().await;
+    let stored = |node| small.cache.model().released.get(&node).map(|record| record.stored_bytes());
+    let held = |reconciler: &Reconciler| {
+        [NODE, STAYS].map(|node| reconciler.registry.room().of_node(NodeId(node)).map(|(_, bytes)| bytes))
+    };
+    let large = stored(STAYS).unwrap();
+    assert_eq!((held(&small.reconciler), stored(NODE)), ([Some(0), Some(large)], None));
+    small.store.set_refused(None);
+    assert_eq!(small.reconciler.full().await, 0);
+    // Its group is gone, so that it cannot be resolved.
+    small.put_node(STAYS, Some(Uuid::from_u128(99))).await;
+    small.reconciler.pass().await;
+    assert_eq!(held(&small.reconciler), [stored(NODE), None], "it stands in no cluster");
+    small.put_large(&[(STAYS, FIRST)]).await;
+    small.reconciler.pass().await;
+    assert_eq!(held(&small.reconciler), [stored(NODE), stored(STAYS)]);
+    // Without a release nothing is decided of them.
+    let gone = Transaction::new().delete(key::object(Kind::Release, Uuid::from_u128(10)));
+    small.cache.reached(small.store.commit(gone).await.unwrap()).await;
+    let (store, cache) = (Arc::clone(&small.store) as Arc<dyn Store>, Arc::clone(&small.cache));
+    let registry = Arc::new(Registry::new(store, cache, Arc::new(FixedClock(3600))));
+    let restarted = Reconciler::new(registry, crate::desired::tests::table(), Arc::default());
+    restarted.start().await;
+    assert_eq!(restarted.memory().untold.len(), 3, "each node of the cluster");
+    assert_eq!(held(&restarted), [stored(NODE), stored(STAYS)]);
 }
 
 #[tokio::test]

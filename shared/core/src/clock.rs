@@ -153,12 +153,13 @@ impl Doubts {
     }
 
     /// From when the age counts of what has this time and was written at this revision. What was written in a doubt counts from its end. What was
-    /// written before one that began by a jump ahead is as much younger, since the clock may have been behind. Nothing that was written before the end of a
-    /// doubt is younger than that end: a clock that was ahead may have been believed before.
-    pub fn counts_from(&self, at: Timestamp, revision: u64) -> Timestamp {
+    /// written before one that began by a jump ahead is as much younger, since the clock may have been behind: no younger than its end. So does what is still
+    /// to come: a clock that was ahead was believed before the doubt, and put back in it.
+    pub fn counts_from(&self, at: Timestamp, revision: u64, now: Timestamp) -> Timestamp {
         self.0.iter().fold(at, |at, doubt| {
             if revision < doubt.from {
-                doubt.until.min(Timestamp(at.0.saturating_add(doubt.ahead_ms)))
+                let latest = doubt.until.min(Timestamp(at.0.saturating_add(doubt.ahead_ms)));
+                if at > now { latest } else { at.max(latest) }
             } else if doubt.to.is_none_or(|to| revision <= to) {
                 doubt.until
             } else {
@@ -279,6 +280,8 @@ mod tests {
     #[test]
     fn x04_f12_what_a_doubted_clock_wrote_is_as_old_as_the_end_of_the_doubt() {
         let doubt = |from, to, until, ahead_ms| Doubt { from, to, until: Timestamp(until), ahead_ms };
+        let counted =
+            |doubts: &Doubts, at, revision| doubts.counts_from(Timestamp(at), revision, Timestamp(1_000_000)).0;
         let mut doubts = Doubts::default();
         assert!(doubts.is_empty());
         doubts.add(doubt(10, Some(12), 1000, 0));
@@ -291,39 +294,42 @@ mod tests {
             (1500, 13, 1500),
             (5, 20, 2000),
             (9_000_000, 25, 2000),
-            // By a clock that was ahead and was believed, also of one that wrote in a doubt that ended so.
+            // By a clock that was ahead and was believed.
             (9_000_000, 9, 1000),
             (9_000_000, 13, 2000),
         ] {
-            assert_eq!(doubts.counts_from(Timestamp(at), revision), Timestamp(expected), "{at} at revision {revision}");
+            assert_eq!(counted(&doubts, at, revision), expected, "{at} at revision {revision}");
         }
         doubts.set_recorded(22);
-        assert_eq!(doubts.counts_from(Timestamp(9_000_000), 25), Timestamp(9_000_000), "it is after it");
+        assert_eq!(counted(&doubts, 9_000_000, 25), 9_000_000, "it is after it");
         assert_eq!(doubts.last_until(), Some(Timestamp(2000)));
         // The clock goes on from 500 later: what it said before may have been so much behind.
         doubts.add(doubt(30, Some(31), 3000, 500));
         for (at, revision, expected) in [(5, 9, 505), (5, 10, 1500), (5, 21, 2500), (2800, 25, 3000), (2800, 32, 2800)]
         {
-            assert_eq!(doubts.counts_from(Timestamp(at), revision), Timestamp(expected), "{at} at revision {revision}");
+            assert_eq!(counted(&doubts, at, revision), expected, "{at} at revision {revision}");
         }
         // A clock that is ahead is believed after a day, and put back later.
         let mut put_back = doubts.clone();
         put_back.add(doubt(40, Some(41), 900_000, 800_000));
         put_back.add(doubt(50, Some(51), 5000, 0));
-        for (at, revision) in [(2800, 25), (850_000, 40), (899_000, 45), (4990, 50)] {
-            let counted = put_back.counts_from(Timestamp(at), revision);
-            assert_eq!(
-                counted,
-                Timestamp(5000),
-                "{at} at revision {revision}: no younger than the end of the last doubt"
-            );
+        for (at, revision, expected) in [(2800, 25, 5000), (850_000, 40, 5000), (899_000, 45, 5000), (4990, 50, 5000)] {
+            let counted = put_back.counts_from(Timestamp(at), revision, Timestamp(6000)).0;
+            assert_eq!(counted, expected, "{at} at revision {revision}");
+        }
+        // One that was right is put back and believed, and is right again at a start: nobody sees that it was put forward.
+        let mut wrong = Doubts::default();
+        wrong.add(doubt(10, Some(11), 1000, 0));
+        for (now, expected) in [(1000, 1000), (1500, 1000), (20_000, 20_000), (21_000, 20_000)] {
+            let counted = wrong.counts_from(Timestamp(20_000), 9, Timestamp(now)).0;
+            assert_eq!(counted, expected, "at {now}: no older than it is");
         }
         for nth in 4..=100 {
             doubts.add(doubt(nth * 10, Some(nth * 10 + 1), nth * 1000, 0));
         }
         assert_eq!(doubts.0.len(), MOST_DOUBTS);
-        let counted = [9, 10, 370, 380, 1000].map(|revision| doubts.counts_from(Timestamp(5), revision).0);
-        assert_eq!(counted, [505, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
+        let all = [9, 10, 370, 380, 1000].map(|revision| counted(&doubts, 5, revision));
+        assert_eq!(all, [505, 37_000, 37_000, 38_000, 100_000], "the first ones are one");
     }
 
     #[test]

@@ -41,14 +41,17 @@ const RECORD: usize = 256;
 /// How much larger than the first node of its group one may be by its name, facts and tags.
 const SLACK: usize = 16 * 1024;
 
-/// The records of nodes of a cluster that a write reaches.
+/// The records of nodes that a write reaches, of those of one cluster.
 #[derive(Default)]
 struct Records {
+    /// The nodes that stand there.
     nodes: Vec<NodeId>,
-    /// About what they would take together, in bytes.
+    /// About what their records would take together, in bytes.
     after: u64,
-    /// What they take now.
+    /// What they take now of what the cluster may have.
     stored: u64,
+    /// What those take of it that leave the cluster, or are gone.
+    leaving: u64,
 }
 
 /// A group, and a profile that nodes of it have.
@@ -105,11 +108,22 @@ impl Work<'_> {
                 let Some(desired) = self.check_node(&answer)? else { continue };
                 of_groups.entry(alike).or_insert(desired);
             }
-            let Some(cluster) = self.model.fleet.cluster_of_node(node) else { continue };
+            let cluster = self.model.fleet.cluster_of_node(node);
+            let held = self.context.room().of_node(node);
+            if let Some((left, bytes)) = held.filter(|(stood_in, _)| cluster != Some(*stood_in)) {
+                records.entry(left).or_default().leaving += bytes;
+            }
+            let Some(cluster) = cluster else { continue };
             let of_cluster = records.entry(cluster).or_default();
             of_cluster.nodes.push(node);
             of_cluster.after += record_bytes(&answer);
-            of_cluster.stored += self.stored_bytes(cluster, node);
+            of_cluster.stored += bytes_in(cluster, held);
+        }
+        for node in &self.reach.gone {
+            let held = self.context.room().of_node(NodeId(*node));
+            if let Some((left, bytes)) = held {
+                records.entry(left).or_default().leaving += bytes;
+            }
         }
         records.iter().try_for_each(|(cluster, records)| self.check_records(*cluster, records))
     }
@@ -133,16 +147,18 @@ impl Work<'_> {
         }
     }
 
-    /// Refuses a write by which the records of a cluster's nodes would take more than they may, and than they would without it.
+    /// Refuses a write by which the records of a cluster's nodes would take more than they may, and by more than without it.
     fn check_records(&self, cluster: ClusterId, records: &Records) -> Result<(), ApiError> {
-        let most = most_of_records(self.model.fleet.count_of(cluster));
-        let together = self.context.room().of_cluster(cluster).saturating_sub(records.stored) + records.after;
+        let Records { nodes, after, stored, leaving } = records;
+        let most_of = |model: &Model| most_of_records(model.fleet.count_of(cluster));
+        let (most, most_before) = (most_of(&self.model), most_of(self.context.whole));
+        let together = self.context.room().of_cluster(cluster).saturating_sub(stored + leaving) + after;
         if together <= most {
             return Ok(());
         }
         // Of all nodes, now that those are known that they would have: what was resolved of one state is not thrown away for the other one's.
-        let before = records.nodes.iter().map(|node| self.record_before(cluster, *node));
-        if records.after <= before.sum() {
+        let before = nodes.iter().take_while(|_| self.is_awaited()).map(|node| self.record_before(cluster, *node));
+        if after + most_before <= leaving + before.sum::<u64>() + most {
             return Ok(());
         }
         Err(self.records_too_large(cluster, together, most))
@@ -153,11 +169,8 @@ impl Work<'_> {
         let stood = self.context.whole.fleet.cluster_of_node(node) == Some(cluster);
         let before = stood.then(|| self.context.whole.resolve(node.0));
         let next = before.as_ref().and_then(Resolution::answer).map_or(0, |answer| record_bytes(answer));
-        next.max(self.stored_bytes(cluster, node))
-    }
-
-    fn stored_bytes(&self, cluster: ClusterId, node: NodeId) -> u64 {
-        self.context.room().of_node_in(cluster, node)
+        let held = self.context.room().of_node(node);
+        next.max(bytes_in(cluster, held))
     }
 
     fn records_too_large(&self, cluster: ClusterId, together: u64, most: u64) -> ApiError {
@@ -209,6 +222,11 @@ fn record_bytes(answer: &Answer) -> u64 {
     let inputs = set.own_inputs().map(|(reference, input)| reference.as_str().len() + len(input));
     let left_out = set.otherwise_left_out_ids().map(|(id, why)| id.len() + why.text_len().min(MOST_WHY));
     (RECORD + inputs.chain(left_out).sum::<usize>()) as u64
+}
+
+/// What a node's record takes of what one cluster may have, by where it stood; nothing where that was another one.
+fn bytes_in(cluster: ClusterId, held: Option<(ClusterId, u64)>) -> u64 {
+    held.filter(|(stood_in, _)| *stood_in == cluster).map_or(0, |(_, bytes)| bytes)
 }
 
 /// What the levels above groups hand down to a written one, with its own. Groups are checked with all that are reached.

@@ -5,8 +5,8 @@
 //! its own labels and parameters, its facts and traits. Those that differ from the base's in the same way share one
 //! task set; conditions and digests are worked out once for all of them.
 //!
-//! Nothing here is ever the truth. A base is used only for the very fold and (where it reads other nodes) the very
-//! state of its cluster that it was made of; throwing everything away changes no answer.
+//! Nothing here is ever the truth. A base is used only for a fold that says just what the one said that it was made of, and (where it reads other
+//! nodes) for the very state of its cluster; throwing everything away changes no answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -45,8 +45,8 @@ pub struct Room {
 #[derive(Debug, Default)]
 struct Taken {
     bytes: u64,
-    /// How many nodes the cluster had when records were last admitted to it.
-    nodes: usize,
+    /// The nodes whose record was refused, and by how much each would have grown.
+    refused: BTreeMap<NodeId, u64>,
 }
 
 /// What became of records that were to be stored.
@@ -54,55 +54,49 @@ struct Taken {
 pub struct Admitted {
     /// The nodes whose record is not to be stored: their cluster has no room for it.
     pub refused: BTreeSet<NodeId>,
-    /// The clusters that have more room than before: what was refused there earlier may be tried again.
-    pub roomier: BTreeSet<ClusterId>,
+    /// The nodes that were refused earlier and for which there is room now.
+    pub again: BTreeSet<NodeId>,
 }
 
 impl Room {
     /// Takes in the records of some nodes, each once, and the nodes that are gone. A record that is larger than the stored one is refused where
-    /// its cluster has no room for it: then the stored one stays. Those that are no larger make room for the others. `nodes_of` gives how many nodes a
-    /// cluster has.
+    /// its cluster has no room for it: then the stored one stays. Those that are no larger make room for the others, and a first record that is no larger
+    /// than what its node adds to the budget is always taken. `nodes_of` gives how many nodes a cluster has.
     pub fn admit(
         &mut self,
         records: &[RecordSize],
         gone: &[NodeId],
         nodes_of: impl Fn(ClusterId) -> usize,
     ) -> Admitted {
-        let stood_in = records.iter().map(|record| record.node).chain(gone.iter().copied());
-        let stood_in = stood_in.filter_map(|node| self.of_nodes.get(&node).map(|(cluster, _)| *cluster));
+        let nodes = records.iter().map(|record| record.node).chain(gone.iter().copied());
+        let stood_in = nodes.filter_map(|node| Some(self.of_node(node)?.0));
         let touched: BTreeSet<ClusterId> = stood_in.chain(records.iter().filter_map(|record| record.cluster)).collect();
-        let free_before: Vec<(ClusterId, u64)> =
-            touched.iter().filter_map(|one| Some((*one, self.free(*one)?))).collect();
         for node in gone {
             self.set(*node, None);
         }
         let mut growing = Vec::new();
         for RecordSize { node, cluster, stored, next } in records.iter().copied() {
-            let grows = next.filter(|next| *next > stored).zip(cluster);
+            let grows = next.filter(|next| *next > stored && (stored > 0 || *next > OF_NODE)).zip(cluster);
             growing.extend(grows.map(|(next, cluster)| (node, cluster, next - stored)));
-            let bytes = next.map_or(stored, |next| next.min(stored));
+            let bytes = if grows.is_some() { stored } else { next.unwrap_or(stored) };
             self.set(node, cluster.map(|cluster| (cluster, bytes)));
-        }
-        for cluster in touched {
-            if let Some(taken) = self.of_clusters.get_mut(&cluster) {
-                taken.nodes = nodes_of(cluster);
-            }
         }
         let mut refused = BTreeSet::new();
         for (node, cluster, more) in growing {
-            if self.of_cluster(cluster) + more > most_of_records(nodes_of(cluster)) {
-                refused.insert(node);
+            if more <= self.free(cluster, &nodes_of) {
+                let (_, stored) = self.of_node(node).expect("it was just set");
+                self.set(node, Some((cluster, stored + more)));
             } else {
-                self.set(node, Some((cluster, self.of_node_in(cluster, node) + more)));
+                refused.insert(node);
+                self.of_clusters.entry(cluster).or_default().refused.insert(node, more);
             }
         }
-        let is_roomier = |(cluster, before): &(ClusterId, u64)| self.free(*cluster).is_none_or(|free| free > *before);
-        Admitted { refused, roomier: free_before.into_iter().filter(is_roomier).map(|(cluster, _)| cluster).collect() }
+        Admitted { refused, again: touched.into_iter().flat_map(|cluster| self.again(cluster, &nodes_of)).collect() }
     }
 
-    /// What the record of a node takes of what its cluster may have; nothing where it stood in another one.
-    pub fn of_node_in(&self, cluster: ClusterId, node: NodeId) -> u64 {
-        self.of_nodes.get(&node).filter(|(of, _)| *of == cluster).map_or(0, |(_, bytes)| *bytes)
+    /// Where a node stood, and what its record takes of what that cluster may have.
+    pub fn of_node(&self, node: NodeId) -> Option<(ClusterId, u64)> {
+        self.of_nodes.get(&node).copied()
     }
 
     /// What the records of a cluster's nodes take together.
@@ -110,10 +104,21 @@ impl Room {
         self.of_clusters.get(&cluster).map_or(0, |taken| taken.bytes)
     }
 
-    /// What they may take beside that; `None`: none of its nodes has a record.
-    fn free(&self, cluster: ClusterId) -> Option<u64> {
-        let Taken { bytes, nodes } = self.of_clusters.get(&cluster)?;
-        Some(most_of_records(*nodes).saturating_sub(*bytes))
+    /// What they may take beside that.
+    fn free(&self, cluster: ClusterId, nodes_of: impl Fn(ClusterId) -> usize) -> u64 {
+        most_of_records(nodes_of(cluster)).saturating_sub(self.of_cluster(cluster))
+    }
+
+    /// The nodes of a cluster that were refused and for all of which there is room now.
+    fn again(&self, cluster: ClusterId, nodes_of: impl Fn(ClusterId) -> usize) -> Vec<NodeId> {
+        let mut free = self.free(cluster, nodes_of);
+        let refused = self.of_clusters.get(&cluster).into_iter().flat_map(|taken| &taken.refused);
+        let fitting = refused.filter(|(_, more)| {
+            let left = free.checked_sub(**more);
+            free = left.unwrap_or(free);
+            left.is_some()
+        });
+        fitting.map(|(node, _)| *node).collect()
     }
 
     /// Takes in where a node stands and what its record takes; `None`: it stands in no cluster, or is gone.
@@ -125,12 +130,13 @@ impl Room {
         if let Some((cluster, bytes)) = record {
             self.of_clusters.entry(cluster).or_default().bytes += bytes;
         }
-        if let Some((cluster, bytes)) = before
-            && let Some(taken) = self.of_clusters.get_mut(&cluster)
-        {
-            taken.bytes -= bytes;
-            if taken.bytes == 0 {
-                self.of_clusters.remove(&cluster);
+        for (cluster, bytes) in before.into_iter().chain(record.map(|(cluster, _)| (cluster, 0))) {
+            if let Some(taken) = self.of_clusters.get_mut(&cluster) {
+                taken.bytes -= bytes;
+                taken.refused.remove(&node);
+                if taken.bytes == 0 && taken.refused.is_empty() {
+                    self.of_clusters.remove(&cluster);
+                }
             }
         }
     }
@@ -146,6 +152,8 @@ mod tests {
     const OTHER: ClusterId = ClusterId(Uuid::from_u128(2));
     /// What three nodes may have.
     const MOST: u64 = 33_603_584;
+    /// What a node adds to that, and more.
+    const LARGE: u64 = 20_000;
 
     fn node(number: u128) -> NodeId {
         NodeId(Uuid::from_u128(number))
@@ -155,11 +163,9 @@ mod tests {
         RecordSize { node: node(number), cluster, stored, next: next.into() }
     }
 
-    fn admitted(refused: &[u128], roomier: &[ClusterId]) -> Admitted {
-        Admitted {
-            refused: refused.iter().map(|number| node(*number)).collect(),
-            roomier: roomier.iter().copied().collect(),
-        }
+    fn admitted(refused: &[u128], again: &[u128]) -> Admitted {
+        let [refused, again] = [refused, again].map(|nodes| nodes.iter().map(|number| node(*number)).collect());
+        Admitted { refused, again }
     }
 
     #[test]
@@ -170,17 +176,18 @@ mod tests {
     #[test]
     fn x03_f07_sums_follow_nodes_that_change_move_and_go() {
         let mut room = Room::default();
-        for (records, gone, sums, roomier) in [
-            (&[size(3, Some(ONE), 0, 10), size(4, Some(ONE), 5, None)][..], &[][..], (15, 0), &[][..]),
-            (&[size(3, Some(ONE), 10, 7)], &[], (12, 0), &[ONE]),
-            (&[size(3, Some(OTHER), 7, 8)], &[], (5, 8), &[ONE]),
-            (&[], &[node(4)], (0, 8), &[ONE]),
-            (&[], &[node(4)], (0, 8), &[]),
-            (&[size(3, None, 8, 9)], &[], (0, 0), &[OTHER]),
+        for (records, gone, sums) in [
+            (&[size(3, Some(ONE), 0, 10), size(4, Some(ONE), 5, None)][..], &[][..], (15, 0)),
+            (&[size(3, Some(ONE), 10, 7)], &[], (12, 0)),
+            (&[size(3, Some(OTHER), 7, 8)], &[], (5, 8)),
+            (&[], &[node(4)], (0, 8)),
+            (&[], &[node(4)], (0, 8)),
+            (&[size(3, None, 8, 9)], &[], (0, 0)),
         ] {
-            assert_eq!(room.admit(records, gone, |_| 3), admitted(&[], roomier), "{records:?} {gone:?}");
+            assert_eq!(room.admit(records, gone, |_| 3), Admitted::default(), "{records:?} {gone:?}");
             assert_eq!((room.of_cluster(ONE), room.of_cluster(OTHER)), sums, "{records:?} {gone:?}");
         }
+        assert_eq!((room.of_nodes.len(), room.of_clusters.len()), (0, 0), "nothing is left of them");
     }
 
     #[test]
@@ -188,11 +195,10 @@ mod tests {
         let mut room = Room::default();
         let first = [size(3, Some(ONE), MOST - 10, None), size(4, Some(ONE), 5, 16), size(5, Some(OTHER), 5, 16)];
         assert_eq!(room.admit(&first, &[], |_| 3), admitted(&[4], &[]));
-        assert_eq!((room.of_node_in(ONE, node(4)), room.of_node_in(OTHER, node(5))), (5, 16));
+        assert_eq!([4, 5].map(|number| room.of_node(node(number))), [Some((ONE, 5)), Some((OTHER, 16))]);
         let full = [size(4, Some(ONE), 5, 10)];
         assert_eq!(room.admit(&full, &[], |_| 3), admitted(&[], &[]), "just as many as there may be");
         assert_eq!(room.of_cluster(ONE), MOST);
-        assert_eq!(room.admit(&[], &[node(3)], |_| 2), admitted(&[], &[ONE]), "one that goes makes room");
     }
 
     #[test]
@@ -207,20 +213,54 @@ mod tests {
     #[test]
     fn x03_f07_all_stored_records_count_before_one_of_them_grows() {
         let half = MOST / 2;
-        for (second, third, refused) in [(half, half, &[3][..]), (half + 10, half, &[3]), (half + 10, half - 1, &[])] {
+        for (second, third, refused) in [(half, half, &[3][..]), (half + 10, half, &[3]), (half + 10, half - 2, &[])] {
             let mut room = Room::default();
-            let records = [size(3, Some(ONE), 0, 1), size(4, Some(ONE), second, half), size(5, Some(ONE), third, None)];
+            let records = [size(3, Some(ONE), 1, 2), size(4, Some(ONE), second, half), size(5, Some(ONE), third, None)];
             assert_eq!(room.admit(&records, &[], |_| 3).refused, admitted(refused, &[]).refused, "{second} {third}");
-            assert!(room.of_cluster(ONE) <= MOST);
         }
     }
 
     #[test]
-    fn x03_f07_a_node_that_comes_brings_room_with_it() {
+    fn x03_f07_who_was_refused_is_tried_again_once_there_is_room_for_it() {
         let mut room = Room::default();
-        let full = [size(3, Some(ONE), MOST, None), size(4, Some(ONE), 0, 16)];
-        assert_eq!(room.admit(&full, &[], |_| 3), admitted(&[4], &[]));
-        assert_eq!(room.admit(&[size(5, Some(ONE), 0, None)], &[], |_| 4), admitted(&[], &[ONE]));
-        assert_eq!(room.admit(&[size(4, Some(ONE), 0, 16)], &[], |_| 4), admitted(&[], &[]));
+        let full = [size(3, Some(ONE), MOST, None), size(4, Some(ONE), 0, LARGE), size(5, Some(ONE), 0, LARGE)];
+        let waiting = admitted(&[4, 5], &[]);
+        assert_eq!(room.admit(&full, &[], |_| 3), waiting);
+        assert_eq!(
+            room.admit(&[size(3, Some(ONE), MOST, MOST - 1)], &[], |_| 3),
+            admitted(&[], &[]),
+            "a byte is not enough"
+        );
+        assert_eq!(
+            room.admit(&[size(3, Some(ONE), MOST - 1, MOST - LARGE)], &[], |_| 3),
+            admitted(&[], &[4]),
+            "for one"
+        );
+        assert_eq!(room.admit(&[size(4, Some(ONE), 0, LARGE)], &[], |_| 3), admitted(&[], &[]), "it has it now");
+        assert_eq!(room.admit(&[size(5, Some(ONE), 0, LARGE)], &[node(4)], |_| 3), admitted(&[], &[]));
+        assert_eq!(room.admit(&full[1..2], &[], |_| 3), admitted(&[4], &[]));
+        assert_eq!(
+            room.admit(&[size(5, Some(OTHER), LARGE, None)], &[], |_| 3),
+            admitted(&[], &[4]),
+            "another one left"
+        );
+        assert_eq!(room.admit(&[], &[node(4)], |_| 3), admitted(&[], &[]), "it is gone");
+        assert_eq!(room.admit(&full[1..2], &[], |_| 3), admitted(&[], &[]));
+        assert_eq!(room.admit(&full[2..], &[], |_| 3), admitted(&[5], &[]));
+        assert_eq!(
+            room.admit(&[size(6, Some(ONE), 0, None)], &[], |_| 5),
+            admitted(&[], &[5]),
+            "nodes bring room with them"
+        );
+    }
+
+    /// A cluster has more than it may once nodes with small records are gone. It takes others that bring as much as they take.
+    #[test]
+    fn x03_f07_a_first_record_no_larger_than_what_its_node_brings_is_taken() {
+        let mut room = Room::default();
+        assert_eq!(room.admit(&[size(3, Some(ONE), 2 * MOST, None)], &[], |_| 3), admitted(&[], &[]));
+        let small = [size(4, Some(ONE), 0, 16_384), size(5, Some(ONE), 0, 16_385), size(6, Some(ONE), 1, 2)];
+        assert_eq!(room.admit(&small, &[], |_| 3), admitted(&[5, 6], &[]));
+        assert_eq!(room.of_cluster(ONE), 2 * MOST + 16_385);
     }
 }
