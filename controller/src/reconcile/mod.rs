@@ -386,7 +386,7 @@ impl Reconciler {
     /// Takes in what records take, and returns the nodes whose record is not to be stored for want of room.
     fn admit(&self, model: &Model, sizes: &[RecordSize], gone: &[Uuid]) -> BTreeSet<NodeId> {
         let gone: Vec<NodeId> = gone.iter().copied().map(NodeId).collect();
-        let admitted = self.registry.room().admit(sizes, &gone, |cluster| model.fleet.count_of(cluster));
+        let admitted = self.registry.room().admit(sizes, &gone, |cluster| model.count_in(cluster));
         let Admitted { refused, again } = admitted;
         self.memory().left.extend(again.into_iter().map(|node| node.0));
         refused

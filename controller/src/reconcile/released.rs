@@ -39,7 +39,7 @@ const MOST_OF_CHUNKS: usize = 512 * 1024;
 const GONE: usize = 5;
 
 /// What one node is told from now on.
-pub(super) struct Decision {
+pub(crate) struct Decision {
     pub(super) released: Released,
     /// Barriers of the profile that it keeps, which the present order no longer has: nobody waits for them.
     pub(super) dropped: Arc<[Barrier]>,
@@ -49,8 +49,8 @@ pub(super) struct Decision {
 
 /// What is stored of a task set that is released, or of one that is kept and whose release has another name by now.
 pub(super) struct NewRecord {
-    /// Whether the task set is another one than is stored.
-    is_release: bool,
+    /// What of a task set that is released is the node's own, in bytes; `None`: it is the one that is stored.
+    own_bytes: Option<u64>,
     /// The record as it is stored, and the chunks of its own texts; `None`: the one that is stored holds.
     record: Option<(Bytes, NamedChunks)>,
     profile: Option<SentProfile>,
@@ -177,7 +177,8 @@ impl Resolved<'_> {
             None => record,
         };
         let common = common.filter(|_| record.taken.is_some());
-        let record = NewRecord { is_release: true, record: Some(record.encoded()), profile, common, fixes };
+        let own_bytes = Some(record.own_bytes());
+        let record = NewRecord { own_bytes, record: Some(record.encoded()), profile, common, fixes };
         Ok(Decision { released, dropped: Arc::default(), record: Some(record) })
     }
 
@@ -216,7 +217,7 @@ impl Resolved<'_> {
         let released = self.told(&record.task_set(), TaskSetOf::Record(Arc::clone(record)), profile.as_ref())?;
         let is_new = renamed.is_some() || !fixes.is_empty();
         let record =
-            is_new.then_some(NewRecord { is_release: false, record: renamed, profile: None, common: None, fixes });
+            is_new.then_some(NewRecord { own_bytes: None, record: renamed, profile: None, common: None, fixes });
         Ok(Decision { released, dropped, record })
     }
 
@@ -278,21 +279,14 @@ pub(super) fn refused_by_store(refusal: &Refusal) -> String {
     format!("the store refuses it: {refusal}; make the task set or what its tasks read smaller, or raise the limit")
 }
 
-impl Decision {
-    /// What the record of what is released to the node would take. What is only named otherwise takes a few bytes, and is stored whatever room there is.
-    fn next_bytes(&self) -> Option<u64> {
-        let new = self.record.as_ref().filter(|new| new.is_release)?;
-        Some(new.record.as_ref()?.0.len() as u64)
-    }
-}
-
 /// The sizes of the records of nodes, by what was decided of them; those of which nothing was keep theirs.
-pub(super) fn sizes(model: &Model, nodes: impl Iterator<Item = Uuid>, decided: &[(Uuid, Decision)]) -> Vec<RecordSize> {
-    let next: BTreeMap<Uuid, u64> = decided.iter().filter_map(|(node, one)| Some((*node, one.next_bytes()?))).collect();
+pub(crate) fn sizes(model: &Model, nodes: impl Iterator<Item = Uuid>, decided: &[(Uuid, Decision)]) -> Vec<RecordSize> {
+    let next = decided.iter().filter_map(|(node, one)| Some((*node, one.record.as_ref()?.own_bytes?)));
+    let next: BTreeMap<Uuid, u64> = next.collect();
     let size = |node| RecordSize {
         node: NodeId(node),
         cluster: model.fleet.cluster_of_node(NodeId(node)),
-        stored: model.released.get(&node).map_or(0, |record| record.stored_bytes()),
+        stored: model.released.get(&node).map_or(0, |record| record.own_bytes()),
         next: next.get(&node).copied(),
     };
     nodes.map(size).collect()

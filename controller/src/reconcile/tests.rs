@@ -270,8 +270,8 @@ async fn x03_f07_what_goes_beyond_the_budget_of_a_cluster_is_released_to_no_node
     small.put_waiting().await;
     let elsewhere = Uuid::from_u128(6);
     small.put_large(&[(NODE, FIRST), (STAYS, FIRST), (WAITS, SECOND), (elsewhere, FAR)]).await;
-    let (full, of) = (Uuid::from_u128(77), ClusterId(CLUSTER));
-    let all = RecordSize { node: NodeId(full), cluster: Some(of), stored: FULL, next: None };
+    let (full, of) = (Uuid::from_u128(77), Some(ClusterId(CLUSTER)));
+    let all = RecordSize { node: NodeId(full), cluster: of, stored: FULL, next: None };
     assert_eq!(reconciler.registry.room().admit(&[all], &[], |_| 3), Admitted::default());
     let held = || reconciler.registry.room().of_cluster(of);
     reconciler.start().await;
@@ -292,7 +292,7 @@ async fn x03_f07_what_goes_beyond_the_budget_of_a_cluster_is_released_to_no_node
     reconciler.pass().await;
     assert_eq!((refusal(NODE), reconciler.full().await), (None, 0));
     assert_ne!(runs(NODE), nothing);
-    let (all, one) = (held(), small.cache.model().released[&NODE].stored_bytes());
+    let (all, one) = (held(), small.cache.model().released[&NODE].own_bytes());
     let of_node = reconciler.registry.room().of_node(NodeId(NODE));
     assert!(one > 12 * 1_900 && all > 2 * one && of_node == Some((of, one)), "{one} of {all} bytes");
 }
@@ -305,7 +305,7 @@ async fn x03_f07_the_room_of_a_cluster_is_what_is_stored() {
     small.put_large(&[(NODE, FIRST), (STAYS, FIRST)]).await;
     small.store.set_refused(Some(key::of_node(key::RELEASED, NODE)));
     small.reconciler.start().await;
-    let stored = |node| small.cache.model().released.get(&node).map(|record| record.stored_bytes());
+    let stored = |node| small.cache.model().released.get(&node).map(|record| record.own_bytes());
     let held = |reconciler: &Reconciler| {
         [NODE, STAYS].map(|node| reconciler.registry.room().of_node(NodeId(node)).map(|(_, bytes)| bytes))
     };
@@ -316,7 +316,7 @@ async fn x03_f07_the_room_of_a_cluster_is_what_is_stored() {
     // Its group is gone, so that it cannot be resolved.
     small.put_node(STAYS, Some(Uuid::from_u128(99))).await;
     small.reconciler.pass().await;
-    assert_eq!(held(&small.reconciler), [stored(NODE), None], "it stands in no cluster");
+    assert_eq!(held(&small.reconciler), [stored(NODE), Some(large)], "it keeps it in no cluster");
     small.put_large(&[(STAYS, FIRST)]).await;
     small.reconciler.pass().await;
     assert_eq!(held(&small.reconciler), [stored(NODE), stored(STAYS)]);
@@ -326,6 +326,7 @@ async fn x03_f07_the_room_of_a_cluster_is_what_is_stored() {
     let (store, cache) = (Arc::clone(&small.store) as Arc<dyn Store>, Arc::clone(&small.cache));
     let registry = Arc::new(Registry::new(store, cache, Arc::new(FixedClock(3600))));
     let restarted = Reconciler::new(registry, crate::desired::tests::table(), Arc::default());
+    assert_eq!(held(&restarted), [stored(NODE), stored(STAYS)], "before anything is resolved");
     restarted.start().await;
     assert_eq!(restarted.memory().untold.len(), 3, "each node of the cluster");
     assert_eq!(held(&restarted), [stored(NODE), stored(STAYS)]);

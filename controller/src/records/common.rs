@@ -487,7 +487,7 @@ mod tests {
         stored: &Bytes,
         values: impl FnOnce(&Hash) -> Option<Arc<ValueList>>,
     ) -> Result<ReleasedRecord, BadRecord> {
-        codec::decode::<ReleasedRecord>(stored).unwrap().held(values, |_| None, &SharedTexts::default(), 0)
+        codec::decode::<ReleasedRecord>(stored).unwrap().held(values, |_| None, &SharedTexts::default())
     }
 
     #[test]

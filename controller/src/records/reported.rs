@@ -123,15 +123,12 @@ pub struct ReleasedRecord {
     /// The values that it names.
     #[serde(skip)]
     values: Option<Arc<ValueList>>,
-    /// What it takes in the store; zero before it was read there.
-    #[serde(skip)]
-    bytes: usize,
 }
 
 impl ReleasedRecord {
     /// A whole record, of which nothing is stored elsewhere. The fields say what these are.
     pub fn new(revision: u64, at: Timestamp, task_set: TaskSet, release: Option<String>) -> Self {
-        Self { revision, at, own: task_set, release, taken: None, texts: StoredTexts::new(), values: None, bytes: 0 }
+        Self { revision, at, own: task_set, release, taken: None, texts: StoredTexts::new(), values: None }
     }
 
     /// The same of a release by this name.
@@ -156,7 +153,7 @@ impl ReleasedRecord {
         (if is_whole { codec::encode(&stored) } else { codec::encode_newest(&stored) }, chunks)
     }
 
-    /// A record of so many bytes that was read, as it is held: with the values that it names, and the texts that are stored in chunks.
+    /// A record that was read, as it is held: with the values that it names, and the texts that are stored in chunks.
     ///
     /// # Errors
     /// [`BadRecord::Damaged`]: the values are not there or are others, or a chunk is not stored.
@@ -165,9 +162,7 @@ impl ReleasedRecord {
         values: impl FnOnce(&Hash) -> Option<Arc<ValueList>>,
         chunk: impl Fn(&Hash) -> Option<Arc<str>>,
         texts: &SharedTexts,
-        bytes: usize,
     ) -> Result<Self, BadRecord> {
-        self.bytes = bytes;
         if let Some(taken) = &self.taken {
             let values = values(&taken.values).ok_or_else(|| taken.damaged("are not stored"))?;
             taken.check(&values)?;
@@ -189,9 +184,14 @@ impl ReleasedRecord {
         Cow::Owned(task_set)
     }
 
-    /// What it takes in the store, in bytes.
-    pub fn stored_bytes(&self) -> u64 {
-        self.bytes as u64
+    /// What of it is the node's own, in bytes: tags, inputs, and why tasks are left out. Beside that it takes some hundred bytes in the store.
+    pub fn own_bytes(&self) -> u64 {
+        let TaskSet { tags, primaries, left_out, inputs, .. } = &self.own;
+        let texts = tags.iter().chain(primaries).map(String::len);
+        let left_out = left_out.iter().map(|(id, why)| id.len() + why.len());
+        let inputs =
+            inputs.iter().map(|(reference, input)| reference.len() + input.text().map_or(0, chunks::len_in_record));
+        texts.chain(left_out).chain(inputs).sum::<usize>() as u64
     }
 
     /// About how many bytes the task set has as it is sent: no fewer.

@@ -53,8 +53,9 @@ pub(crate) use who::testing;
 pub use who::{Shown, Who, holder_of, rights};
 use work::MOST_NODES;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Model};
 use crate::clock::WatchedClock;
+use crate::reconcile::released;
 use crate::records::audit::{AuditEvent, AuditRecord};
 use crate::records::request::{Answer, AskedBy, REQUEST_KEPT_MS, RequestRecord};
 use crate::records::{codec, key};
@@ -161,6 +162,14 @@ pub struct Registry {
     room: Mutex<Room>,
 }
 
+/// What is stored of what is released to nodes.
+fn room_of(model: &Model) -> Room {
+    let mut room = Room::default();
+    let stored = released::sizes(model, model.nodes.iter().map(|node| node.meta.uuid), &[]);
+    room.admit(&stored, &[], |cluster| model.count_in(cluster));
+    room
+}
+
 impl Registry {
     /// A registry over a store and the cache that follows it.
     pub fn new(store: Arc<dyn Store>, cache: Arc<Cache>, clock: Arc<dyn Clock>) -> Self {
@@ -172,7 +181,7 @@ impl Registry {
         let (pace, pace_within) = (BytePace::new(ByteRate::OF_WRITES), BytePace::new(ByteRate::OF_WRITES));
         let deciding = Budget::of_turns(MOST_DECIDING, DECIDING_FOR_ADMINS);
         let (contended, extensions) = (Contended::default(), Arc::new(NoExtensions));
-        let room = Mutex::default();
+        let room = Mutex::new(room_of(&cache.model()));
         Self { store, cache, clock, contended, extensions, pace, pace_within, deciding, most_nodes: 0, room }
             .holding(MOST_NODES)
     }

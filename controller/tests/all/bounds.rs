@@ -89,6 +89,22 @@ async fn x06_a_trait_of_no_name_is_not_all_traits() {
     assert_eq!(served.get("/v1/nodes/n/traits").await["traits"], json!(["CUSTOM_A"]));
 }
 
+/// All traits went, whatever the body named.
+#[tokio::test]
+async fn x06_a_deletion_with_a_body_that_nobody_reads_is_refused() {
+    let served = Served::start().await;
+    let node = json!({"kind": "Node", "name": "n", "traits": ["CUSTOM_A", "CUSTOM_B"]});
+    assert_eq!(apply(&served, &node).await.status, 200);
+    for body in [json!({"traits": ["CUSTOM_A"]}), json!({"traits": []}), json!([]), json!("CUSTOM_A")] {
+        for path in ["/v1/nodes/n/traits", "/v1/nodes/n", "/v1/inspection_rules", "/v1/nodes/n/traits/CUSTOM_B"] {
+            let answer = served.send("DELETE", path, &[], Some(&body)).await;
+            assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{path} {body}: {}", answer.body);
+        }
+    }
+    assert_eq!(served.get("/v1/nodes/n/traits").await["traits"], json!(["CUSTOM_A", "CUSTOM_B"]));
+    served.expect("DELETE", "/v1/nodes/n/traits", &json!({}), 204).await;
+}
+
 /// What is refused is refused as 400, and changes nothing.
 #[tokio::test]
 async fn x06_a_query_of_an_empty_value_is_refused() {

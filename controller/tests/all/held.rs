@@ -23,8 +23,11 @@ fn options() -> Options {
 }
 
 /// Holds node n, until an end if there is one.
-async fn hold(fleet: &Fleet, until: &str) {
-    let hold = json!({"until": until, "reason": "a disk is changed"});
+async fn hold(fleet: &Fleet, until: Option<&str>) {
+    let mut hold = json!({"reason": "a disk is changed"});
+    if let Some(until) = until {
+        hold["until"] = until.into();
+    }
     fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/g", "hold": hold}])).await;
 }
 
@@ -75,7 +78,7 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     assert_eq!(known.unwrap().labels["ntp"].value, "one");
     assert_eq!(*ntp(&task_set.unwrap()), InputValue::Json("\"one\"".into()));
 
-    hold(&fleet, "").await;
+    hold(&fleet, None).await;
     told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
     fleet.apply(site("two")).await;
     let (known, task_set) = told(&mut host).await;
@@ -111,7 +114,8 @@ async fn a_task_set_is_released_at_the_end_of_a_hold_without_another_change() {
     let mut host = fleet.join_group("c/g", "n").await;
     assert!(told(&mut host).await.1.is_some());
     let until = stemma_wire::clock::Clock::unix_seconds(&*clock) + 3600;
-    hold(&fleet, &jiff::Timestamp::from_second(until.try_into().unwrap()).unwrap().to_string()).await;
+    let until = jiff::Timestamp::from_second(until.try_into().unwrap()).unwrap().to_string();
+    hold(&fleet, Some(&until)).await;
     told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
     fleet.apply(site("two")).await;
     assert_eq!(told(&mut host).await.1, None);
@@ -155,7 +159,7 @@ async fn a_held_host_waits_at_a_barrier_of_what_it_was_given_though_the_order_no
     let mut host = fleet.join_group("c/g", "n").await;
     assert!(told(&mut host).await.1.is_some());
     assert_eq!(open(&fleet, &mut host).await, Vec::<String>::new(), "ntp waits for the database");
-    hold(&fleet, "").await;
+    hold(&fleet, None).await;
     told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
     fleet.apply(ordered("b", condition, &[])).await;
     let (known, task_set) = told(&mut host).await;
@@ -425,7 +429,7 @@ async fn what_a_held_host_keeps_may_make_its_desired_state_too_large() {
     fleet.apply(site(60_000, 1)).await;
     let mut host = fleet.join_group("c/g", "n").await;
     assert!(told(&mut host).await.1.is_some());
-    hold(&fleet, "").await;
+    hold(&fleet, None).await;
     told(&mut host).await.0.unwrap().hold.expect("the host is told of the hold");
     let is_failed = || fleet.parts().desired.status().count([host.node]).contains_key(&State::Failed);
     for (annotation, is_too_large) in [(1, false), (3_000, true), (1, false)] {

@@ -11,7 +11,7 @@ use hyper::body::Body as HttpBody;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method as HttpMethod, Request as HttpRequest, Response, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
-use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, Since, field_since, find};
+use stemma_wire::endpoint::{Content, Endpoint, Found, Listener, Method, Route, Since, field_since, find};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::serve::{BoxError, Peer, Rejected};
 use uuid::Uuid;
@@ -202,6 +202,7 @@ impl Opened<'_> {
         let budgets = api.budgets();
         let arriving = budgets.arriving(&request.who, body_bytes(&body, most), is_blob).await?;
         request.body = read_with_room(body, most, arriving.as_ref()).await?;
+        check_no_body(route, &request.body)?;
         let decided = if is_blob { None } else { budgets.decided(&request.who, &request.body).await? };
         // Until then the body takes the room of those that arrive. A file body stays there until it is stored.
         let arrived = arriving.filter(|_| is_blob);
@@ -362,6 +363,17 @@ impl Opened<'_> {
             Found::Nothing => Err(ApiError::new(ErrorType::PathUnknown, ErrorType::PathUnknown.title())),
         }
     }
+}
+
+/// Refuses a deletion with a body where none is read: whoever names there what is to go would lose all of it.
+fn check_no_body(route: &Route, body: &[u8]) -> Result<(), ApiError> {
+    let says_nothing = matches!(body.trim_ascii(), b"" | b"null" | b"{}");
+    if route.method != Method::Delete || route.request != Content::Nothing || says_nothing {
+        return Ok(());
+    }
+    let message = "this deletes all that the path names, and takes no body; nothing was changed";
+    let advice = "leave the body out, or name a single one in the path";
+    Err(ApiError::new(ErrorType::FieldInvalid, message).detail(advice))
 }
 
 /// How many bytes a body takes at most, before it is read: as many as it knows of itself, and otherwise as many as are taken. Its head

@@ -250,6 +250,12 @@ impl Model {
         resolve_node(&self.fleet, &self.memo, NodeId(node))
     }
 
+    /// How many nodes stand in a cluster; `None`: in none.
+    pub fn count_in(&self, cluster: Option<ClusterId>) -> usize {
+        let in_clusters = || self.clusters.iter().map(|one| self.fleet.count_of(ClusterId(one.meta.uuid))).sum();
+        cluster.map_or_else(|| self.nodes.len().saturating_sub(in_clusters()), |cluster| self.fleet.count_of(cluster))
+    }
+
     /// Who refers to something: the kind, and what each is called.
     pub fn users<'m>(&'m self, to: &'m Reference) -> impl Iterator<Item = (Kind, String)> {
         KINDS.iter().flat_map(|row| (row.users)(self, to).map(|name| (row.kind, name)))
@@ -435,9 +441,8 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
     (key::RELEASED, |model, node, now| {
         let (common, chunks) = (&model.common, &model.common_chunks);
         set_made(&mut model.released, node, now, |stored: ReleasedRecord| {
-            let bytes = now.value.map_or(0, <[u8]>::len);
             let chunk = |hash: &Hash| chunks.get(hash).cloned();
-            stored.held(|name| common.get(name).cloned(), chunk, model.memo.texts(), bytes)
+            stored.held(|name| common.get(name).cloned(), chunk, model.memo.texts())
         })?;
         Ok(Reach::default())
     }),

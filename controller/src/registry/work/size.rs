@@ -36,8 +36,6 @@ use crate::registry::names::group_path;
 
 /// A value can stand in a desired state as a label and as the input of tasks, alone, within others and with its origin.
 const APPEARANCES: usize = 4;
-/// The fewest bytes of a record beside what is its node's own.
-const RECORD: usize = 256;
 /// How much larger than the first node of its group one may be by its name, facts and tags.
 const SLACK: usize = 16 * 1024;
 
@@ -97,7 +95,7 @@ impl Work<'_> {
 
     fn check_nodes(&self) -> Result<(), ApiError> {
         let mut of_groups: BTreeMap<Alike, usize> = BTreeMap::new();
-        let mut records: BTreeMap<ClusterId, Records> = BTreeMap::new();
+        let mut records: BTreeMap<Option<ClusterId>, Records> = BTreeMap::new();
         for node in self.reached() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
@@ -110,13 +108,14 @@ impl Work<'_> {
             }
             let cluster = self.model.fleet.cluster_of_node(node);
             let held = self.context.room().of_node(node);
-            if let Some((left, bytes)) = held.filter(|(stood_in, _)| cluster != Some(*stood_in)) {
+            if let Some((left, bytes)) = held.filter(|(stood_in, _)| cluster != *stood_in) {
                 records.entry(left).or_default().leaving += bytes;
             }
-            let Some(cluster) = cluster else { continue };
+            // What keeps the next task set from a node keeps it what it has, wherever it stands.
+            let kept = held.filter(|_| answer.keeps_task_set(self.context.now)).map_or(0, |(_, bytes)| bytes);
             let of_cluster = records.entry(cluster).or_default();
             of_cluster.nodes.push(node);
-            of_cluster.after += record_bytes(&answer);
+            of_cluster.after += record_bytes(&answer).max(kept);
             of_cluster.stored += bytes_in(cluster, held);
         }
         for node in &self.reach.gone {
@@ -148,9 +147,9 @@ impl Work<'_> {
     }
 
     /// Refuses a write by which the records of a cluster's nodes would take more than they may, and by more than without it.
-    fn check_records(&self, cluster: ClusterId, records: &Records) -> Result<(), ApiError> {
+    fn check_records(&self, cluster: Option<ClusterId>, records: &Records) -> Result<(), ApiError> {
         let Records { nodes, after, stored, leaving } = records;
-        let most_of = |model: &Model| most_of_records(model.fleet.count_of(cluster));
+        let most_of = |model: &Model| most_of_records(model.count_in(cluster));
         let (most, most_before) = (most_of(&self.model), most_of(self.context.whole));
         let together = self.context.room().of_cluster(cluster).saturating_sub(stored + leaving) + after;
         if together <= most {
@@ -158,29 +157,40 @@ impl Work<'_> {
         }
         // Of all nodes, now that those are known that they would have: what was resolved of one state is not thrown away for the other one's.
         let before = nodes.iter().take_while(|_| self.is_awaited()).map(|node| self.record_before(cluster, *node));
-        if after + most_before <= leaving + before.sum::<u64>() + most {
+        let before = leaving + before.sum::<u64>();
+        // A node that comes brings room with it, and one that goes takes it away: it may go all the same.
+        if *after <= before || after + most_before <= before + most {
             return Ok(());
         }
         Err(self.records_too_large(cluster, together, most))
     }
 
     /// What the record of a node takes of what this cluster may have, or would take without the write.
-    fn record_before(&self, cluster: ClusterId, node: NodeId) -> u64 {
-        let stood = self.context.whole.fleet.cluster_of_node(node) == Some(cluster);
+    fn record_before(&self, cluster: Option<ClusterId>, node: NodeId) -> u64 {
+        let whole = self.context.whole;
+        let stood = whole.nodes.get(node.0).is_some() && whole.fleet.cluster_of_node(node) == cluster;
         let before = stood.then(|| self.context.whole.resolve(node.0));
         let next = before.as_ref().and_then(Resolution::answer).map_or(0, |answer| record_bytes(answer));
         let held = self.context.room().of_node(node);
         next.max(bytes_in(cluster, held))
     }
 
-    fn records_too_large(&self, cluster: ClusterId, together: u64, most: u64) -> ApiError {
+    fn records_too_large(&self, cluster: Option<ClusterId>, together: u64, most: u64) -> ApiError {
+        let Some(cluster) = cluster else {
+            let message = format!(
+                "what nodes have that stand in no cluster would take {together} bytes together beside what many of them have alike, and the most are \
+                 {most}; nothing was changed"
+            );
+            let advice = "take back the holds of such nodes, or delete them";
+            return ApiError::new(ErrorType::ObjectTooMany, message).detail(advice);
+        };
         let name = self.cluster_name(cluster);
         let message = format!(
             "what is released to the nodes of cluster {name} would take about {together} bytes together beside what many of them have alike, \
              and the most are {most}; nothing was changed"
         );
         let advice = "let tasks read less of what each node says itself: single labels in the place of labels_with_prefix or of whole parameters; \
-                      or divide the cluster";
+                      or take back holds of its nodes; or divide the cluster";
         let refusal = ApiError::new(ErrorType::ObjectTooMany, message).detail(advice);
         Subject { written: self.deepest_in(cluster), ..Subject::of(Kind::Cluster, name) }.named_in(refusal)
     }
@@ -215,17 +225,18 @@ pub(super) fn encoded<S: Resource>(before: Option<&Object<S>>, object: &Object<S
     Err(subject.named_in(ApiError::new(ErrorType::ObjectTooLarge, message).detail(advice)))
 }
 
-/// About what the record takes of what is released to a node next, beside what its group has alike: no more than it will be.
+/// What the record of what is released to a node next takes of its own, beside what its group has alike, as [`own_bytes`](crate::records::reported::ReleasedRecord::own_bytes) counts it of the
+/// record: no more than that, since tags of a node alone are left to it.
 fn record_bytes(answer: &Answer) -> u64 {
     let Some(set) = answer.task_set() else { return 0 };
     let len = |input: &Input| InputValue::from(input).text().map_or(0, len_in_record);
     let inputs = set.own_inputs().map(|(reference, input)| reference.as_str().len() + len(input));
     let left_out = set.otherwise_left_out_ids().map(|(id, why)| id.len() + why.text_len().min(MOST_WHY));
-    (RECORD + inputs.chain(left_out).sum::<usize>()) as u64
+    inputs.chain(left_out).sum::<usize>() as u64
 }
 
 /// What a node's record takes of what one cluster may have, by where it stood; nothing where that was another one.
-fn bytes_in(cluster: ClusterId, held: Option<(ClusterId, u64)>) -> u64 {
+fn bytes_in(cluster: Option<ClusterId>, held: Option<(Option<ClusterId>, u64)>) -> u64 {
     held.filter(|(stood_in, _)| *stood_in == cluster).map_or(0, |(_, bytes)| bytes)
 }
 

@@ -334,6 +334,8 @@ fn x06_a_condition_that_compares_nothing_is_refused() {
         ("gt", json!({"values": [""]}), "values"),
         ("matches", json!({"value": "{inventory[cpu][vendor]}", "regex": ""}), "regex"),
         ("contains", json!(["{inventory[cpu][vendor]}", ""]), "regex"),
+        ("contains", json!(["{inventory[cpu][vendor]}", "()"]), "regex"),
+        ("matches", json!(["{inventory[cpu][vendor]}", "(?:)*|()"]), "regex"),
     ] {
         let refused = says(op, &args).unwrap_err();
         assert!(refused.starts_with(&format!("conditions[0].args.{place}: ")), "{op} {args}: {refused}");

@@ -184,12 +184,12 @@ fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyE
             let checked = check_members(parts, one);
             checked.map_err(|error| error.within(&format!("[{at}]")))
         }),
+        Form::Objects => check_says_something(value),
         Form::Text
         | Form::Flag
         | Form::Count
         | Form::Number
         | Form::Parameters
-        | Form::Objects
         | Form::Share
         | Form::OneOf(_)
         | Form::Any
@@ -241,6 +241,21 @@ fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
     check_below(value)
 }
 
+/// Refuses settings in which a key or a text is empty, on whatever level: none of them means anything.
+pub(super) fn check_says_something(value: &RawValue) -> Result<(), BodyError> {
+    match value.get().as_bytes().first() {
+        Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, one)| {
+            check_key(key)?;
+            check_says_something(one).map_err(|error| error.within(key))
+        }),
+        Some(b'[') => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
+            let checked = check_says_something(one);
+            checked.map_err(|error| error.within(&format!("[{at}]")))
+        }),
+        _ => check_not_empty(value),
+    }
+}
+
 /// The same of what stands in a map or list.
 fn check_below(value: &RawValue) -> Result<(), BodyError> {
     match value.get().as_bytes().first() {
@@ -282,7 +297,7 @@ fn is_empty(value: &RawValue) -> bool {
     json.starts_with('"') && text(json).is_ok_and(|text| is_blank(&text))
 }
 
-fn raw(value: &Value) -> Box<RawValue> {
+pub(super) fn raw(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
 }
 
@@ -443,6 +458,29 @@ mod tests {
         assert!(check(format!("[{}1]", " ".repeat(70_000))));
         assert!(check(format!("[\"{}\"]", "\\u0041".repeat(60_000))));
         assert!(!check(format!("[\"{}\"]", "A".repeat(65_533))));
+    }
+
+    #[test]
+    fn x06_an_empty_selector_or_day_of_a_rollout_is_refused() {
+        let group = || NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
+        let says = "is empty: name something, or leave it out";
+        for empty in ["", " ", "\u{200b}"] {
+            for (strategy, place) in [
+                (json!({"canary": {"selector": empty}}), "canary.selector"),
+                (json!({"canary": {"selector": ["a=b", empty]}}), "canary.selector[1]"),
+                (json!({"canary": empty}), "canary"),
+                (json!({"windows": [{"days": ["Mon", empty]}]}), "windows[0].days[1]"),
+                (json!({"windows": [{"days": ["Mon"], "start": empty}]}), "windows[0].start"),
+            ] {
+                let refused = update(&mut group(), &json!({"strategy": strategy}));
+                assert_eq!(refused, Err(format!("strategy.{place}: {says}")), "{strategy}");
+            }
+        }
+        for strategy in [json!({"canary": {"selector": "a=b"}}), json!({"canary": 1, "windows": []}), json!(null)] {
+            assert_eq!(update(&mut group(), &json!({"strategy": strategy})), Ok(()));
+        }
+        let ready = json!({"tags": {"web": {"ready": [{"unit": ""}]}}});
+        assert_eq!(update(&mut ClusterSpec::default(), &ready), Err(format!("tags.web.ready[0].unit: {says}")));
     }
 
     #[test]

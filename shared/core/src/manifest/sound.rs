@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::is_null;
+use super::bound;
 use super::error::{BodyError, BodyErrorKind};
 use super::names::Names;
 use super::reader::read;
@@ -16,7 +17,7 @@ use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
 use crate::object::{
-    Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, TagSpec, TraitSet,
+    Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec, TraitSet,
 };
 use crate::requirement::Requirements;
 use crate::task::Task;
@@ -141,9 +142,13 @@ pub(super) fn tasks(to: &mut Vec<Task>, raw: &RawValue, _: &dyn Names) -> Result
     Ok(())
 }
 
-/// A hold, whose end is a time where there is one: any other text would hold for ever.
+/// A hold, whose end is a time where there is one: any other text would hold for ever, and so would an empty one.
 pub(super) fn hold(to: &mut Option<Box<Hold>>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw)?;
+    let until = value::<BTreeMap<String, Value>>(raw)?.remove("until");
+    if until.is_some_and(|until| until.as_str().is_some_and(is_blank)) {
+        return Err(BodyError::new("until", "is empty: write a time as 2026-12-31T00:00:00Z, or leave it out"));
+    }
     match to {
         Some(hold) if !hold.until.is_empty() && hold.end().is_none() => {
             let why = format!("{:?} is no time since 1970: write one as 2026-12-31T00:00:00Z", cut(&hold.until));
@@ -190,6 +195,15 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
             Err(BodyError::new("freeze", "is empty: write a date as 2026-12-31T00:00:00Z, or leave it out"))
         }
         Some(_) | None => Ok(()),
+    }
+}
+
+/// How a group's hosts are rolled out. An empty selector of those that go first would be all of them.
+pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    match to.as_ref().and_then(|strategy| strategy.canary.as_ref()) {
+        Some(canary) => bound::check_says_something(&bound::raw(canary)).map_err(|error| error.within("canary")),
+        None => Ok(()),
     }
 }
 
@@ -294,12 +308,14 @@ mod tests {
             let body = raw(&serde_json::json!({"until": until, "reason": "x"}).to_string());
             hold(&mut read, &body, &Anybody::default()).map(|()| read.and_then(|hold| hold.end()).map(|end| end.0))
         };
-        for (until, end) in [
-            ("2001-09-09T01:46:40Z", Some(1_000_000_000_000)),
-            ("2001-09-09T03:46:41+02:00", Some(1_000_000_001_000)),
-            ("", None),
-        ] {
+        for (until, end) in
+            [("2001-09-09T01:46:40Z", Some(1_000_000_000_000)), ("2001-09-09T03:46:41+02:00", Some(1_000_000_001_000))]
+        {
             assert_eq!(read(until).unwrap(), end, "{until}");
+        }
+        for until in ["", " "] {
+            let refused = read(until).unwrap_err().to_string();
+            assert_eq!(refused, "until: is empty: write a time as 2026-12-31T00:00:00Z, or leave it out");
         }
         for until in ["soon", "2026-12-31", "1969-12-31T00:00:00Z", "2026-12-31T00:00:00"] {
             let refused = read(until).unwrap_err().to_string();

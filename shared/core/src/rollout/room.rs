@@ -4,7 +4,10 @@
 //! own. It is bounded by what one host may be sent. Without a bound for all nodes together, an operator of one cluster could fill memory and disk
 //! with one label that many reads of each node show. So the records of a cluster's nodes have a budget.
 //!
-//! A write that goes beyond it is refused, by an estimate. What an estimate cannot know, facts among it, is left to reconcile: it releases nothing to a
+//! What counts is what of a record is the node's own: digits of revisions and times, of which each release writes others, do not. Nodes that stand in no
+//! cluster have a budget of their own together, since what is held goes with its node.
+//!
+//! A write that goes beyond it is refused. What a write cannot know, facts among it, is left to reconcile: it releases nothing to a
 //! node by which its cluster would go beyond the budget.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,24 +24,24 @@ pub const fn most_of_records(nodes: usize) -> u64 {
     OF_CLUSTER + OF_NODE * nodes as u64
 }
 
-/// The size of the record of what is released to a node, in bytes.
+/// The size of the record of what is released to a node: in bytes, of what of it is the node's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSize {
     /// The node.
     pub node: NodeId,
-    /// The cluster in which it stands; `None`: in none, and nothing bounds it.
+    /// The cluster in which it stands; `None`: in none.
     pub cluster: Option<ClusterId>,
-    /// What the record takes that is stored; 0 where there is none.
+    /// That of the record that is stored; 0 where there is none.
     pub stored: u64,
-    /// What the one takes that is to be stored; `None`: the stored one stays.
+    /// That of the one that is to be stored; `None`: the stored one stays.
     pub next: Option<u64>,
 }
 
-/// What records take, by node and by cluster, in bytes.
+/// What records take, by node and by cluster, in bytes. In place of a cluster, `None` stands for all nodes that are in none.
 #[derive(Debug, Default)]
 pub struct Room {
-    of_nodes: BTreeMap<NodeId, (ClusterId, u64)>,
-    of_clusters: BTreeMap<ClusterId, Taken>,
+    of_nodes: BTreeMap<NodeId, (Option<ClusterId>, u64)>,
+    of_clusters: BTreeMap<Option<ClusterId>, Taken>,
 }
 
 /// What the records of a cluster's nodes take.
@@ -66,20 +69,20 @@ impl Room {
         &mut self,
         records: &[RecordSize],
         gone: &[NodeId],
-        nodes_of: impl Fn(ClusterId) -> usize,
+        nodes_of: impl Fn(Option<ClusterId>) -> usize,
     ) -> Admitted {
         let nodes = records.iter().map(|record| record.node).chain(gone.iter().copied());
         let stood_in = nodes.filter_map(|node| Some(self.of_node(node)?.0));
-        let touched: BTreeSet<ClusterId> = stood_in.chain(records.iter().filter_map(|record| record.cluster)).collect();
+        let touched: BTreeSet<_> = stood_in.chain(records.iter().map(|record| record.cluster)).collect();
         for node in gone {
             self.set(*node, None);
         }
         let mut growing = Vec::new();
         for RecordSize { node, cluster, stored, next } in records.iter().copied() {
-            let grows = next.filter(|next| *next > stored && (stored > 0 || *next > OF_NODE)).zip(cluster);
-            growing.extend(grows.map(|(next, cluster)| (node, cluster, next - stored)));
+            let grows = next.filter(|next| *next > stored && (stored > 0 || *next > OF_NODE));
+            growing.extend(grows.map(|next| (node, cluster, next - stored)));
             let bytes = if grows.is_some() { stored } else { next.unwrap_or(stored) };
-            self.set(node, cluster.map(|cluster| (cluster, bytes)));
+            self.set(node, Some((cluster, bytes)));
         }
         let mut refused = BTreeSet::new();
         for (node, cluster, more) in growing {
@@ -94,26 +97,28 @@ impl Room {
         Admitted { refused, again: touched.into_iter().flat_map(|cluster| self.again(cluster, &nodes_of)).collect() }
     }
 
-    /// Where a node stood, and what its record takes of what that cluster may have.
-    pub fn of_node(&self, node: NodeId) -> Option<(ClusterId, u64)> {
+    /// Where a node stands, and what its record takes of what may be taken there.
+    pub fn of_node(&self, node: NodeId) -> Option<(Option<ClusterId>, u64)> {
         self.of_nodes.get(&node).copied()
     }
 
     /// What the records of a cluster's nodes take together.
-    pub fn of_cluster(&self, cluster: ClusterId) -> u64 {
+    pub fn of_cluster(&self, cluster: Option<ClusterId>) -> u64 {
         self.of_clusters.get(&cluster).map_or(0, |taken| taken.bytes)
     }
 
     /// What they may take beside that.
-    fn free(&self, cluster: ClusterId, nodes_of: impl Fn(ClusterId) -> usize) -> u64 {
+    fn free(&self, cluster: Option<ClusterId>, nodes_of: impl Fn(Option<ClusterId>) -> usize) -> u64 {
         most_of_records(nodes_of(cluster)).saturating_sub(self.of_cluster(cluster))
     }
 
     /// The nodes of a cluster that were refused and for all of which there is room now.
-    fn again(&self, cluster: ClusterId, nodes_of: impl Fn(ClusterId) -> usize) -> Vec<NodeId> {
+    fn again(&self, cluster: Option<ClusterId>, nodes_of: impl Fn(Option<ClusterId>) -> usize) -> Vec<NodeId> {
+        let Some(taken) = self.of_clusters.get(&cluster).filter(|taken| !taken.refused.is_empty()) else {
+            return Vec::new();
+        };
         let mut free = self.free(cluster, nodes_of);
-        let refused = self.of_clusters.get(&cluster).into_iter().flat_map(|taken| &taken.refused);
-        let fitting = refused.filter(|(_, more)| {
+        let fitting = taken.refused.iter().filter(|(_, more)| {
             let left = free.checked_sub(**more);
             free = left.unwrap_or(free);
             left.is_some()
@@ -121,8 +126,8 @@ impl Room {
         fitting.map(|(node, _)| *node).collect()
     }
 
-    /// Takes in where a node stands and what its record takes; `None`: it stands in no cluster, or is gone.
-    fn set(&mut self, node: NodeId, record: Option<(ClusterId, u64)>) {
+    /// Takes in where a node stands and what its record takes; `None`: it is gone.
+    fn set(&mut self, node: NodeId, record: Option<(Option<ClusterId>, u64)>) {
         let before = match record {
             Some(record) => self.of_nodes.insert(node, record),
             None => self.of_nodes.remove(&node),
@@ -148,8 +153,8 @@ mod tests {
 
     use super::*;
 
-    const ONE: ClusterId = ClusterId(Uuid::from_u128(1));
-    const OTHER: ClusterId = ClusterId(Uuid::from_u128(2));
+    const ONE: Option<ClusterId> = Some(ClusterId(Uuid::from_u128(1)));
+    const OTHER: Option<ClusterId> = Some(ClusterId(Uuid::from_u128(2)));
     /// What three nodes may have.
     const MOST: u64 = 33_603_584;
     /// What a node adds to that, and more.
@@ -177,15 +182,16 @@ mod tests {
     fn x03_f07_sums_follow_nodes_that_change_move_and_go() {
         let mut room = Room::default();
         for (records, gone, sums) in [
-            (&[size(3, Some(ONE), 0, 10), size(4, Some(ONE), 5, None)][..], &[][..], (15, 0)),
-            (&[size(3, Some(ONE), 10, 7)], &[], (12, 0)),
-            (&[size(3, Some(OTHER), 7, 8)], &[], (5, 8)),
-            (&[], &[node(4)], (0, 8)),
-            (&[], &[node(4)], (0, 8)),
-            (&[size(3, None, 8, 9)], &[], (0, 0)),
+            (&[size(3, ONE, 0, 10), size(4, ONE, 5, None)][..], &[][..], [15, 0, 0]),
+            (&[size(3, ONE, 10, 7)], &[], [12, 0, 0]),
+            (&[size(3, OTHER, 7, 8)], &[], [5, 8, 0]),
+            (&[], &[node(4)], [0, 8, 0]),
+            (&[], &[node(4)], [0, 8, 0]),
+            (&[size(3, None, 8, None)], &[], [0, 0, 8]),
+            (&[], &[node(3)], [0, 0, 0]),
         ] {
             assert_eq!(room.admit(records, gone, |_| 3), Admitted::default(), "{records:?} {gone:?}");
-            assert_eq!((room.of_cluster(ONE), room.of_cluster(OTHER)), sums, "{records:?} {gone:?}");
+            assert_eq!([ONE, OTHER, None].map(|of| room.of_cluster(of)), sums, "{records:?} {gone:?}");
         }
         assert_eq!((room.of_nodes.len(), room.of_clusters.len()), (0, 0), "nothing is left of them");
     }
@@ -193,10 +199,10 @@ mod tests {
     #[test]
     fn x03_f07_a_record_that_grows_beyond_the_budget_is_refused_and_the_stored_one_counts() {
         let mut room = Room::default();
-        let first = [size(3, Some(ONE), MOST - 10, None), size(4, Some(ONE), 5, 16), size(5, Some(OTHER), 5, 16)];
+        let first = [size(3, ONE, MOST - 10, None), size(4, ONE, 5, 16), size(5, OTHER, 5, 16)];
         assert_eq!(room.admit(&first, &[], |_| 3), admitted(&[4], &[]));
         assert_eq!([4, 5].map(|number| room.of_node(node(number))), [Some((ONE, 5)), Some((OTHER, 16))]);
-        let full = [size(4, Some(ONE), 5, 10)];
+        let full = [size(4, ONE, 5, 10)];
         assert_eq!(room.admit(&full, &[], |_| 3), admitted(&[], &[]), "just as many as there may be");
         assert_eq!(room.of_cluster(ONE), MOST);
     }
@@ -204,7 +210,7 @@ mod tests {
     #[test]
     fn x03_f07_records_that_are_smaller_make_room_for_others_of_the_same_pass() {
         let mut room = Room::default();
-        let records = [size(3, Some(ONE), 5, 16), size(4, Some(ONE), MOST, MOST - 16)];
+        let records = [size(3, ONE, 5, 16), size(4, ONE, MOST, MOST - 16)];
         assert_eq!(room.admit(&records, &[], |_| 3), admitted(&[], &[]));
         assert_eq!(room.of_cluster(ONE), MOST);
     }
@@ -215,7 +221,7 @@ mod tests {
         let half = MOST / 2;
         for (second, third, refused) in [(half, half, &[3][..]), (half + 10, half, &[3]), (half + 10, half - 2, &[])] {
             let mut room = Room::default();
-            let records = [size(3, Some(ONE), 1, 2), size(4, Some(ONE), second, half), size(5, Some(ONE), third, None)];
+            let records = [size(3, ONE, 1, 2), size(4, ONE, second, half), size(5, ONE, third, None)];
             assert_eq!(room.admit(&records, &[], |_| 3).refused, admitted(refused, &[]).refused, "{second} {third}");
         }
     }
@@ -223,43 +229,27 @@ mod tests {
     #[test]
     fn x03_f07_who_was_refused_is_tried_again_once_there_is_room_for_it() {
         let mut room = Room::default();
-        let full = [size(3, Some(ONE), MOST, None), size(4, Some(ONE), 0, LARGE), size(5, Some(ONE), 0, LARGE)];
+        let full = [size(3, ONE, MOST, None), size(4, ONE, 0, LARGE), size(5, ONE, 0, LARGE)];
         let waiting = admitted(&[4, 5], &[]);
         assert_eq!(room.admit(&full, &[], |_| 3), waiting);
-        assert_eq!(
-            room.admit(&[size(3, Some(ONE), MOST, MOST - 1)], &[], |_| 3),
-            admitted(&[], &[]),
-            "a byte is not enough"
-        );
-        assert_eq!(
-            room.admit(&[size(3, Some(ONE), MOST - 1, MOST - LARGE)], &[], |_| 3),
-            admitted(&[], &[4]),
-            "for one"
-        );
-        assert_eq!(room.admit(&[size(4, Some(ONE), 0, LARGE)], &[], |_| 3), admitted(&[], &[]), "it has it now");
-        assert_eq!(room.admit(&[size(5, Some(ONE), 0, LARGE)], &[node(4)], |_| 3), admitted(&[], &[]));
+        assert_eq!(room.admit(&[size(3, ONE, MOST, MOST - 1)], &[], |_| 3), admitted(&[], &[]), "a byte is not enough");
+        assert_eq!(room.admit(&[size(3, ONE, MOST - 1, MOST - LARGE)], &[], |_| 3), admitted(&[], &[4]), "for one");
+        assert_eq!(room.admit(&[size(4, ONE, 0, LARGE)], &[], |_| 3), admitted(&[], &[]), "it has it now");
+        assert_eq!(room.admit(&[size(5, ONE, 0, LARGE)], &[node(4)], |_| 3), admitted(&[], &[]));
         assert_eq!(room.admit(&full[1..2], &[], |_| 3), admitted(&[4], &[]));
-        assert_eq!(
-            room.admit(&[size(5, Some(OTHER), LARGE, None)], &[], |_| 3),
-            admitted(&[], &[4]),
-            "another one left"
-        );
+        assert_eq!(room.admit(&[size(5, OTHER, LARGE, None)], &[], |_| 3), admitted(&[], &[4]), "another one left");
         assert_eq!(room.admit(&[], &[node(4)], |_| 3), admitted(&[], &[]), "it is gone");
         assert_eq!(room.admit(&full[1..2], &[], |_| 3), admitted(&[], &[]));
         assert_eq!(room.admit(&full[2..], &[], |_| 3), admitted(&[5], &[]));
-        assert_eq!(
-            room.admit(&[size(6, Some(ONE), 0, None)], &[], |_| 5),
-            admitted(&[], &[5]),
-            "nodes bring room with them"
-        );
+        assert_eq!(room.admit(&[size(6, ONE, 0, None)], &[], |_| 5), admitted(&[], &[5]), "nodes bring room with them");
     }
 
     /// A cluster has more than it may once nodes with small records are gone. It takes others that bring as much as they take.
     #[test]
     fn x03_f07_a_first_record_no_larger_than_what_its_node_brings_is_taken() {
         let mut room = Room::default();
-        assert_eq!(room.admit(&[size(3, Some(ONE), 2 * MOST, None)], &[], |_| 3), admitted(&[], &[]));
-        let small = [size(4, Some(ONE), 0, 16_384), size(5, Some(ONE), 0, 16_385), size(6, Some(ONE), 1, 2)];
+        assert_eq!(room.admit(&[size(3, ONE, 2 * MOST, None)], &[], |_| 3), admitted(&[], &[]));
+        let small = [size(4, ONE, 0, 16_384), size(5, ONE, 0, 16_385), size(6, ONE, 1, 2)];
         assert_eq!(room.admit(&small, &[], |_| 3), admitted(&[5, 6], &[]));
         assert_eq!(room.of_cluster(ONE), 2 * MOST + 16_385);
     }

@@ -121,7 +121,8 @@ impl Fields for NodeGroupSpec {
                     "RollingUpdate, one at a time",
                     "How its hosts are rolled out.",
                     r#"{"type": "RollingUpdate", "max_unavailable": "25%"}"#
-                )
+                ),
+                sound::strategy
             ),
             field!(Self, paused: Form::Flag, help::PAUSED),
             field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE),
