@@ -4,6 +4,7 @@
 //! here until their own commit is seen, so that whoever wrote reads what was written.
 
 pub mod model;
+pub(crate) mod released;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

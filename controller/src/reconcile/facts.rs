@@ -8,8 +8,8 @@ use stemma_core::rollout::Standing;
 use stemma_core::status::{Facts, Liveness, Side, TaskNews, Tasks};
 use uuid::Uuid;
 
-use super::released::{Untranslated, candidate, runs, task_sets};
 use crate::cache::Model;
+use crate::cache::released::{Untranslated, candidate, runs, task_sets};
 use crate::desired::size::{self, TooLarge};
 use crate::records::reported::StoredResult;
 

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use log::error;
-use stemma_core::digest::{DigestVersion, TaskDigest};
+use stemma_core::digest::DigestVersion;
 use stemma_core::name::ReleaseRef;
-use stemma_core::object::{Kind, NodeId, Timestamp};
+use stemma_core::object::{Kind, Timestamp};
 use stemma_core::release::CompiledRelease;
 use stemma_core::resolve::Answer;
-use stemma_core::rollout::{Candidate, Content, KeptProfile, RecordSize, Standing, keep, most_of_records};
+use stemma_core::rollout::{KeptProfile, RecordSize, Standing, keep, most_of_records};
 use stemma_core::shared_text::JsonText;
 use stemma_wire::message::desired::{Barrier, Known, TaskSet};
-use stemma_wire::message::{self, Hash, PartDigest};
+use stemma_wire::message::{self, Hash};
 use uuid::Uuid;
 
 use super::group::Groups;
 use crate::cache::Model;
+use crate::cache::released::record_size;
 use crate::desired::encode::{self, Profiles, SentProfile};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredContent, EncodedProfile, PUBLISHED, Released};
@@ -39,7 +40,7 @@ const MOST_OF_CHUNKS: usize = 512 * 1024;
 const GONE: usize = 5;
 
 /// What one node is told from now on.
-pub(crate) struct Decision {
+pub(super) struct Decision {
     pub(super) released: Released,
     /// Barriers of the profile that it keeps, which the present order no longer has: nobody waits for them.
     pub(super) dropped: Arc<[Barrier]>,
@@ -64,53 +65,6 @@ struct Fixed {
     name: String,
     object: String,
     written: Revision,
-}
-
-/// Which tasks of stored profiles are untranslated, by the profile: read once for all nodes that have it.
-pub(super) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
-
-/// The ids of the tasks that were released to a node.
-pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
-    released.runs(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
-}
-
-/// The names of the task set that was released to a node: its digest in each wire version, by any of which a host may name it.
-pub(crate) fn task_sets(model: &Model, released: &ReleasedRecord) -> Vec<PartDigest> {
-    released.digests(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
-}
-
-/// Whether a task runs on a node by what was released to it; `None`: none does.
-pub(crate) fn runs_task(model: &Model, node: Uuid) -> Option<impl Fn(&str) -> bool> {
-    let released = model.released.get(&node)?;
-    runs(model, released).next()?;
-    Some(move |id: &str| runs(model, released).any(|task| task == id))
-}
-
-/// A node as its releases are planned.
-pub(super) fn candidate<'a>(model: &Model, answer: &'a Answer, known: &mut Untranslated) -> Candidate<'a> {
-    let present = model.released.get(&answer.id().0);
-    // Under the definition that it was released with: a newer one releases nothing.
-    let version =
-        present.and_then(|present| DigestVersion::of(present.head().digest_version)).unwrap_or(DigestVersion::NEWEST);
-    let content = present.map(|present| content(model, present, version, known));
-    let runs = runs_task(model, answer.id().0);
-    Candidate::of(answer, content, version, runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool))
-}
-
-/// What of a released task set decides whether another one is released.
-fn content(model: &Model, released: &ReleasedRecord, version: DigestVersion, known: &mut Untranslated) -> Content {
-    let task_set = released.head();
-    let profile = task_set.profile.filter(|_| version == DigestVersion::V1);
-    let untranslated = profile.map(|name| {
-        let read = || model.profiles.get(&name).map(|profile| profile.untranslated()).unwrap_or_default();
-        let all = known.entry(name).or_insert_with(read);
-        all.iter().filter(|id| released.runs_task(id)).cloned().collect()
-    });
-    Content {
-        mode: task_set.mode,
-        tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)),
-        untranslated: untranslated.unwrap_or_default(),
-    }
 }
 
 /// What a node's desired state is made from: its answer, and the task set that it has.
@@ -280,16 +234,10 @@ pub(super) fn refused_by_store(refusal: &Refusal) -> String {
 }
 
 /// The sizes of the records of nodes, by what was decided of them; those of which nothing was keep theirs.
-pub(crate) fn sizes(model: &Model, nodes: impl Iterator<Item = Uuid>, decided: &[(Uuid, Decision)]) -> Vec<RecordSize> {
+pub(super) fn sizes(model: &Model, nodes: impl Iterator<Item = Uuid>, decided: &[(Uuid, Decision)]) -> Vec<RecordSize> {
     let next = decided.iter().filter_map(|(node, one)| Some((*node, one.record.as_ref()?.own_bytes?)));
     let next: BTreeMap<Uuid, u64> = next.collect();
-    let size = |node| RecordSize {
-        node: NodeId(node),
-        cluster: model.fleet.cluster_of_node(NodeId(node)),
-        stored: model.released.get(&node).map_or(0, |record| record.own_bytes()),
-        next: next.get(&node).copied(),
-    };
-    nodes.map(size).collect()
+    nodes.map(|node| RecordSize { next: next.get(&node).copied(), ..record_size(model, node) }).collect()
 }
 
 /// What has to be stored of decisions: a part is a commit.

@@ -271,7 +271,7 @@ async fn x03_f07_what_goes_beyond_the_budget_of_a_cluster_is_released_to_no_node
     let elsewhere = Uuid::from_u128(6);
     small.put_large(&[(NODE, FIRST), (STAYS, FIRST), (WAITS, SECOND), (elsewhere, FAR)]).await;
     let (full, of) = (Uuid::from_u128(77), Some(ClusterId(CLUSTER)));
-    let all = RecordSize { node: NodeId(full), cluster: of, stored: FULL, next: None };
+    let all = RecordSize { node: NodeId(full), cluster: of, stored: Some(FULL), next: None };
     assert_eq!(reconciler.registry.room().admit(&[all], &[], |_| 3), Admitted::default());
     let held = || reconciler.registry.room().of_cluster(of);
     reconciler.start().await;

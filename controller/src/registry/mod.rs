@@ -53,9 +53,8 @@ pub(crate) use who::testing;
 pub use who::{Shown, Who, holder_of, rights};
 use work::MOST_NODES;
 
-use crate::cache::{Cache, Model};
+use crate::cache::{Cache, Model, released};
 use crate::clock::WatchedClock;
-use crate::reconcile::released;
 use crate::records::audit::{AuditEvent, AuditRecord};
 use crate::records::request::{Answer, AskedBy, REQUEST_KEPT_MS, RequestRecord};
 use crate::records::{codec, key};
@@ -165,7 +164,7 @@ pub struct Registry {
 /// What is stored of what is released to nodes.
 fn room_of(model: &Model) -> Room {
     let mut room = Room::default();
-    let stored = released::sizes(model, model.nodes.iter().map(|node| node.meta.uuid), &[]);
+    let stored: Vec<_> = model.nodes.iter().map(|node| released::record_size(model, node.meta.uuid)).collect();
     room.admit(&stored, &[], |cluster| model.count_in(cluster));
     room
 }

@@ -11,7 +11,8 @@ use super::{resolved, state, view};
 use crate::api::Api;
 use crate::api::http::request::{self, Reply, Request};
 use crate::cache::Model;
-use crate::reconcile::{facts, released};
+use crate::cache::released;
+use crate::reconcile::facts;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {

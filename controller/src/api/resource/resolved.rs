@@ -22,7 +22,8 @@ use crate::api::Api;
 use crate::api::http::request;
 use crate::api::http::request::{Reply, Request};
 use crate::cache::Model;
-use crate::reconcile::{released, waves};
+use crate::cache::released;
+use crate::reconcile::waves;
 
 /// `GET /v1/nodes/{node}/resolved`.
 pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {

@@ -19,7 +19,7 @@ use stemma_core::labels::{EffectiveTooLarge, Labels, Layer};
 use stemma_core::object::{ClusterId, GroupId, Inherited, Kind, NodeId, Object, TemplateId};
 use stemma_core::release::ProfileHash;
 use stemma_core::resolve::{Answer, Resolution};
-use stemma_core::rollout::most_of_records;
+use stemma_core::rollout::{Standing, most_of_records};
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::desired::{InputValue, MAX_DESIRED};
 use uuid::Uuid;
@@ -27,6 +27,7 @@ use uuid::Uuid;
 use super::Work;
 use crate::cache::Model;
 use crate::cache::model::Resource;
+use crate::cache::released::{Untranslated, candidate};
 use crate::desired::encode::MOST_WHY;
 use crate::desired::size::{TooLarge, of_answer};
 use crate::records::audit::AuditedObject;
@@ -96,27 +97,35 @@ impl Work<'_> {
     fn check_nodes(&self) -> Result<(), ApiError> {
         let mut of_groups: BTreeMap<Alike, usize> = BTreeMap::new();
         let mut records: BTreeMap<Option<ClusterId>, Records> = BTreeMap::new();
+        let mut untranslated = Untranslated::new();
         for node in self.reached() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
             let alike = (object.spec.nodegroup, self.model.fleet.profile(node).map(|profile| profile.hash));
             let own = || APPEARANCES * self.own_bytes(node) + SLACK;
-            let is_within = of_groups.get(&alike).is_some_and(|first| first + own() <= MAX_DESIRED);
-            if !is_within {
-                let Some(desired) = self.check_node(&answer)? else { continue };
+            let mut is_within = of_groups.get(&alike).is_some_and(|first| first + own() <= MAX_DESIRED);
+            if !is_within && let Some(desired) = self.check_node(&answer)? {
                 of_groups.entry(alike).or_insert(desired);
+                is_within = true;
             }
             let cluster = self.model.fleet.cluster_of_node(node);
             let held = self.context.room().of_node(node);
             if let Some((left, bytes)) = held.filter(|(stood_in, _)| cluster != *stood_in) {
                 records.entry(left).or_default().leaving += bytes;
             }
-            // What keeps the next task set from a node keeps it what it has, wherever it stands.
-            let kept = held.filter(|_| answer.keeps_task_set(self.context.now)).map_or(0, |(_, bytes)| bytes);
+            let kept = held.map_or(0, |(_, bytes)| bytes);
+            let next = || record_bytes(&answer);
+            let standing = candidate(&self.model, &answer, &mut untranslated).standing(self.context.now);
             let of_cluster = records.entry(cluster).or_default();
             of_cluster.nodes.push(node);
-            of_cluster.after += record_bytes(&answer).max(kept);
             of_cluster.stored += bytes_in(cluster, held);
+            of_cluster.after += match standing {
+                // Nothing is released to it, and so it keeps what it has, wherever it stands.
+                Standing::Current => kept,
+                _ if !is_within => kept,
+                Standing::Kept(_) => kept.max(next()),
+                Standing::Due => next(),
+            };
         }
         for node in &self.reach.gone {
             let held = self.context.room().of_node(NodeId(*node));

@@ -103,7 +103,7 @@ pub(super) fn check_says_something(written: &RuleCondition) -> Result<(), Invali
     let (_, signature, Some(name), _) = operator(written)?.0 else { return Ok(()) };
     let given = Given::read(*signature, &written.args)?;
     let says_nothing = match given.get(name) {
-        Some(Value::String(text)) => matches_everything(text),
+        Some(Value::String(text)) => is_no_pattern(text),
         Some(Value::Array(values)) => {
             !values.is_empty() && values.iter().all(|value| value.as_str().is_some_and(is_blank))
         }
@@ -116,9 +116,9 @@ pub(super) fn check_says_something(written: &RuleCondition) -> Result<(), Invali
     Ok(())
 }
 
-/// Whether a pattern has nothing but groups, alternatives and what repeats them, and so finds each text.
-fn matches_everything(pattern: &str) -> bool {
-    pattern.chars().all(|character| "()|?:*+".contains(character))
+/// Whether a pattern has nothing but groups, alternatives and what repeats them: no character is looked for.
+fn is_no_pattern(pattern: &str) -> bool {
+    pattern.replace("(?:", "(").chars().all(|character| "()|?*+".contains(character))
 }
 
 impl Condition {

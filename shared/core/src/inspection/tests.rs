@@ -346,6 +346,8 @@ fn x06_a_condition_that_compares_nothing_is_refused() {
         ("is-empty", json!({"value": ""})),
         ("one-of", json!({"value": "{inventory[cpu][vendor]}", "values": [""]})),
         ("matches", json!(["{inventory[cpu][vendor]}", "^$"])),
+        ("contains", json!(["{inventory[bmc_address]}", ":"])),
+        ("contains", json!(["{inventory[bmc_address]}", "(:)"])),
     ] {
         assert_eq!(says(op, &args), Ok(()), "{op} {args}");
     }

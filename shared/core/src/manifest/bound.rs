@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::is_null;
+use super::empty::{check_key, check_not_empty, check_says_something, is_empty};
 use super::error::{BodyError, BodyErrorKind};
 use super::extra::{Kept, KeptForm};
 use super::fields::Fields;
@@ -21,7 +22,6 @@ use super::parts::{LEVELED, OF_NODE};
 use crate::field::{Bound, Described, Form, Help, Part};
 use crate::json::{compact_len, count, items, members, text};
 use crate::labels::Layer;
-use crate::name::is_blank;
 use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
 use crate::ownership::OwnedSet;
 
@@ -221,10 +221,6 @@ fn check_text(bound: Bound, one: &RawValue) -> Result<(), BodyError> {
     check_length(bound.bytes(bound.each), one)
 }
 
-fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
-    if is_empty(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
-}
-
 /// Refuses a text that a person would take for none. An empty one is none, and takes away what stood there.
 fn check_shown(value: &RawValue) -> Result<(), BodyError> {
     if is_empty(value) && text(value.get()).is_ok_and(|text| !text.is_empty()) {
@@ -239,21 +235,6 @@ fn check_inner_keys(value: &RawValue) -> Result<(), BodyError> {
         members(value).unwrap_or_default().iter().try_for_each(|(key, _)| check_key(key))?;
     }
     check_below(value)
-}
-
-/// Refuses settings in which a key or a text is empty, on whatever level: none of them means anything.
-pub(super) fn check_says_something(value: &RawValue) -> Result<(), BodyError> {
-    match value.get().as_bytes().first() {
-        Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, one)| {
-            check_key(key)?;
-            check_says_something(one).map_err(|error| error.within(key))
-        }),
-        Some(b'[') => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_says_something(one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
-        _ => check_not_empty(value),
-    }
 }
 
 /// The same of what stands in a map or list.
@@ -271,13 +252,6 @@ fn check_below(value: &RawValue) -> Result<(), BodyError> {
     }
 }
 
-fn check_key(key: &str) -> Result<(), BodyError> {
-    if is_blank(key) {
-        return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
-    }
-    Ok(())
-}
-
 fn check_keys(bound: Bound, map: &RawValue) -> Result<(), BodyError> {
     members(map).unwrap_or_default().iter().try_for_each(|(key, _)| {
         if !bound.takes_empty {
@@ -291,13 +265,7 @@ fn check_keys(bound: Bound, map: &RawValue) -> Result<(), BodyError> {
     })
 }
 
-/// Whether it is a text of nothing: where one names something, it would stand for nothing, or for everything.
-fn is_empty(value: &RawValue) -> bool {
-    let json = value.get();
-    json.starts_with('"') && text(json).is_ok_and(|text| is_blank(&text))
-}
-
-pub(super) fn raw(value: &Value) -> Box<RawValue> {
+fn raw(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
 }
 

@@ -8,6 +8,7 @@
 mod body;
 mod bound;
 mod document;
+mod empty;
 mod error;
 mod extra;
 mod fields;

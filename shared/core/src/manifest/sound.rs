@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::is_null;
-use super::bound;
+use super::empty::check_says_something;
 use super::error::{BodyError, BodyErrorKind};
 use super::names::Names;
 use super::reader::read;
@@ -202,7 +202,10 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
 pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw)?;
     match to.as_ref().and_then(|strategy| strategy.canary.as_ref()) {
-        Some(canary) => bound::check_says_something(&bound::raw(canary)).map_err(|error| error.within("canary")),
+        Some(canary) => {
+            let canary = RawValue::from_string(canary.to_string()).expect("a value's text is JSON");
+            check_says_something(&canary).map_err(|error| error.within("canary"))
+        }
         None => Ok(()),
     }
 }

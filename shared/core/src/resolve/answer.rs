@@ -320,9 +320,10 @@ impl TaskSet {
         self.own.iter().map(|(at, input)| (&self.profile.reads[*at as usize], input))
     }
 
-    /// The tasks that do not run for another reason than what their definition says.
+    /// The ids of the tasks of phase `apply` that do not run for another reason than what their definition says.
     pub fn otherwise_left_out_ids(&self) -> impl Iterator<Item = (&str, &LeftOut)> {
-        self.otherwise.iter().map(|(ix, why)| (self.profile.release.id(*ix), why))
+        let of_apply = self.otherwise.iter().filter(|(ix, _)| self.profile.has(*ix));
+        of_apply.map(|(ix, why)| (self.profile.release.id(*ix), why))
     }
 
     fn input_at(&self, at: u32) -> &Input {

@@ -42,11 +42,6 @@ impl Answer {
         unmet.chain(lacks).chain(undecided).chain(self.said_to_wait())
     }
 
-    /// Whether something keeps the next task set from the node at that time, or may do so: which tasks it runs is not asked.
-    pub fn keeps_task_set(&self, now: Timestamp) -> bool {
-        self.set_aside(Some(&|_| true)).any(|aside| aside.keeps_task_set() && aside.is_in_force(now))
-    }
-
     /// What people said of the node, and holds that are over.
     fn said_to_wait(&self) -> impl Iterator<Item = SetAside<'_>> {
         let on_host = self.said();

@@ -31,8 +31,8 @@ pub struct RecordSize {
     pub node: NodeId,
     /// The cluster in which it stands; `None`: in none.
     pub cluster: Option<ClusterId>,
-    /// That of the record that is stored; 0 where there is none.
-    pub stored: u64,
+    /// That of the record that is stored; `None`: there is none.
+    pub stored: Option<u64>,
     /// That of the one that is to be stored; `None`: the stored one stays.
     pub next: Option<u64>,
 }
@@ -79,9 +79,10 @@ impl Room {
         }
         let mut growing = Vec::new();
         for RecordSize { node, cluster, stored, next } in records.iter().copied() {
-            let grows = next.filter(|next| *next > stored && (stored > 0 || *next > OF_NODE));
-            growing.extend(grows.map(|next| (node, cluster, next - stored)));
-            let bytes = if grows.is_some() { stored } else { next.unwrap_or(stored) };
+            let before = stored.unwrap_or_default();
+            let grows = next.filter(|next| *next > stored.unwrap_or(OF_NODE));
+            growing.extend(grows.map(|next| (node, cluster, next - before)));
+            let bytes = next.filter(|_| grows.is_none()).unwrap_or(before);
             self.set(node, Some((cluster, bytes)));
         }
         let mut refused = BTreeSet::new();
@@ -164,8 +165,13 @@ mod tests {
         NodeId(Uuid::from_u128(number))
     }
 
-    fn size(number: u128, cluster: Option<ClusterId>, stored: u64, next: impl Into<Option<u64>>) -> RecordSize {
-        RecordSize { node: node(number), cluster, stored, next: next.into() }
+    fn size(
+        number: u128,
+        cluster: Option<ClusterId>,
+        stored: impl Into<Option<u64>>,
+        next: impl Into<Option<u64>>,
+    ) -> RecordSize {
+        RecordSize { node: node(number), cluster, stored: stored.into(), next: next.into() }
     }
 
     fn admitted(refused: &[u128], again: &[u128]) -> Admitted {
@@ -182,7 +188,7 @@ mod tests {
     fn x03_f07_sums_follow_nodes_that_change_move_and_go() {
         let mut room = Room::default();
         for (records, gone, sums) in [
-            (&[size(3, ONE, 0, 10), size(4, ONE, 5, None)][..], &[][..], [15, 0, 0]),
+            (&[size(3, ONE, None, 10), size(4, ONE, 5, None)][..], &[][..], [15, 0, 0]),
             (&[size(3, ONE, 10, 7)], &[], [12, 0, 0]),
             (&[size(3, OTHER, 7, 8)], &[], [5, 8, 0]),
             (&[], &[node(4)], [0, 8, 0]),
@@ -229,19 +235,23 @@ mod tests {
     #[test]
     fn x03_f07_who_was_refused_is_tried_again_once_there_is_room_for_it() {
         let mut room = Room::default();
-        let full = [size(3, ONE, MOST, None), size(4, ONE, 0, LARGE), size(5, ONE, 0, LARGE)];
+        let full = [size(3, ONE, MOST, None), size(4, ONE, None, LARGE), size(5, ONE, None, LARGE)];
         let waiting = admitted(&[4, 5], &[]);
         assert_eq!(room.admit(&full, &[], |_| 3), waiting);
         assert_eq!(room.admit(&[size(3, ONE, MOST, MOST - 1)], &[], |_| 3), admitted(&[], &[]), "a byte is not enough");
         assert_eq!(room.admit(&[size(3, ONE, MOST - 1, MOST - LARGE)], &[], |_| 3), admitted(&[], &[4]), "for one");
-        assert_eq!(room.admit(&[size(4, ONE, 0, LARGE)], &[], |_| 3), admitted(&[], &[]), "it has it now");
-        assert_eq!(room.admit(&[size(5, ONE, 0, LARGE)], &[node(4)], |_| 3), admitted(&[], &[]));
+        assert_eq!(room.admit(&[size(4, ONE, None, LARGE)], &[], |_| 3), admitted(&[], &[]), "it has it now");
+        assert_eq!(room.admit(&[size(5, ONE, None, LARGE)], &[node(4)], |_| 3), admitted(&[], &[]));
         assert_eq!(room.admit(&full[1..2], &[], |_| 3), admitted(&[4], &[]));
         assert_eq!(room.admit(&[size(5, OTHER, LARGE, None)], &[], |_| 3), admitted(&[], &[4]), "another one left");
         assert_eq!(room.admit(&[], &[node(4)], |_| 3), admitted(&[], &[]), "it is gone");
         assert_eq!(room.admit(&full[1..2], &[], |_| 3), admitted(&[], &[]));
         assert_eq!(room.admit(&full[2..], &[], |_| 3), admitted(&[5], &[]));
-        assert_eq!(room.admit(&[size(6, ONE, 0, None)], &[], |_| 5), admitted(&[], &[5]), "nodes bring room with them");
+        assert_eq!(
+            room.admit(&[size(6, ONE, None, None)], &[], |_| 5),
+            admitted(&[], &[5]),
+            "nodes bring room with them"
+        );
     }
 
     /// A cluster has more than it may once nodes with small records are gone. It takes others that bring as much as they take.
@@ -249,8 +259,8 @@ mod tests {
     fn x03_f07_a_first_record_no_larger_than_what_its_node_brings_is_taken() {
         let mut room = Room::default();
         assert_eq!(room.admit(&[size(3, ONE, 2 * MOST, None)], &[], |_| 3), admitted(&[], &[]));
-        let small = [size(4, ONE, 0, 16_384), size(5, ONE, 0, 16_385), size(6, ONE, 1, 2)];
-        assert_eq!(room.admit(&small, &[], |_| 3), admitted(&[5, 6], &[]));
+        let small = [size(4, ONE, None, 16_384), size(5, ONE, None, 16_385), size(6, ONE, 1, 2), size(7, ONE, 0, 1)];
+        assert_eq!(room.admit(&small, &[], |_| 3), admitted(&[5, 6, 7], &[]));
         assert_eq!(room.of_cluster(ONE), 2 * MOST + 16_385);
     }
 }

@@ -49,7 +49,7 @@ async fn x03_f07_what_a_held_node_has_counts_where_it_comes_and_a_full_cluster_l
     let record = |n, cluster, stored| RecordSize {
         node: NodeId(Uuid::from_u128(n)),
         cluster: Some(ClusterId(cluster)),
-        stored,
+        stored: Some(stored),
         next: None,
     };
     let records = [record(1, CLUSTER, 100_000), record(2, OTHER, FULL - 10), record(3, OTHER, 10)];

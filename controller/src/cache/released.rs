@@ -1,0 +1,70 @@
+//! What was released to nodes, as the model has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stemma_core::digest::{DigestVersion, TaskDigest};
+use stemma_core::object::NodeId;
+use stemma_core::resolve::Answer;
+use stemma_core::rollout::{Candidate, Content, RecordSize};
+use stemma_wire::message::{Hash, PartDigest};
+use uuid::Uuid;
+
+use super::Model;
+use crate::records::reported::ReleasedRecord;
+
+/// Which tasks of stored profiles are untranslated, by the profile: read once for all nodes that have it.
+pub(crate) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
+
+/// The ids of the tasks that were released to a node.
+pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
+    released.runs(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+}
+
+/// The names of the task set that was released to a node: its digest in each wire version, by any of which a host may name it.
+pub(crate) fn task_sets(model: &Model, released: &ReleasedRecord) -> Vec<PartDigest> {
+    released.digests(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+}
+
+/// Whether a task runs on a node by what was released to it; `None`: none does.
+pub(crate) fn runs_task(model: &Model, node: Uuid) -> Option<impl Fn(&str) -> bool> {
+    let released = model.released.get(&node)?;
+    runs(model, released).next()?;
+    Some(move |id: &str| runs(model, released).any(|task| task == id))
+}
+
+/// A node as its releases are planned.
+pub(crate) fn candidate<'a>(model: &Model, answer: &'a Answer, known: &mut Untranslated) -> Candidate<'a> {
+    let present = model.released.get(&answer.id().0);
+    // Under the definition that it was released with: a newer one releases nothing.
+    let version =
+        present.and_then(|present| DigestVersion::of(present.head().digest_version)).unwrap_or(DigestVersion::NEWEST);
+    let content = present.map(|present| content(model, present, version, known));
+    let runs = runs_task(model, answer.id().0);
+    Candidate::of(answer, content, version, runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool))
+}
+
+/// What of a released task set decides whether another one is released.
+fn content(model: &Model, released: &ReleasedRecord, version: DigestVersion, known: &mut Untranslated) -> Content {
+    let task_set = released.head();
+    let profile = task_set.profile.filter(|_| version == DigestVersion::V1);
+    let untranslated = profile.map(|name| {
+        let read = || model.profiles.get(&name).map(|profile| profile.untranslated()).unwrap_or_default();
+        let all = known.entry(name).or_insert_with(read);
+        all.iter().filter(|id| released.runs_task(id)).cloned().collect()
+    });
+    Content {
+        mode: task_set.mode,
+        tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)),
+        untranslated: untranslated.unwrap_or_default(),
+    }
+}
+
+/// The size of the record of a node that stays as it is.
+pub(crate) fn record_size(model: &Model, node: Uuid) -> RecordSize {
+    RecordSize {
+        node: NodeId(node),
+        cluster: model.fleet.cluster_of_node(NodeId(node)),
+        stored: model.released.get(&node).map(|record| record.own_bytes()),
+        next: None,
+    }
+}

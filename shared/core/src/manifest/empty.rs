@@ -1,0 +1,41 @@
+//! What says nothing: a text of blanks, a key without a name.
+
+use serde_json::value::RawValue;
+
+use super::error::BodyError;
+use crate::json::{items, members, text};
+use crate::name::is_blank;
+
+/// Whether it is a text of nothing: where one names something, it would stand for nothing, or for everything.
+pub(super) fn is_empty(value: &RawValue) -> bool {
+    let json = value.get();
+    json.starts_with('"') && text(json).is_ok_and(|text| is_blank(&text))
+}
+
+/// Refuses a text that says nothing.
+pub(super) fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
+    if is_empty(value) { Err(BodyError::new("", "is empty: name something, or leave it out")) } else { Ok(()) }
+}
+
+/// Refuses a key that says nothing.
+pub(super) fn check_key(key: &str) -> Result<(), BodyError> {
+    if is_blank(key) {
+        return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
+    }
+    Ok(())
+}
+
+/// Refuses settings in which a key or a text is empty, on whatever level: none of them means anything.
+pub(super) fn check_says_something(value: &RawValue) -> Result<(), BodyError> {
+    match value.get().as_bytes().first() {
+        Some(b'{') => members(value).unwrap_or_default().iter().try_for_each(|(key, one)| {
+            check_key(key)?;
+            check_says_something(one).map_err(|error| error.within(key))
+        }),
+        Some(b'[') => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
+            let checked = check_says_something(one);
+            checked.map_err(|error| error.within(&format!("[{at}]")))
+        }),
+        _ => check_not_empty(value),
+    }
+}
