@@ -105,6 +105,20 @@ async fn x06_a_deletion_with_a_body_that_nobody_reads_is_refused() {
     served.expect("DELETE", "/v1/nodes/n/traits", &json!({}), 204).await;
 }
 
+#[tokio::test]
+async fn x06_a_namespace_of_blanks_is_refused() {
+    let served = Served::start().await;
+    for name in [" ", "\u{200b}", "\u{2800}", "\u{3164}"] {
+        let made = served.send("POST", "/v2/metadefs/namespaces", &[], Some(&json!({"namespace": name}))).await;
+        let applied = apply(&served, &json!({"kind": "Namespace", "namespace": name})).await;
+        for answer in [made, applied] {
+            let says = answer.body.to_string();
+            assert!(answer.status == 400 && says.contains("or blanks alone"), "{name:?}: {says}");
+        }
+    }
+    served.expect("POST", "/v2/metadefs/namespaces", &json!({"namespace": "a b"}), 201).await;
+}
+
 /// What is refused is refused as 400, and changes nothing.
 #[tokio::test]
 async fn x06_a_query_of_an_empty_value_is_refused() {

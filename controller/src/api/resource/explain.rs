@@ -10,8 +10,7 @@ use super::objects::Shown;
 use super::{resolved, state, view};
 use crate::api::Api;
 use crate::api::http::request::{self, Reply, Request};
-use crate::cache::Model;
-use crate::cache::released;
+use crate::cache::{Model, released};
 use crate::reconcile::facts;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.

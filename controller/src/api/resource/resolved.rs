@@ -21,8 +21,7 @@ use super::{state, view};
 use crate::api::Api;
 use crate::api::http::request;
 use crate::api::http::request::{Reply, Request};
-use crate::cache::Model;
-use crate::cache::released;
+use crate::cache::{Model, released};
 use crate::reconcile::waves;
 
 /// `GET /v1/nodes/{node}/resolved`.

@@ -114,18 +114,16 @@ impl Work<'_> {
                 records.entry(left).or_default().leaving += bytes;
             }
             let kept = held.map_or(0, |(_, bytes)| bytes);
-            let next = || record_bytes(&answer);
-            let standing = candidate(&self.model, &answer, &mut untranslated).standing(self.context.now);
+            // One that is told too much already is released nothing.
+            let standing = if is_within {
+                candidate(&self.model, &answer, &mut untranslated).standing(self.context.now)
+            } else {
+                Standing::Current
+            };
             let of_cluster = records.entry(cluster).or_default();
             of_cluster.nodes.push(node);
             of_cluster.stored += bytes_in(cluster, held);
-            of_cluster.after += match standing {
-                // Nothing is released to it, and so it keeps what it has, wherever it stands.
-                Standing::Current => kept,
-                _ if !is_within => kept,
-                Standing::Kept(_) => kept.max(next()),
-                Standing::Due => next(),
-            };
+            of_cluster.after += standing.record_bytes(kept, record_bytes(&answer));
         }
         for node in &self.reach.gone {
             let held = self.context.room().of_node(NodeId(*node));
@@ -164,7 +162,7 @@ impl Work<'_> {
         if together <= most {
             return Ok(());
         }
-        // Of all nodes, now that those are known that they would have: what was resolved of one state is not thrown away for the other one's.
+        // After all nodes were resolved as they would be: what is remembered of a group serves one state at a time.
         let before = nodes.iter().take_while(|_| self.is_awaited()).map(|node| self.record_before(cluster, *node));
         let before = leaving + before.sum::<u64>();
         // A node that comes brings room with it, and one that goes takes it away: it may go all the same.

@@ -6,7 +6,7 @@ use super::body::{Body, is_null};
 use super::error::{BodyError, BodyErrorKind};
 use super::reader::read;
 use super::reference;
-use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef, is_blank, odd_host_uuid};
+use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef, odd_host_uuid};
 use crate::object::Kind;
 
 /// By what an object of a manifest is named.
@@ -98,11 +98,7 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
         }
         "Namespace" => {
             let wrong = |why: crate::name::InvalidName| BodyError::new(named_by, why.to_string());
-            let namespace = NamespaceName::new(&name).map_err(wrong)?;
-            if is_blank(&name) {
-                return Err(BodyError::new(named_by, "has nothing but blanks in it: give it a name"));
-            }
-            Key::Namespace(namespace)
+            Key::Namespace(NamespaceName::of_new(&name).map_err(wrong)?)
         }
         "InspectionRule" => Key::InspectionRule(object_name("name", &name)?),
         other => return Err(BodyError::new("kind", unknown_kind(other))),

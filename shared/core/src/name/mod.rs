@@ -176,7 +176,8 @@ checked_text! {
 const NAME_RULE: &str = "a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
 const TAG_RULE: &str = "a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
 const OBJECT_RULE: &str = "1 to 255 letters, digits, '_', '.', '~' or '-', but not '.' or '..'";
-const NAMESPACE_RULE: &str = "1 to 80 characters without slashes and control characters, but not '.' or '..'";
+const NAMESPACE_RULE: &str =
+    "1 to 80 characters without slashes and control characters, but not '.' or '..' or blanks alone";
 
 impl NameKind {
     /// The word for it in messages.
@@ -279,6 +280,14 @@ impl NamespaceName {
             return Err(malformed("namespace", text, NAMESPACE_RULE));
         }
         Ok(Self(text.into()))
+    }
+
+    /// Reads the name of a namespace that somebody writes. One of blanks alone may stand in a store, and is given to no other.
+    ///
+    /// # Errors
+    /// [`InvalidName::Malformed`].
+    pub fn of_new(text: &str) -> Result<Self, InvalidName> {
+        if is_blank(text) { Err(malformed("namespace", text, NAMESPACE_RULE)) } else { Self::new(text) }
     }
 }
 

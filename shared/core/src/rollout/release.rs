@@ -61,6 +61,18 @@ pub struct Plan {
     pub actions: Vec<Action>,
 }
 
+impl Standing {
+    /// What the node's record takes once the next pass is over, of `kept` that it takes now and `next` that its next task set would take. A node that gets
+    /// nothing keeps what it has, wherever it stands, and what is kept from it may come later.
+    pub fn record_bytes(self, kept: u64, next: u64) -> u64 {
+        match self {
+            Self::Current => kept,
+            Self::Due => next,
+            Self::Kept(_) => kept.max(next),
+        }
+    }
+}
+
 impl Content {
     /// What an answer says that the node is to have.
     pub fn of(answer: &Answer, version: DigestVersion) -> Self {
@@ -122,6 +134,21 @@ mod tests {
 
     use super::*;
     use crate::status::Side;
+
+    /// Nodes that had what they were to have, or were held, moved with their records past what the cluster may have that they came to.
+    #[test]
+    fn x03_f07_a_node_that_gets_nothing_keeps_its_record_where_it_comes() {
+        for (standing, kept, next, expected) in [
+            (Standing::Current, 120_000, 0, 120_000),
+            (Standing::Current, 0, 120_000, 0),
+            (Standing::Due, 120_000, 0, 0),
+            (Standing::Due, 0, 120_000, 120_000),
+            (Standing::Kept(None), 120_000, 0, 120_000),
+            (Standing::Kept(Some(NOW)), 0, 120_000, 120_000),
+        ] {
+            assert_eq!(standing.record_bytes(kept, next), expected, "{standing:?} {kept} {next}");
+        }
+    }
 
     const NOW: Timestamp = Timestamp(1_000);
     const NODE: NodeId = NodeId(Uuid::from_u128(1));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::{self, prefixed, without_read_only};
 use stemma_core::labels::BodyShape;
-use stemma_core::name::{NamespaceName, is_blank};
+use stemma_core::name::NamespaceName;
 use stemma_core::object::{
     Association, Dates, Definition, Kind, Member, Namespace, NamespaceSpec, NamespaceTag, Object, Visibility,
 };
@@ -83,10 +83,6 @@ impl Shown for NamespaceSpec {
 
 fn take_name(fields: &mut Map<String, Value>) -> Result<NamespaceName, ApiError> {
     match fields.remove("namespace") {
-        Some(Value::String(name)) if is_blank(&name) => {
-            let message = "namespace has nothing but blanks in it: give it a name; nothing was changed";
-            Err(ApiError::new(ErrorType::FieldInvalid, message).field("namespace"))
-        }
         Some(Value::String(name)) => NamespaceSpec::parse_name(&name).map_err(|refusal| refusal.field("namespace")),
         Some(_) => Err(ApiError::new(ErrorType::FieldInvalid, "namespace is a text").field("namespace")),
         None => Err(ApiError::new(ErrorType::FieldMissing, "'namespace' is a required property").field("namespace")),

@@ -3,15 +3,18 @@
 //! One table ([`KINDS`]) and one trait ([`Resource`]). A new kind is its `Resource`, a row in the table and its shelf
 //! in the [`Model`]. From these follow how it is loaded, followed, written and deleted. What its events show is told in `api/resource/events`.
 
-/// The names of a kind whose objects always have one.
+/// The names of a kind whose objects always have one, and how one is read that somebody writes.
 macro_rules! named_by {
     ($name:ident) => {
+        named_by!($name, new);
+    };
+    ($name:ident, $read:ident) => {
         fn name_text(name: &$name) -> Option<String> {
             Some(name.to_string())
         }
 
         fn parse_name(text: &str) -> Result<$name, ApiError> {
-            $name::new(text).map_err(|e| super::bad_name(&e))
+            $name::$read(text).map_err(|e| super::bad_name(&e))
         }
     };
 }

@@ -56,7 +56,7 @@ pub fn protected(namespace: &NamespaceName, what: &str, name: &str) -> ApiError 
 
 impl Resource for NamespaceSpec {
     bounded!(4 * MIB);
-    named_by!(NamespaceName);
+    named_by!(NamespaceName, of_new);
     kept_in!(namespaces, Namespace);
 
     /// While it is protected nothing in it goes, whatever write would take it away. What gets another name stays.
