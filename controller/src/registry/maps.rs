@@ -1,18 +1,17 @@
-//! Writes to one map of an object: labels, annotations or parameters, by the rule that the request's form says.
+//! Writes to one map of an object: labels, annotations or parameters, that name it by its keys.
 //!
-//! A body that names whole objects goes through core's `manifest`; here are the calls that a map has of its own:
-//! apply, the whole map, single keys, tombstones, and handing ownership over.
+//! A body that names fields goes through core's `manifest`; here is what else a map has: the operations of a JSON patch on it and on its
+//! keys, tombstones, and handing ownership over.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use stemma_core::labels::{BodyShape, FromJson, InvalidEntry, Layer, Written, check_parameters, merge_after, removing};
 use stemma_core::manifest::check_own_annotations;
 use stemma_core::object::{Inherited, Timestamp};
-use stemma_core::ownership::{Conflicts, Intent, Manager, OwnedMap, Party, Said};
+use stemma_core::ownership::{Intent, Manager, OwnedMap, Party, Said};
 use stemma_wire::error::{ApiError, ErrorType};
 
 /// One of the maps.
@@ -29,17 +28,10 @@ pub enum MapName {
 /// What is done to a map.
 #[derive(Clone, Copy, Debug)]
 pub enum MapWrite<'a> {
-    /// The manager's whole intent.
-    Apply {
-        /// The map.
-        map: &'a RawValue,
-        /// Whether conflicts are overruled.
-        force: bool,
-    },
     /// The object's whole new map.
     Replace(&'a RawValue),
-    /// Single keys; `null` takes away what is provided here.
-    Merge(&'a RawValue),
+    /// Single keys with their new values; `null` takes away what is provided here.
+    Keys(&'a RawValue),
     /// These keys are not inherited here.
     Stop(&'a [String]),
     /// These keys have another owner from now on.
@@ -74,7 +66,7 @@ impl MapName {
     /// Does something to this map of a level.
     ///
     /// # Errors
-    /// The first entry that is none; too many; the conflicts of an apply; keys that `from` does not own.
+    /// The first entry that is none; too many; keys that `from` does not own.
     pub fn write(
         self,
         inherited: &mut Inherited,
@@ -121,16 +113,13 @@ fn change<K, V>(
 ) -> Result<Layer<K, V>, ApiError>
 where
     K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
-    V: Clone + PartialEq + FromJson + serde::Serialize,
+    V: Clone + PartialEq + FromJson,
 {
     let empty = OwnedMap::default();
     let present = layer.provided.as_ref().unwrap_or(&empty);
     let mut next = match write {
-        MapWrite::Apply { map: said, force } => {
-            present.apply(manager, &read(map, said)?, force).map_err(|conflicts| conflict(map.name(), &conflicts))?
-        }
         MapWrite::Replace(said) => present.update(manager, &read(map, said)?),
-        MapWrite::Merge(said) => present.patch(manager, &removing(read(map, said)?)),
+        MapWrite::Keys(said) => present.patch(manager, &removing(read(map, said)?)),
         MapWrite::Stop(keys) => {
             let stops: BTreeMap<K, _> =
                 keys_of(map, keys)?.into_iter().map(|key| (key, Some(Said::Tombstone))).collect();
@@ -165,13 +154,4 @@ fn read<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(
 
 fn keys_of<K: FromStr<Err: fmt::Display>>(map: MapName, keys: &[String]) -> Result<Vec<K>, ApiError> {
     keys.iter().map(|key| key.parse().map_err(|e: K::Err| map.refused(e))).collect()
-}
-
-fn conflict<K: fmt::Display, V: serde::Serialize>(map: &str, conflicts: &Conflicts<K, V>) -> ApiError {
-    let list: Vec<Value> = conflicts
-        .0
-        .iter()
-        .map(|one| json!({"map": map, "key": one.key.to_string(), "manager": one.owner.to_string(), "value": one.said.value()}))
-        .collect();
-    ApiError::new(ErrorType::LabelConflict, conflicts.to_string()).field(map).extra("conflicts", list.into())
 }

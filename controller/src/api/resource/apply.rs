@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::finding::strictly;
-use stemma_core::manifest::{Author, Document, Key, read_document, write};
+use stemma_core::manifest::{Author, Document, Key, Scope, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
     Object, ReleaseSpec,
@@ -14,7 +14,7 @@ use stemma_core::ownership::{InvalidOwner, Manager};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::changes::{Changes, LostLabels};
+use super::changes::{Changes, LostLabels, kept_by_others};
 use super::moved_primaries::MovedPrimaries;
 use super::objects::Shown;
 use super::writes;
@@ -65,7 +65,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     let strict = parameters.flag("strict")?.unwrap_or(false);
     let bad_manager = |e: InvalidOwner| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("adopt");
     let adopt = parameters.one("adopt")?.map(Manager::new).transpose().map_err(bad_manager)?;
-    let author = Author::Apply { manager: &caller.manager, force, adopt: adopt.as_ref() };
+    let author = Author::Apply { manager: &caller.manager, scope: Scope::Object, force, adopt: adopt.as_ref() };
     let documents = read(request.object()?)?;
     writes::commit(api, request, &caller, |work| {
         let mut applying = Applying::new(api, author);
@@ -283,6 +283,11 @@ impl<'a> Applying<'a> {
             json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
         if let Some(before) = before {
             row["changes"] = self.changes.of(self.api, (&model, before), (&work.model, &written.object));
+            let (Author::Apply { manager, .. } | Author::Update { manager, .. }) = self.author;
+            let kept = kept_by_others(&before.spec, &written.object.spec, manager);
+            if !kept.is_null() {
+                row["kept"] = kept;
+            }
         }
         Ok(row)
     }

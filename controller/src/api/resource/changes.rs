@@ -4,15 +4,14 @@
 //! below. Neither stands in what was sent, so the answer says both, also where a write is only tried out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::fleet::lost_labels;
 use stemma_core::key::LabelKey;
-use stemma_core::labels::Layer;
+use stemma_core::manifest::{Owners, kept, owners};
 use stemma_core::object::{NodeId, Object};
-use stemma_core::ownership::{OwnedMap, Owner, Said};
+use stemma_core::ownership::{Manager, Owner, Said};
 
 use super::objects::{Shown, fields_of};
 use super::view;
@@ -59,11 +58,12 @@ impl Changes {
 
     /// The old and the new owners of keys and fields whose owners a write changes. It is listed where no value changes.
     fn owners_between<S: Shown>(&mut self, old: &S, new: &S) -> Value {
-        let (old, new) = (owners_of(old), owners_of(new));
+        let (old, new) = (owners(old), owners(new));
         let other: BTreeSet<&String> =
             old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).collect();
-        let named = |owners: &BTreeMap<String, BTreeSet<String>>| {
-            let all: BTreeSet<&String> = other.iter().filter_map(|key| owners.get(*key)).flatten().collect();
+        let named = |owners: &Owners| {
+            let all: BTreeSet<&Owner> =
+                other.iter().filter_map(|key| owners.get(*key)).flat_map(|all| &**all).collect();
             if all.is_empty() { json!({}) } else { json!({"owners": all}) }
         };
         self.between(&named(&old), &named(&new))
@@ -144,33 +144,13 @@ impl Change {
     }
 }
 
-/// Who owns each key and field of an object.
-fn owners_of<S: Shown>(spec: &S) -> BTreeMap<String, BTreeSet<String>> {
-    let fields = spec.clone().owners().clone();
-    let mut all: BTreeMap<_, _> = fields.iter().map(|(name, owners)| (name.clone(), texts(owners))).collect();
-    if let Some(own) = spec.inherited_ref() {
-        all.extend(owners_in("labels", own.labels.provided.as_ref()));
-        all.extend(owners_in("annotations", own.annotations.provided.as_ref()));
-        all.extend(owners_in("parameters", own.parameters.provided.as_ref()));
+/// What an apply left out and others own, with them, as an answer lists it; `null` where there is nothing.
+pub(super) fn kept_by_others<S: Shown>(old: &S, new: &S, manager: &Manager) -> Value {
+    let kept = kept(&owners(old), &owners(new), manager);
+    if kept.is_empty() {
+        return Value::Null;
     }
-    if let Some(node) = spec.node_ref() {
-        all.extend(owners_in("traits", Some(&node.traits)));
-        all.extend(owners_in("tags.assigned", Some(&node.tags.assigned)));
-        all.extend(owners_in("tags.unassigned", Some(&node.tags.unassigned)));
-    }
-    all
-}
-
-fn owners_in<'m, K: Ord + Clone + Display, V: Clone + PartialEq>(
-    map: &'m str,
-    owned: Option<&'m OwnedMap<K, V>>,
-) -> impl Iterator<Item = (String, BTreeSet<String>)> {
-    let entries = owned.into_iter().flat_map(OwnedMap::iter);
-    entries.map(move |(key, entry)| (format!("{map}.{key}"), texts(&entry.owners)))
-}
-
-fn texts(owners: &[Owner]) -> BTreeSet<String> {
-    owners.iter().map(ToString::to_string).collect()
+    kept.iter().map(|(field, owners)| json!({"field": field, "owners": owners})).collect()
 }
 
 /// How an answer lists that a certificate or token ends.
@@ -200,7 +180,7 @@ pub(super) fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Va
     said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
     if let Some(own) = object.spec.inherited_ref() {
         said.extend(view::provided_maps(own));
-        said.insert("merge_labels".to_owned(), json!(merges(&own.labels)));
+        said.insert("merge_labels".to_owned(), own.labels.merge.into());
     }
     if let Some(node) = object.spec.node_ref() {
         said.insert("traits".to_owned(), json!(node.traits.members().collect::<Vec<_>>()));
@@ -216,11 +196,6 @@ pub(super) fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Va
     }
     said.retain(|_, value| !value.is_null());
     said.into()
-}
-
-/// Whether a level adds to what is inherited; none where it provides nothing.
-fn merges<K: Ord, V>(layer: &Layer<K, V>) -> Option<bool> {
-    layer.provided.as_ref().map(|_| layer.merge.unwrap_or(false))
 }
 
 /// Objects are compared member by member, and lists of tasks by their ids; anything else is one value.

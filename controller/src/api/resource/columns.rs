@@ -235,6 +235,7 @@ const MADE: &[(&str, Make)] = &[
     ("provided_labels", |row, cell| cell.put(&view::provided(&row.inherited().labels))),
     ("provided_annotations", |row, cell| cell.put(&view::provided(&row.inherited().annotations))),
     ("provided_parameters", |row, cell| cell.put(&view::provided(&row.inherited().parameters))),
+    ("field_owners", |row, cell| cell.put(row.node.spec.owners_ref())),
     ("label_owners", |row, cell| cell.put(&view::owners(&row.inherited().labels))),
     ("annotation_owners", |row, cell| cell.put(&view::owners(&row.inherited().annotations))),
     ("parameter_owners", |row, cell| cell.put(&view::owners(&row.inherited().parameters))),

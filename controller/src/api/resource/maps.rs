@@ -1,18 +1,20 @@
 //! The calls of a map of its own (`…/labels`, `…/parameters`, `…/annotations`): replace it, change single keys, stop keys from being
-//! inherited, hand over who owns them.
+//! inherited, hand over who owns them. The first two are the update and the merge patch of an object whose body names this map alone.
 
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use stemma_core::labels::BodyShape;
 use stemma_core::object::Object;
 use stemma_core::ownership::Party;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{Shown, raw};
+use super::objects::{Shown, read_body, update};
+use super::patching::merge;
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
+use crate::registry::Caller;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::work::Work;
 
@@ -31,39 +33,51 @@ pub(super) enum MapCall {
 
 /// What a call of a map says, read.
 enum MapBody {
-    Replace(Box<RawValue>),
-    Merge(Box<RawValue>),
+    Replace(Value),
+    Merge(Value),
     Stop(Vec<String>),
     HandOver { from: Party, to: Party, keys: Vec<String> },
 }
 
 impl MapBody {
     fn read(call: MapCall, map: MapName, request: &Request) -> Result<Self, ApiError> {
-        let mut body = request.object()?;
         Ok(match call {
-            MapCall::Replace => Self::Replace(raw(&wrapped(&mut body, map)?)),
-            MapCall::Merge => match body.len() {
-                1 if body.get(map.name()).is_some_and(Value::is_object) => Self::Merge(raw(&wrapped(&mut body, map)?)),
-                // Their values are text, whatever is written there.
-                _ if map != MapName::Parameters => Self::Merge(raw(&request.texts()?)),
-                _ => Self::Merge(raw(&body.into())),
-            },
-            MapCall::Tombstones => Self::Stop(take_keys(&mut body)?),
-            MapCall::Owners => Self::HandOver {
-                from: take_party(&mut body, "from")?,
-                to: take_party(&mut body, "to")?,
-                keys: take_keys(&mut body)?,
-            },
+            MapCall::Merge => Self::Merge(merged_map(map, request)?),
+            MapCall::Replace => Self::Replace(wrapped(&mut request.object()?, map)?),
+            MapCall::Tombstones => Self::Stop(take_keys(&mut request.object()?)?),
+            MapCall::Owners => {
+                let mut body = request.object()?;
+                Self::HandOver {
+                    from: take_party(&mut body, "from")?,
+                    to: take_party(&mut body, "to")?,
+                    keys: take_keys(&mut body)?,
+                }
+            }
         })
     }
 
-    fn as_write(&self) -> MapWrite<'_> {
-        match self {
-            Self::Replace(map) => MapWrite::Replace(map),
-            Self::Merge(map) => MapWrite::Merge(map),
+    /// Writes it into the map of an object.
+    fn write<S: Shown>(
+        &self,
+        api: &Api,
+        work: &Work<'_>,
+        object: &mut Object<S>,
+        map: MapName,
+        caller: &Caller,
+    ) -> Result<(), ApiError> {
+        let of_map = |value: &Value| Map::from_iter([(map.name().to_owned(), value.clone())]);
+        let write = match self {
+            Self::Replace(whole) => {
+                let body = read_body::<S>(of_map(whole))?;
+                object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Own)?;
+                return Ok(());
+            }
+            Self::Merge(changes) => return merge(api, work, object, of_map(changes), caller),
             Self::Stop(keys) => MapWrite::Stop(keys),
             Self::HandOver { from, to, keys } => MapWrite::HandOver { from, to, keys },
-        }
+        };
+        let inherited = object.spec.inherited().ok_or_else(|| no_map::<S>(map))?;
+        map.write(inherited, write, &caller.manager, work.now())
     }
 }
 
@@ -76,8 +90,8 @@ pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapC
     let map = map_name::<S>(request.part("map"))?;
     let body = MapBody::read(call, map, request)?;
     let edit = |work: &Work<'_>, object: &mut Object<S>| {
-        let inherited = object.spec.inherited().ok_or_else(|| no_map::<S>(map))?;
-        map.write(inherited, body.as_write(), &caller.manager, work.now())
+        object.spec.inherited_ref().ok_or_else(|| no_map::<S>(map))?;
+        body.write(api, work, object, map, &caller)
     };
     let answer =
         |model: &Model, object: &Object<S>| Answer::json(200, S::show(api, model, object, &request.base).into());
@@ -93,6 +107,20 @@ fn map_name<S: Shown>(name: &str) -> Result<MapName, ApiError> {
 
 fn no_map<S: Shown>(map: MapName) -> ApiError {
     ApiError::new(ErrorType::PathUnknown, format!("a {} has no {} of its own", S::KIND.word(), map.name()))
+}
+
+/// The changes of single keys, with or without the map's name around them. Numbers of a map of text keep their text in both.
+fn merged_map(map: MapName, request: &Request) -> Result<Value, ApiError> {
+    let is_wrapped = |body: &Map<String, Value>| body.len() == 1 && body.get(map.name()).is_some_and(Value::is_object);
+    match request.object() {
+        Ok(mut body) if is_wrapped(&body) => wrapped(&mut body, map),
+        Ok(body) if map == MapName::Parameters => Ok(body.into()),
+        Err(error) if map == MapName::Parameters => Err(error),
+        Ok(_) | Err(_) => match request.texts()? {
+            changes @ Value::Object(_) => Ok(changes),
+            _ => request.object().map(Value::Object),
+        },
+    }
 }
 
 fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {

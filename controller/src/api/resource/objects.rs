@@ -194,6 +194,7 @@ pub(super) fn body<S: Shown>(
     let mut body = fields_of(&object.spec, &ModelNames::new(model, &api.traits), wanted);
     view::meta(&mut body, &object.meta);
     body.insert("name".into(), json!(S::name_text(&object.meta.name)));
+    body.insert("field_owners".into(), json!(object.spec.owners_ref()));
     S::complete(api, model, object, &mut body);
     kept::fill(S::EXTRA, &mut body);
     if let Some((level, own)) = S::LEVEL.zip(object.spec.inherited_ref()) {
@@ -238,6 +239,23 @@ pub(super) fn update<S: Shown>(
     write(&mut next, body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
     S::check_bodies(api, &next)?;
     Ok(next)
+}
+
+/// Sets fields of an object, as the plain write of a body that names them: who calls owns them from then on.
+///
+/// # Errors
+/// As [`update`].
+pub(super) fn set_fields<S: Shown, const N: usize>(
+    api: &Api,
+    work: &Work<'_>,
+    object: &mut Object<S>,
+    fields: [(&str, Value); N],
+    caller: &Caller,
+) -> Result<(), ApiError> {
+    let fields = fields.map(|(name, value)| (name.to_owned(), value));
+    let body = read_body::<S>(fields.into_iter().collect())?;
+    object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Own)?;
+    Ok(())
 }
 
 /// `GET` of one object.

@@ -5,8 +5,8 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 use stemma_core::field::Form;
-use stemma_core::labels::{BodyShape, Layer, read_merge};
-use stemma_core::manifest::{Author, Fields, write};
+use stemma_core::labels::{BodyShape, Layer};
+use stemma_core::manifest::{Author, Fields, Scope, write};
 use stemma_core::object::{Inherited, Kind, NodeId, Object};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -23,7 +23,7 @@ use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
 
-/// Owned by nobody, and so no field of the tables.
+/// No field of the tables, since it stands beside the map of labels.
 const MERGE_LABELS: &str = "merge_labels";
 
 /// `PATCH` of an object, in its three forms.
@@ -105,28 +105,16 @@ fn apply_maps<S: Shown>(
         let advice = "other fields are applied with POST /v1/apply, or changed with a merge patch";
         return Err(ApiError::new(ErrorType::FieldUnknown, message).field(name.clone()).detail(advice));
     }
-    let Some(inherited) = spec.inherited() else {
-        let body = read_body::<S>(maps.clone())?;
-        let author = Author::Apply { manager: &caller.manager, force, adopt: None };
-        let names = ModelNames::new(&work.model, &api.traits);
-        return write(spec, &body, author, &names, work.now().0).map_err(bad_body::<S>);
-    };
-    let sent = maps.get(MERGE_LABELS).map(|sent| read_merge(&raw(sent))).transpose().map_err(|e| {
-        let message = format!("Invalid input for {}: {e}", S::KIND.word());
-        ApiError::new(ErrorType::FieldInvalid, message).field(MERGE_LABELS).reason(e.to_string())
-    })?;
-    for (name, map) in maps.iter().filter(|(_, map)| !map.is_null()) {
-        if let Some(map_name) = MapName::named(name) {
-            map_name.write(inherited, MapWrite::Apply { map: &raw(map), force }, &caller.manager, work.now())?;
-        }
-    }
-    if let Some(sent) = sent.flatten() {
-        inherited.labels.merge = Some(sent);
-    }
-    Ok(())
+    let body = read_body::<S>(maps.clone())?;
+    let author = Author::Apply { manager: &caller.manager, scope: Scope::Named, force, adopt: None };
+    write(spec, &body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)
 }
 
-fn merge<S: Shown>(
+/// RFC 7396, of all fields that the patch names, maps that go down the levels included.
+///
+/// # Errors
+/// What is wrong with the first field.
+pub(super) fn merge<S: Shown>(
     api: &Api,
     work: &Work<'_>,
     object: &mut Object<S>,
@@ -135,12 +123,11 @@ fn merge<S: Shown>(
 ) -> Result<(), ApiError> {
     object.meta.name = take_name::<S>(object, &mut fields)?;
     S::check_fixed(&work.model, object, &fields)?;
-    let present = shown_fields(api, work, &object.spec);
-    for (field, change) in &mut fields {
-        if change.is_object() && MapName::named(field).is_none() {
-            let old = present.get(field).cloned().unwrap_or(Value::Null);
-            *change = merged(old, change);
-        }
+    let mut present = shown_fields(api, work, &object.spec);
+    // Of a kind whose labels are a field as others are, that stands there already.
+    present.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
+    for (field, change) in fields.iter_mut().filter(|(_, change)| change.is_object()) {
+        *change = merged(present.remove(field).unwrap_or(Value::Null), change);
     }
     let body = read_body::<S>(fields)?;
     object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Own)?;
@@ -289,7 +276,7 @@ fn map_operation<S: Shown>(
         Some(Value::Null) => return Err(null_in_patch(map, key)),
         value => json!({key: value}),
     };
-    map.write(inherited, MapWrite::Merge(&raw(&change)), &caller.manager, work.now())
+    map.write(inherited, MapWrite::Keys(&raw(&change)), &caller.manager, work.now())
 }
 
 fn whole_map(

@@ -8,7 +8,7 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::columns::{Chosen, Row};
-use super::objects::Shown;
+use super::objects::{Shown, set_fields};
 use super::{nodes, writes};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -119,13 +119,9 @@ fn read_target(request: &Request) -> Result<ProvisionState, ApiError> {
 pub(super) async fn maintenance(api: &Api, request: &Request, parked: bool) -> HandlerResult {
     let reason = if parked { read_reason(request)? } else { None };
     let caller = request.caller()?;
-    let edit = |_: &Work<'_>, node: &mut Node| {
-        node.spec.parked = parked;
-        match &reason {
-            Some(reason) => node.spec.extra.insert("maintenance_reason".to_owned(), reason.as_str().into()),
-            None => node.spec.extra.remove("maintenance_reason"),
-        };
-        Ok(())
+    let edit = |work: &Work<'_>, node: &mut Node| {
+        let fields = [("parked", parked.into()), ("maintenance_reason", json!(reason))];
+        set_fields(api, work, node, fields, &caller)
     };
     writes::change::<NodeSpec>(api, request, &caller, edit, |_, _| Answer::empty(202)).await
 }

@@ -8,7 +8,7 @@ use stemma_core::name::Name;
 use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, RoleChange};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::Shown;
+use super::objects::{Shown, set_fields};
 use super::place::table_of;
 use super::writes;
 use crate::api::Api;
@@ -52,7 +52,7 @@ pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) ->
     let caller = request.caller()?;
     let edit = |work: &Work<'_>, node: &mut Node| {
         let (model, roles) = (&work.model, &node.spec.roles);
-        node.spec.roles = match call {
+        let mut next = match call {
             RoleCall::Give => check_roles(model, node, &named)?.iter().chain(roles).cloned().collect(),
             RoleCall::Replace => check_roles(model, node, &named)?.to_vec(),
             RoleCall::Take => match named.iter().find(|role| !roles.contains(role)) {
@@ -65,9 +65,9 @@ pub(super) async fn write_roles(api: &Api, request: &Request, call: RoleCall) ->
                 roles.clone()
             }
         };
-        node.spec.roles.sort();
-        node.spec.roles.dedup();
-        Ok(())
+        next.sort();
+        next.dedup();
+        set_fields(api, work, node, [("roles", json!(next))], &caller)
     };
     let answer = |model: &Model, node: &Node| Answer::json(200, shown_roles(model, node));
     writes::change::<NodeSpec>(api, request, &caller, edit, answer).await
@@ -148,10 +148,8 @@ pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Handler
     let wrong = |e: BodyError| ApiError::new(ErrorType::RoleInvalid, e.reason.clone()).field(e.within("roles").field);
     let roles: BTreeMap<Name, RoleChange> = read_value(&roles).map_err(wrong)?;
     check_role_changes(&roles).map_err(wrong)?;
-    let edit = |_: &Work<'_>, cluster: &mut Cluster| {
-        cluster.spec.roles.clone_from(&roles);
-        Ok(())
-    };
+    let edit =
+        |work: &Work<'_>, cluster: &mut Cluster| set_fields(api, work, cluster, [("roles", json!(roles))], &caller);
     let answer = |_: &Model, cluster: &Cluster| Answer::json(200, json!({"roles": cluster.spec.roles}));
     writes::change::<ClusterSpec>(api, request, &caller, edit, answer).await
 }

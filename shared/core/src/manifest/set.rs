@@ -16,7 +16,7 @@ use super::fields::Fields;
 use super::names::Names;
 use super::parts::Reports;
 use super::reader::read;
-use super::write::{Author, WriteError, mistakes, write};
+use super::write::{Author, Scope, WriteError, mistakes, write};
 use crate::object::{
     Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, InspectionRule,
     InspectionRuleSpec, Kind, Meta, Namespace, NamespaceSpec, Node, NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object,
@@ -128,7 +128,7 @@ fn object<S: Fields + Spec>(
     manager: &Manager,
     names: &SetNames,
 ) -> Result<Object<S>, Vec<BodyError>> {
-    let author = Author::Apply { manager, force: false, adopt: None };
+    let author = Author::Apply { manager, scope: Scope::Object, force: false, adopt: None };
     match write(&mut spec, &document.body, author, names, 0) {
         Ok(()) => Ok(Object { meta: Meta::new(uuid(document), name, Timestamp(0)), spec }),
         Err(WriteError::Body(first)) => {

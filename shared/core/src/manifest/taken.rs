@@ -23,7 +23,7 @@ pub fn check_taken<S: Fields>(before: &S, next: &S, manager: &Manager, names: &d
         taken.extend(of_map("annotations", manager, &before.annotations, &next.annotations));
         taken.extend(of_map("parameters", manager, &before.parameters, &next.parameters));
     }
-    let fields = |spec: &S| owned_fields(spec, spec.clone().owners().clone(), names);
+    let fields = |spec: &S| owned_fields(spec, spec.owners_ref().clone(), names);
     taken.extend(conflicts("fields", fields(before).taken(manager, &fields(next))));
     if taken.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(taken)) }
 }

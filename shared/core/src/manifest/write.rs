@@ -3,7 +3,7 @@
 //! Top-level fields are leaves of one owned map, so they follow the same server-side apply as labels: a field that
 //! this manager named last time and now leaves out returns to its default, one that it never named is untouched,
 //! and one that another owns with another value is a conflict. The three maps of labels, a node's traits and its
-//! tags are owned key by key. All of it is done on a copy: an error changes nothing.
+//! tags are owned key by key; a map that an apply leaves out names no key. All of it is done on a copy: an error changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,6 +36,8 @@ pub enum Author<'a> {
     Apply {
         /// Who.
         manager: &'a Manager,
+        /// What the body is the manager's whole intent for.
+        scope: Scope,
         /// Whether others' values are taken over.
         force: bool,
         /// Whose keys and fields, of those applied, become this manager's first.
@@ -48,6 +50,15 @@ pub enum Author<'a> {
         /// The body's shape, which decides what `merge_labels` left out means.
         shape: BodyShape,
     },
+}
+
+/// What an apply is its manager's whole intent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The object, as a manifest: fields and maps that it leaves out are given up.
+    Object,
+    /// The fields and maps that the body names: others stay as they are.
+    Named,
 }
 
 /// A key or field that another manager owns with another value.
@@ -131,8 +142,14 @@ fn changed<S: Fields>(
     check_known::<S>(body)?;
     let mut writing = Writing { body, author, names, now_ms, conflicts: Vec::new() };
     writing.fields(&mut next, spec)?;
+    let says_merge = next.owners_ref().contains_key(MERGE_LABELS);
     if let Some(inherited) = next.inherited() {
         writing.inherited(inherited)?;
+        // The default of a map that went, not what somebody said.
+        let went = spec.inherited_ref().is_some_and(|before| before.labels.provided.is_some());
+        if went && inherited.labels.provided.is_none() && !says_merge && writing.is_whole() {
+            inherited.labels.merge = None;
+        }
     }
     if let Some(node) = next.node() {
         writing.node(node)?;
@@ -182,21 +199,20 @@ impl Writing<'_> {
     /// Writes the fields of the table and the extra ones, as one owned map of leaves.
     fn fields<S: Fields>(&mut self, next: &mut S, before: &S) -> Result<(), BodyError> {
         let mut intent: Intent<String, Value> = Intent::new();
-        // To an apply, `null` is a field left out; to an update, one taken back.
-        let leaves_out = |raw: &RawValue| is_null(raw) && matches!(self.author, Author::Apply { .. });
-        for (name, raw) in self.body.iter().filter(|(_, raw)| !leaves_out(raw)) {
+        for (name, raw) in self.body.iter().filter(|(_, raw)| !self.leaves_out(raw)) {
             let value = read_field(next, name, raw, self.names).map_err(|error| error.within(name))?;
             if let Some(value) = value.filter(|_| !is_null(raw)) {
                 intent.insert(name.to_owned(), Said::Value(value));
             }
         }
-        let owned = owned_fields(before, next.owners().clone(), self.names);
+        let owned = owned_fields(before, before.owners_ref().clone(), self.names);
         let after = match self.author {
-            Author::Apply { .. } => self.own("fields", &owned, &intent),
+            Author::Apply { scope: Scope::Object, .. } => self.own("fields", &owned, &intent),
+            Author::Apply { scope: Scope::Named, .. } => self.own_named(&owned, &intent),
             Author::Update { manager, .. } => Some(owned.patch(manager, &changes::<S>(self.body, intent))),
         };
         let Some(after) = after else { return Ok(()) };
-        for name in next.owners().clone().keys().filter(|name| after.get(name.as_str()).is_none()) {
+        for name in before.owners_ref().keys().filter(|name| after.get(name.as_str()).is_none()) {
             reset(next, name, self.names);
         }
         let owned = after.iter().filter(|(_, entry)| !is_given_back(entry));
@@ -204,17 +220,22 @@ impl Writing<'_> {
         Ok(())
     }
 
+    /// Whether the body is its manager's whole intent for the object.
+    fn is_whole(&self) -> bool {
+        matches!(self.author, Author::Apply { scope: Scope::Object, .. })
+    }
+
+    /// Whether a field or map is left out: to an apply, `null` says no more than a name that is not there; to an update, it takes back.
+    fn leaves_out(&self, raw: &RawValue) -> bool {
+        is_null(raw) && matches!(self.author, Author::Apply { .. })
+    }
+
     /// Writes the maps that go down the levels.
     fn inherited(&mut self, inherited: &mut Inherited) -> Result<(), BodyError> {
-        if let Some(raw) = self.body.get(MERGE_LABELS) {
-            bound::check_keyed(MERGE_LABELS, raw, || Value::Null)?;
-        }
-        let sent = self.body.get(MERGE_LABELS).map(read_merge).transpose();
-        let sent = sent.map_err(|why| BodyError::new(MERGE_LABELS, why.to_string()))?.flatten();
         let shape = if let Author::Update { shape, .. } = self.author { shape } else { BodyShape::Own };
-        let provides =
-            self.layer(&mut inherited.labels, "labels").map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
-        inherited.labels.merge = merge_after(inherited.labels.merge, sent, provides, shape);
+        self.layer(&mut inherited.labels, "labels").map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
+        let provides = inherited.labels.provided.is_some();
+        inherited.labels.merge = merge_after(inherited.labels.merge, None, provides, shape);
         self.layer(&mut inherited.annotations, "annotations")?;
         self.layer(&mut inherited.parameters, "parameters")?;
         check_own_annotations(inherited).map_err(|why| BodyError::new("annotations", why.to_string()))?;
@@ -222,28 +243,54 @@ impl Writing<'_> {
         parameters.map_err(|why| BodyError::new("parameters", why.to_string()))
     }
 
-    /// Writes one map of a level, and gives whether the body provides it.
-    fn layer<K, V>(&mut self, layer: &mut Layer<K, V>, map: &'static str) -> Result<bool, BodyError>
+    /// Writes one map of a level.
+    fn layer<K, V>(&mut self, layer: &mut Layer<K, V>, map: &'static str) -> Result<(), BodyError>
     where
         K: Ord + Clone + fmt::Display + FromStr<Err: fmt::Display>,
         V: Clone + PartialEq + FromJson + Serialize,
     {
-        let Some(raw) = self.body.get(map) else { return Ok(false) };
+        let Some(raw) = self.body.get(map).filter(|raw| !self.leaves_out(raw)) else {
+            self.give_up_map(layer);
+            return Ok(());
+        };
         bound::check_keyed(map, raw, || bound::provided(layer))?;
         let written = Written::<K, V>::from_json(raw).map_err(|why| BodyError::new(map, why.to_string()))?;
         let Some(Written(whole)) = written else {
-            // `null` names no map in an apply; in a plain write it takes back what was provided.
-            if matches!(self.author, Author::Update { .. }) {
-                layer.provided = None;
-            }
-            return Ok(false);
+            layer.provided = None;
+            return Ok(());
         };
         if let Some(mut after) = self.own(map, layer.provided.as_ref().unwrap_or(&OwnedMap::default()), &whole) {
             after.stamp(self.now_ms);
             layer.provided = Some(after);
         }
-        layer.check().map_err(|why| BodyError::new(map, why.to_string()))?;
-        Ok(true)
+        layer.check().map_err(|why| BodyError::new(map, why.to_string()))
+    }
+
+    /// Takes the manager's keys out of a map that its manifest leaves out. With the last key the map goes, as if nobody had provided it;
+    /// an update leaves the map alone, and so does a manager that has no key there.
+    fn give_up_map<K, V>(&self, layer: &mut Layer<K, V>)
+    where
+        K: Ord + Clone + fmt::Display,
+        V: Clone + PartialEq,
+    {
+        let Some((provided, after)) = layer.provided.as_ref().and_then(|map| Some((map, self.given_up(map)?))) else {
+            return;
+        };
+        if after != *provided {
+            layer.provided = (!after.is_empty()).then_some(after);
+        }
+    }
+
+    /// What is left of a map that the whole intent for an object does not name; none where the author has no such intent.
+    fn given_up<K, V>(&self, owned: &OwnedMap<K, V>) -> Option<OwnedMap<K, V>>
+    where
+        K: Ord + Clone + fmt::Display,
+        V: Clone + PartialEq,
+    {
+        match self.author {
+            Author::Apply { manager, scope: Scope::Object, .. } => Some(owned.give_up(manager)),
+            Author::Apply { scope: Scope::Named, .. } | Author::Update { .. } => None,
+        }
     }
 
     /// Writes a node's traits and tags.
@@ -261,28 +308,53 @@ impl Writing<'_> {
                 self.names.traits().parse(name).map_err(|why| wrong(why.to_string()))
             };
             let given = given.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
-            self.set(&mut node.traits, "traits", given);
+            self.set(&mut node.traits, "traits", Some(given));
+        } else {
+            self.set(&mut node.traits, "traits", None);
         }
-        if let Some(raw) = self.body.get("tags").filter(|raw| !is_null(raw)) {
-            let tags: WrittenTags = read(raw).map_err(|error| error.within("tags"))?;
-            let by_hand = tags.assigned.iter().flatten();
-            sound::declared_tags(by_hand).map_err(|error| error.within("assigned").within("tags"))?;
-            let NodeTags { assigned, unassigned, decided: _ } = &mut node.tags;
-            for (owned, written) in [(assigned, tags.assigned), (unassigned, tags.unassigned)] {
-                if let Some(written) = written {
-                    self.set(owned, "tags", written);
-                }
-            }
-        }
+        let tags = self.body.get("tags").filter(|raw| !is_null(raw));
+        let tags: WrittenTags = tags.map_or(Ok(WrittenTags::default()), read).map_err(|error| error.within("tags"))?;
+        let by_hand = tags.assigned.iter().flatten();
+        sound::declared_tags(by_hand).map_err(|error| error.within("assigned").within("tags"))?;
+        let NodeTags { assigned, unassigned, decided: _ } = &mut node.tags;
+        self.set(assigned, "tags", tags.assigned);
+        self.set(unassigned, "tags", tags.unassigned);
         Ok(())
     }
 
-    /// Writes a whole set.
-    fn set<K: Ord + Clone + fmt::Display>(&mut self, owned: &mut OwnedSet<K>, map: &'static str, whole: Vec<K>) {
+    /// Writes a whole set; of one that is left out, an apply gives up its own members.
+    fn set<K: Ord + Clone + fmt::Display>(
+        &mut self,
+        owned: &mut OwnedSet<K>,
+        map: &'static str,
+        whole: Option<Vec<K>>,
+    ) {
+        let Some(whole) = whole else {
+            *owned = self.given_up(owned).unwrap_or_else(|| owned.clone());
+            return;
+        };
         let whole = whole.into_iter().map(|member| (member, Said::Value(()))).collect();
         if let Some(after) = self.own(map, owned, &whole) {
             *owned = after;
         }
+    }
+
+    /// What becomes of the fields when an apply names some of them; the others keep their owners.
+    fn own_named(
+        &mut self,
+        owned: &OwnedMap<String, Value>,
+        intent: &Intent<String, Value>,
+    ) -> Option<OwnedMap<String, Value>> {
+        let is_named = |name: &String| self.body.get(name).is_some_and(|raw| !is_null(raw));
+        let entries = |named: bool| {
+            let those = owned.iter().filter(move |(name, _)| is_named(name) == named);
+            those.map(|(name, entry)| (name.clone(), entry.clone()))
+        };
+        let (named, others): (OwnedMap<_, _>, Vec<_>) =
+            (OwnedMap::from_entries(entries(true)), entries(false).collect());
+        let after = self.own("fields", &named, intent)?;
+        let after = after.iter().map(|(name, entry)| (name.clone(), entry.clone()));
+        Some(OwnedMap::from_entries(after.chain(others)))
     }
 
     /// What becomes of an owned map when the author writes a whole map of it; none where others own what would change.
@@ -292,10 +364,10 @@ impl Writing<'_> {
         V: Clone + PartialEq + Serialize,
     {
         let after = match self.author {
-            Author::Apply { manager, force, adopt: Some(from) } => {
+            Author::Apply { manager, force, adopt: Some(from), .. } => {
                 owned.adopt(from, manager, whole.keys()).apply(manager, whole, force)
             }
-            Author::Apply { manager, force, adopt: None } => owned.apply(manager, whole, force),
+            Author::Apply { manager, force, adopt: None, .. } => owned.apply(manager, whole, force),
             Author::Update { manager, .. } => Ok(owned.update(manager, whole)),
         };
         after.map_err(|refused| self.conflicts.extend(refused.0.into_iter().map(|one| MapConflict::of(map, one)))).ok()
@@ -304,7 +376,8 @@ impl Writing<'_> {
 
 /// Every field that the body names: its value, or nothing where it is `null`.
 fn changes<S: Fields>(body: &Body, mut intent: Intent<String, Value>) -> BTreeMap<String, Option<Said<Value>>> {
-    let is_leaf = |name: &str| S::is_kept(name) || S::FIELDS.iter().any(|field| field.name == name);
+    let is_leaf =
+        |name: &str| name == MERGE_LABELS || S::is_kept(name) || S::FIELDS.iter().any(|field| field.name == name);
     body.iter().filter(|(name, _)| is_leaf(name)).map(|(name, _)| (name.to_owned(), intent.remove(name))).collect()
 }
 
@@ -321,6 +394,9 @@ fn read_field<S: Fields>(
         (field.read)(spec, raw, names)?;
         return Ok(Some((field.show)(spec, names)));
     }
+    if name == MERGE_LABELS {
+        return read_merge_labels(spec, raw);
+    }
     let Some(kept) = S::EXTRA.iter().find(|kept| kept.name == name) else { return Ok(None) };
     bound::check_kept(kept, raw, || spec.extra_ref().get(name).cloned().unwrap_or(Value::Null))?;
     let value = kept.read(read(raw)?)?;
@@ -330,6 +406,20 @@ fn read_field<S: Fields>(
     }
     spec.extra().insert(name.to_owned(), value.clone());
     Ok(Some(value))
+}
+
+/// Reads `merge_labels`, a field of its own beside the map of labels.
+fn read_merge_labels<S: Fields>(spec: &mut S, raw: &RawValue) -> Result<Option<Value>, BodyError> {
+    bound::check_keyed(MERGE_LABELS, raw, || Value::Null).map_err(|error| BodyError::new("", error.reason))?;
+    let sent = read_merge(raw).map_err(|why| BodyError::new("", why.to_string()))?;
+    let Some(inherited) = spec.inherited() else { return Ok(None) };
+    inherited.labels.merge = sent;
+    Ok(Some(shown_merge_labels(spec)))
+}
+
+/// `merge_labels` as it is stored; `null` where nobody said and no labels are provided.
+fn shown_merge_labels<S: Fields>(spec: &S) -> Value {
+    spec.inherited_ref().and_then(|own| own.labels.merge).into()
 }
 
 fn reset<S: Fields>(spec: &mut S, name: &str, names: &dyn Names) {
@@ -345,6 +435,7 @@ fn table<S: Fields>(name: &str) -> Option<&'static Field<S>> {
 pub(super) fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> OwnedMap<String, Value> {
     let value = |name: &str| match table::<S>(name) {
         Some(field) => (field.show)(spec, names),
+        None if name == MERGE_LABELS => shown_merge_labels(spec),
         None => spec.extra_ref().get(name).cloned().unwrap_or(Value::Null),
     };
     let entries = owners.into_iter().map(|(name, owners)| {
@@ -381,7 +472,8 @@ mod tests {
     fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
         let body = Body::parse(fields).unwrap();
         let manager = Manager::new(who).unwrap();
-        write(spec, &body, Author::Apply { manager: &manager, force: false, adopt: None }, &Anybody::default(), 7)
+        let author = Author::Apply { manager: &manager, scope: Scope::Object, force: false, adopt: None };
+        write(spec, &body, author, &Anybody::default(), 7)
     }
 
     fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
@@ -397,7 +489,7 @@ mod tests {
         let (git, ops) = (Manager::new("git").unwrap(), Manager::new("ops").unwrap());
         let body = Body::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
         let mut write_as = |adopt| {
-            let author = Author::Apply { manager: &git, force: false, adopt };
+            let author = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt };
             write(&mut spec, &body, author, &Anybody::default(), 7)
         };
         assert!(write_as(None).is_err());
@@ -495,7 +587,7 @@ mod tests {
         apply(&mut node, "git", r#"{"traits": ["CUSTOM_A"]}"#).unwrap();
         let traits: Vec<_> = node.traits.members().map(ToString::to_string).collect();
         assert_eq!(traits, ["CUSTOM_A", "CUSTOM_C"], "only what git put there goes");
-        assert_eq!(node.tags.assigned.len(), 1, "a map that is not named is untouched");
+        assert!(node.tags.assigned.is_empty(), "a set that is left out is given up");
     }
 
     #[test]

@@ -185,6 +185,14 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         Ok(next)
     }
 
+    /// Takes a manager's applied keys away, but for those that another owns too: an apply that names none.
+    #[must_use]
+    pub fn give_up(&self, manager: &Manager) -> Self {
+        let mut next = self.clone();
+        next.drop_unnamed(&Owner::apply(manager), &Intent::new());
+        next
+    }
+
     /// A plain write of the whole map: the manager becomes sole owner of what it adds or changes; what it sends
     /// unchanged keeps its owners, what it leaves out is gone. Never a conflict.
     #[must_use]

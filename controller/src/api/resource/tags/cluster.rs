@@ -10,7 +10,7 @@ use stemma_wire::error::ApiError;
 use super::declared::{TagCall, TagWrite, refuse_assigned, tag_list, tag_named};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
-use crate::api::resource::objects::Shown;
+use crate::api::resource::objects::{Shown, set_fields};
 use crate::api::resource::place::{declared, visible};
 use crate::api::resource::writes;
 use crate::cache::Model;
@@ -57,7 +57,9 @@ pub(crate) async fn write_tag(api: &Api, request: &Request, call: TagCall) -> Ha
         if is_known && declared(model, cluster, name) == "release" {
             return Err(write.of_predefined());
         }
-        write.change(&mut cluster.spec.tags)?;
+        let mut tags = cluster.spec.tags.clone();
+        write.change(&mut tags)?;
+        set_fields(api, work, cluster, [("tags", json!(tags))], &caller)?;
         if write.deletes() {
             refuse_assigned(model, name, |node| {
                 model.fleet.cluster_of_node(node.id()) == Some(ClusterId(cluster.meta.uuid))

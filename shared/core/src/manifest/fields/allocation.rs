@@ -84,6 +84,9 @@ impl Fields for AllocationSpec {
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
     }
+    fn owners_ref(&self) -> &FieldOwners {
+        &self.owners
+    }
 }
 
 fn node(name: &str, names: &dyn Names) -> Result<NodeId, BodyError> {

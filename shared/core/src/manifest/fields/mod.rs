@@ -77,6 +77,8 @@ pub trait Fields: Sized + Clone + 'static {
     }
     /// Who gave which field.
     fn owners(&mut self) -> &mut FieldOwners;
+    /// The same, to read.
+    fn owners_ref(&self) -> &FieldOwners;
     /// The maps that go down the levels, of a kind that is one.
     fn inherited(&mut self) -> Option<&mut Inherited> {
         None
@@ -159,6 +161,9 @@ macro_rules! leveled {
         fn owners(&mut self) -> &mut FieldOwners {
             &mut self.owners
         }
+        fn owners_ref(&self) -> &FieldOwners {
+            &self.owners
+        }
         fn inherited(&mut self) -> Option<&mut Inherited> {
             Some(&mut self.inherited)
         }
@@ -201,17 +206,12 @@ mod help {
         Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
 }
 
-/// A field's JSON; what stands at its default is `null`.
-fn shown<T: Serialize>(field: &T) -> Value {
-    let value = serde_json::to_value(field).expect("a spec's field is JSON with text as keys");
-    let is_empty = match &value {
-        Value::Bool(set) => !set,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        Value::Null | Value::Number(_) => false,
-    };
-    if is_empty { Value::Null } else { value }
+/// A field's JSON; what stands at its default is `null`. An object that is there and has no member is not at its default: `hold: {}` holds.
+fn shown<T: Serialize + Default + PartialEq>(field: &T) -> Value {
+    if *field == T::default() {
+        return Value::Null;
+    }
+    serde_json::to_value(field).expect("a spec's field is JSON with text as keys")
 }
 
 #[cfg(test)]

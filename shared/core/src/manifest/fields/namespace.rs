@@ -87,6 +87,9 @@ impl Fields for NamespaceSpec {
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
     }
+    fn owners_ref(&self) -> &FieldOwners {
+        &self.owners
+    }
     fn stamp(&mut self, before: &Self, now: Timestamp) {
         Self::stamp(self, before, now);
     }

@@ -89,4 +89,7 @@ impl Fields for ReleaseSpec {
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
     }
+    fn owners_ref(&self) -> &FieldOwners {
+        &self.owners
+    }
 }

@@ -70,6 +70,9 @@ impl Fields for InspectionRuleSpec {
     fn owners(&mut self) -> &mut FieldOwners {
         &mut self.owners
     }
+    fn owners_ref(&self) -> &FieldOwners {
+        &self.owners
+    }
 }
 
 impl From<InvalidRule> for BodyError {
