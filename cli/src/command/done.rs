@@ -97,7 +97,16 @@ pub(crate) fn change_lines(object: &Value) -> Vec<String> {
             format!("{}  {} -> {}", cell(change.get("field")), shown(change.get("old")), shown(change.get("new")))
         }
     };
-    changes.map(line).map(|line| printable(&line)).collect()
+    changes.map(line).chain(kept_lines(object)).map(|line| printable(&line)).collect()
+}
+
+/// What a manifest no longer names and what stays since others own it, a line a field.
+fn kept_lines(object: &Value) -> impl Iterator<Item = String> + '_ {
+    let kept = object.get("kept").and_then(Value::as_array).into_iter().flatten();
+    kept.map(|one| {
+        let (field, owners) = (cell(one.get("field")), cell(one.get("owners")));
+        format!("{field}  stays: this manifest does not name it, and {owners} owns it; take it away by hand where nobody wants it")
+    })
 }
 
 /// Under `--dry-run`, that nothing was written and how far it would have gone.

@@ -101,7 +101,7 @@ fn write(
                 body["merge_labels"] = merge.into();
             }
             let revision = before.get("resource_version").and_then(Value::as_u64);
-            to(Method::Patch, "", "has no")?.json(&body).if_still_at(revision)
+            to(Method::Put, "/{map}", "has no")?.json(&body).if_still_at(revision)
         }
     })
 }

@@ -8,7 +8,7 @@ use stemma_core::ownership::Party;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, read_body, update};
-use super::patching::merge;
+use super::patching::{MERGE_LABELS, merge};
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Request};
@@ -33,17 +33,22 @@ pub(super) enum MapCall {
 
 /// What a call of a map says, read.
 enum MapBody {
-    Replace(Value),
+    /// The fields of the body: the map, and beside labels whether they merge.
+    Replace(Map<String, Value>),
     Merge(Value),
     Stop(Vec<String>),
-    HandOver { from: Party, to: Party, keys: Vec<String> },
+    HandOver {
+        from: Party,
+        to: Party,
+        keys: Vec<String>,
+    },
 }
 
 impl MapBody {
     fn read(call: MapCall, map: MapName, request: &Request) -> Result<Self, ApiError> {
         Ok(match call {
-            MapCall::Merge => Self::Merge(merged_map(map, request)?),
-            MapCall::Replace => Self::Replace(wrapped(&mut request.object()?, map)?),
+            MapCall::Merge => Self::Merge(merged_map(map.name(), request)?),
+            MapCall::Replace => Self::Replace(whole_map(request.object()?, map)?),
             MapCall::Tombstones => Self::Stop(take_keys(&mut request.object()?)?),
             MapCall::Owners => {
                 let mut body = request.object()?;
@@ -65,14 +70,16 @@ impl MapBody {
         map: MapName,
         caller: &Caller,
     ) -> Result<(), ApiError> {
-        let of_map = |value: &Value| Map::from_iter([(map.name().to_owned(), value.clone())]);
         let write = match self {
-            Self::Replace(whole) => {
-                let body = read_body::<S>(of_map(whole))?;
+            Self::Replace(fields) => {
+                let body = read_body::<S>(fields.clone())?;
                 object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Own)?;
                 return Ok(());
             }
-            Self::Merge(changes) => return merge(api, work, object, of_map(changes), caller),
+            Self::Merge(changes) => {
+                let fields = Map::from_iter([(map.name().to_owned(), changes.clone())]);
+                return merge(api, work, object, fields, caller);
+            }
             Self::Stop(keys) => MapWrite::Stop(keys),
             Self::HandOver { from, to, keys } => MapWrite::HandOver { from, to, keys },
         };
@@ -109,18 +116,31 @@ fn no_map<S: Shown>(map: MapName) -> ApiError {
     ApiError::new(ErrorType::PathUnknown, format!("a {} has no {} of its own", S::KIND.word(), map.name()))
 }
 
-/// The changes of single keys, with or without the map's name around them. Numbers of a map of text keep their text in both.
-fn merged_map(map: MapName, request: &Request) -> Result<Value, ApiError> {
-    let is_wrapped = |body: &Map<String, Value>| body.len() == 1 && body.get(map.name()).is_some_and(Value::is_object);
-    match request.object() {
-        Ok(mut body) if is_wrapped(&body) => wrapped(&mut body, map),
-        Ok(body) if map == MapName::Parameters => Ok(body.into()),
-        Err(error) if map == MapName::Parameters => Err(error),
-        Ok(_) | Err(_) => match request.texts()? {
-            changes @ Value::Object(_) => Ok(changes),
-            _ => request.object().map(Value::Object),
+/// The changes of single keys of a map, with or without the map's name around them. Numbers of a map of text keep their text in both.
+///
+/// # Errors
+/// For a body that is no JSON object.
+pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError> {
+    let body = request.object();
+    let is_text = map != MapName::Parameters.name();
+    match body {
+        Ok(mut body) if body.len() == 1 && body.get(map).is_some_and(Value::is_object) => {
+            Ok(body.remove(map).unwrap_or_default())
+        }
+        body if is_text => match request.texts() {
+            Ok(changes @ Value::Object(_)) => Ok(changes),
+            _ => body.map(Value::Object),
         },
+        body => body.map(Value::Object),
     }
+}
+
+/// The whole new map, and `merge_labels` beside labels where that is to change in the same write.
+fn whole_map(mut body: Map<String, Value>, map: MapName) -> Result<Map<String, Value>, ApiError> {
+    let merge = if map == MapName::Labels { body.remove(MERGE_LABELS) } else { None };
+    let whole = wrapped(&mut body, map)?;
+    let merge = merge.map(|merge| (MERGE_LABELS.to_owned(), merge));
+    Ok([(map.name().to_owned(), whole)].into_iter().chain(merge).collect())
 }
 
 fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {

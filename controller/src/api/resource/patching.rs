@@ -24,7 +24,7 @@ use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
 
 /// No field of the tables, since it stands beside the map of labels.
-const MERGE_LABELS: &str = "merge_labels";
+pub(super) const MERGE_LABELS: &str = "merge_labels";
 
 /// `PATCH` of an object, in its three forms.
 ///
@@ -126,9 +126,17 @@ pub(super) fn merge<S: Shown>(
     let mut present = shown_fields(api, work, &object.spec);
     // Of a kind whose labels are a field as others are, that stands there already.
     present.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
+    let mut idle = Vec::new();
     for (field, change) in fields.iter_mut().filter(|(_, change)| change.is_object()) {
-        *change = merged(present.remove(field).unwrap_or(Value::Null), change);
+        let before = present.remove(field).unwrap_or(Value::Null);
+        let after = merged(before.clone(), change);
+        // What takes members away where nothing is changes nothing: an empty map is not the same as none.
+        if before.is_null() && *change != json!({}) && after == json!({}) {
+            idle.push(field.clone());
+        }
+        *change = after;
     }
+    fields.retain(|field, _| !idle.contains(field));
     let body = read_body::<S>(fields)?;
     object.spec = update(api, work, &object.spec, &body, caller, BodyShape::Own)?;
     Ok(())

@@ -13,7 +13,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-use super::maps::MapCall;
+use super::maps::{MapCall, merged_map};
 use super::objects::{Shown, read_body, update};
 use super::{patching, writes};
 use crate::api::Api;
@@ -123,14 +123,16 @@ pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Ha
             "a release's labels are owned together, by who wrote them last; there is nothing to hand over key by key";
         return Err(ApiError::new(ErrorType::ObjectInvalid, message));
     }
-    let mut body = request.object()?;
-    let given = match body.remove(map) {
-        Some(given) if body.is_empty() => given,
-        _ if matches!(call, MapCall::Merge) => Value::Object(request.object()?),
-        _ => {
-            return Err(
-                ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{map}\": {{…}}}}")).field(map)
-            );
+    let given = if matches!(call, MapCall::Merge) {
+        merged_map(map, request)?
+    } else {
+        let mut body = request.object()?;
+        match body.remove(map) {
+            Some(given) if body.is_empty() => given,
+            _ => {
+                let message = format!("this call takes {{\"{map}\": {{…}}}}");
+                return Err(ApiError::new(ErrorType::FieldMissing, message).field(map));
+            }
         }
     };
     let edit = |work: &Work<'_>, release: &mut Release| {
