@@ -10,6 +10,24 @@ pub(crate) fn bound(findings: &mut Vec<String>, most: usize) {
     }
 }
 
+/// How many of the files are named that are left out by their names.
+const MOST_NAMED: usize = 4;
+
+/// What is said of the files of a directory that are left out by their names (`paths::is_shared_name`): one sentence, however many there are.
+pub(crate) fn left_out(dir: &str, names: &[String]) -> Option<String> {
+    let (first, more) = (&names[..names.len().min(MOST_NAMED)], names.len().saturating_sub(MOST_NAMED));
+    let mut named = first.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        named = format!("{named} and {more} more");
+    }
+    (!names.is_empty()).then(|| {
+        format!(
+            "{dir}: left out by their names: {named}: a name that is read has letters, digits, \"-\" and \"_\" alone, as run-parts takes it: \
+             rename what is meant, remove what was left"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -26,6 +44,20 @@ mod tests {
             let mut findings = some(count);
             bound(&mut findings, 3);
             assert_eq!(findings, kept);
+        }
+    }
+
+    #[test]
+    fn y08_what_is_left_out_by_its_name_is_one_sentence() {
+        let some = |count: usize| (1..=count).map(|at| format!("f{at}~")).collect::<Vec<_>>();
+        assert_eq!(left_out("/d", &[]), None);
+        for (count, said) in [
+            (1, r#"/d: left out by their names: "f1~": a name"#),
+            (4, r#"/d: left out by their names: "f1~", "f2~", "f3~", "f4~": a name"#),
+            (9, r#"/d: left out by their names: "f1~", "f2~", "f3~", "f4~" and 5 more: a name"#),
+        ] {
+            let found = left_out("/d", &some(count)).unwrap();
+            assert!(found.starts_with(said), "{found}");
         }
     }
 }

@@ -11,6 +11,7 @@ use log::{info, warn};
 use serde::Serialize;
 
 use super::ledger::{Desired, HookSnapshot};
+use crate::findings::left_out;
 use crate::host::{Command, Host, HostError, HostPath, Kind};
 use crate::paths;
 
@@ -115,17 +116,21 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
         findings.push(format!("{open} can be written by others, so no hook is run: chmod go-w, chown root"));
         return Ok((names, findings));
     }
+    let mut left = Vec::new();
     for name in dir.names()?.into_iter().filter(|name| !name.starts_with('.')) {
         let Some(stat) = dir.stat(&name)? else { continue };
         if stat.kind != Kind::File || stat.mode & 0o111 == 0 {
             continue;
         }
-        if stat.is_open_to_others(own) {
+        if !paths::is_shared_name(&name) {
+            left.push(name);
+        } else if stat.is_open_to_others(own) {
             findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));
         } else {
             names.push(name);
         }
     }
+    findings.extend(left_out(paths::HOOKS, &left));
     Ok((names, findings))
 }
 
@@ -166,6 +171,22 @@ mod tests {
         assert_eq!(findings, ["hook 30-open can be written by others and is not run: chmod go-w, chown root"]);
         let input = host.last_run().unwrap().input;
         assert!(input.starts_with(b"{\"node\":\"\",\"labels\":{\"set\""));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn y08_what_editors_and_package_managers_leave_is_not_run() {
+        let host = MemoryHost::new();
+        let left =
+            ["#50-reload#", "50-reload.bak", "50-reload.dpkg-old", "50-reload.rpmsave", "50-reload.sh", "50-reload~"];
+        for name in left.into_iter().chain(["50-reload", ".50-reload.swp"]) {
+            host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
+            host.chmod(&format!("/etc/stemma/hooks.d/{name}"), 0o755);
+        }
+        host.put("/etc/stemma/hooks.d/README.md", "");
+        host.chmod("/etc/stemma/hooks.d/README.md", 0o644);
+        let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        assert_eq!(host.ran(), [["/etc/stemma/hooks.d/50-reload"]]);
+        assert_eq!(findings, [left_out(paths::HOOKS, &left.map(str::to_owned)).unwrap()]);
     }
 
     #[tokio::test(flavor = "current_thread")]

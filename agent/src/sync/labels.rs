@@ -1,14 +1,17 @@
 //! Labels that the host's own people and programs give: `/etc/stemma/labels.d/*`, lines `KEY=VALUE`.
 //!
 //! They decide nothing by themselves; they are reported. Of one key in several files the last file by name wins. A file
-//! that someone without rights could have written, or that is no regular file, is left out, and said (S37).
+//! that someone without rights could have written, or that is no regular file, is left out, and said (S37), and so is one with a name that
+//! `run-parts` would not take.
 
 use std::collections::BTreeMap;
 
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_wire::message::observed::ReportedLabel;
 
+use crate::findings::left_out;
 use crate::host::{Dir, Host, HostError, HostPath, Kind, Stat};
+use crate::paths::is_shared_name;
 
 /// Where they stand.
 pub(super) const DIR: &str = "/etc/stemma/labels.d";
@@ -52,11 +55,14 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
             return found;
         }
     };
-    let names = names.into_iter().filter(|name| !name.starts_with('.') && !name.ends_with('~'));
-    read_files(names.map(|name| {
+    let (names, left): (Vec<_>, Vec<_>) =
+        names.into_iter().filter(|name| !name.starts_with('.')).partition(|name| is_shared_name(name));
+    let mut found = read_files(names.into_iter().map(|name| {
         let text = text(&*dir, &name, own);
         (name, text)
-    }))
+    }));
+    found.findings.extend(left_out(DIR, &left));
+    found
 }
 
 /// Reads the texts of files by name, or why there is none.
@@ -172,6 +178,23 @@ mod tests {
             found.findings,
             ["/etc/stemma/labels.d: can be written by others (mode 0777), so it is not read: chmod go-w it"]
         );
+    }
+
+    #[test]
+    fn y08_what_editors_and_package_managers_leave_is_not_read_and_said_in_one_sentence() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("etc/stemma/labels.d");
+        create_dir_all(&dir).unwrap();
+        set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let left = ["#10-a#", "10-a.bak", "10-a.dpkg-dist", "10-a.orig", "10-a.rpmnew", "10-a.ucf-old", "10-a~"];
+        for name in left.into_iter().chain(["10-a", "local", ".10-a.swp"]) {
+            let key = if left.contains(&name) { "left" } else { name.trim_start_matches('.') };
+            write(dir.join(name), format!("{key}=1\n")).unwrap();
+            set_permissions(dir.join(name), Permissions::from_mode(0o644)).unwrap();
+        }
+        let found = read(&RealHost::new(root.path()).unwrap());
+        assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["10-a", "local"]);
+        assert_eq!(found.findings, [left_out(DIR, &left.map(str::to_owned)).unwrap()]);
     }
 
     #[test]
