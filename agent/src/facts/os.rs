@@ -7,6 +7,9 @@ use stemma_core::input::facts::is_host_name;
 use super::source::Root;
 use super::{Seen, clean};
 
+/// Where distributions have the time zones.
+const DATABASES: [&str; 2] = ["/usr/share/zoneinfo", "/etc/zoneinfo"];
+
 /// What `uname` says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uname {
@@ -41,11 +44,24 @@ pub(super) fn say(root: &Root, uname: &Uname, seen: &mut Seen) {
     let short = uname.node.split('.').next().unwrap_or_default();
     seen.name("hostname", Some(short).filter(|name| is_host_name(name)));
     seen.name("fqdn", full_name(&uname.node, &root.text("/etc/hosts").unwrap_or_default()));
-    let zone = match root.link("/etc/localtime") {
-        Some(link) => zone_of(&link).map(str::to_owned),
-        None => root.line("/etc/timezone").or_else(|| (!root.has("/etc/localtime")).then(|| "UTC".to_owned())),
-    };
-    seen.text("timezone", zone.as_deref().filter(|zone| is_zone(zone)));
+    seen.text("timezone", zone(root).as_deref());
+}
+
+/// The time zone that programs have: the named one whose rules are those of `/etc/localtime`. A name alone says nothing: another zone may be
+/// mounted or copied over the file, and `/etc/timezone` be older than it. Where there is no file, also behind a link, programs have UTC.
+fn zone(root: &Root) -> Option<String> {
+    if !root.has("/etc/localtime") {
+        return Some("UTC".to_owned());
+    }
+    let rules = root.bytes("/etc/localtime")?;
+    let linked = root.link("/etc/localtime").and_then(|link| zone_of(&link).map(str::to_owned));
+    let mut named = linked.into_iter().chain(root.line("/etc/timezone")).filter(|zone| is_zone(zone));
+    named.find(|zone| DATABASES.iter().any(|database| has_rules(root, &format!("{database}/{zone}"), &rules)))
+}
+
+/// Whether a zone of the database has these rules. What is mounted over its file are another one's.
+fn has_rules(root: &Root, path: &str, rules: &[u8]) -> bool {
+    !root.is_mounted_over(path) && root.bytes(path).is_some_and(|named| named == rules)
 }
 
 /// The last value that a file of `KEY=VALUE` lines gives a key, its quotes taken off as a shell would.
@@ -136,6 +152,48 @@ mod tests {
         ] {
             assert_eq!(full_name(node, hosts), expected, "{node}");
         }
+    }
+
+    #[test]
+    fn y09_the_zone_is_that_of_the_file_or_unknown() {
+        let database = [
+            ("Europe/Rome", "TZif-Rome"),
+            ("Europe/Berlin", "TZif-Berlin"),
+            ("Etc/UTC", "TZif-UTC"),
+            ("right/Europe/Rome", "TZif-leaps"),
+        ];
+        let stands = |link: Option<&str>, copy: Option<&str>, named: &str, expected: Option<&str>| {
+            let dir = tempfile::tempdir().unwrap();
+            let etc = dir.path().join("etc");
+            std::fs::create_dir_all(&etc).unwrap();
+            for (zone, rules) in database.into_iter().chain([("posix/Europe/Rome", "TZif-Rome")]) {
+                let file = dir.path().join("usr/share/zoneinfo").join(zone);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, rules).unwrap();
+            }
+            if let Some(link) = link {
+                std::os::unix::fs::symlink(link, etc.join("localtime")).unwrap();
+            }
+            if let Some(copy) = copy {
+                std::fs::write(etc.join("localtime"), copy).unwrap();
+            }
+            if !named.is_empty() {
+                std::fs::write(etc.join("timezone"), format!("{named}\n")).unwrap();
+            }
+            assert_eq!(zone(&Root::new(dir.path())).as_deref(), expected, "{link:?} {copy:?} {named:?}");
+        };
+        stands(Some("../usr/share/zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
+        stands(Some("../usr/share/zoneinfo/Europe/Rome"), None, "Europe/Berlin", Some("Europe/Rome"));
+        stands(Some("../usr/share/zoneinfo/posix/Europe/Rome"), None, "", Some("Europe/Rome"));
+        // It counts leap seconds, as the zone of that name does not.
+        stands(Some("../usr/share/zoneinfo/right/Europe/Rome"), None, "", None);
+        stands(Some("../usr/share/zoneinfo/Europe/Atlantis"), None, "Europe/Berlin", Some("UTC"));
+        stands(None, Some("TZif-Berlin"), "Europe/Berlin", Some("Europe/Berlin"));
+        stands(None, Some("TZif-Berlin"), "Europe/Rome", None);
+        stands(None, Some("TZif-Berlin"), "../../../etc/localtime", None);
+        stands(None, Some("TZif-Berlin"), "", None);
+        stands(None, None, "Europe/Berlin", Some("UTC"));
+        stands(None, None, "", Some("UTC"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags, StatxAttributes, StatxFlags};
 
 /// The most that is read of one file. Only `/proc/cpuinfo` is longer, and its first processor is what counts.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -65,6 +65,12 @@ impl Root {
     /// Whether something stands there.
     pub(super) fn has(&self, path: &str) -> bool {
         self.at(path).exists()
+    }
+
+    /// Whether something is mounted on this very file, as far as the kernel says.
+    pub(super) fn is_mounted_over(&self, path: &str) -> bool {
+        rustix::fs::statx(rustix::fs::CWD, self.at(path), AtFlags::empty(), StatxFlags::empty())
+            .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     }
 
     /// What a symbolic link says.

@@ -130,7 +130,8 @@ const SERVER: Files<'static> = &[
         "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nVERSION_CODENAME=bookworm\nID=debian\n",
     ),
     ("etc/hosts", "127.0.0.1 localhost\n10.0.0.10 db-1.example.net db-1\n"),
-    ("etc/localtime -> /usr/share/zoneinfo/Europe/Berlin", ""),
+    ("etc/localtime -> ../usr/share/zoneinfo/Europe/Berlin", ""),
+    ("usr/share/zoneinfo/Europe/Berlin", "TZif2"),
 ];
 
 /// What is stable of it.
@@ -235,6 +236,7 @@ fn a_board_of_arm() {
         ("usr/lib/os-release", "ID=alpine\n"),
         ("etc/localtime", "TZif2"),
         ("etc/timezone", "Asia/Tokyo\n"),
+        ("usr/share/zoneinfo/Asia/Tokyo", "TZif2"),
     ];
     let seen = see(files, &asked("aarch64", "pi.example.net", &[("eth0.7", "192.168.7.2")], ""));
     assert_eq!(
@@ -290,6 +292,7 @@ fn a_virtual_machine() {
         ("sys/block/vda/queue/rotational", "1\n"),
         ("sys/block/vda/size", "41943040\n"),
         ("etc/localtime -> ../usr/share/zoneinfo/Etc/UTC", ""),
+        ("usr/share/zoneinfo/Etc/UTC", "TZif2"),
     ];
     let seen = see(files, &asked("x86_64", "vm", &[], ""));
     assert_eq!(
@@ -376,6 +379,7 @@ fn odd_content_is_no_fact_and_no_panic() {
         "sys/class/tpm/tpm0/tpm_version_major",
         "etc/os-release",
         "etc/hosts",
+        "etc/localtime",
         "etc/timezone",
     ];
     let files: Vec<(&str, &str)> = paths.iter().map(|path| (*path, odd)).collect();
