@@ -63,7 +63,35 @@ fn token(file: &Path) -> Result<String> {
     if text.trim().is_empty() {
         bail!("{} holds no token: make one with `stemma token create`", file.display());
     }
-    Ok(text.trim().to_owned())
+    let token = text.trim();
+    if let Some(what) = odd_in_token(token) {
+        let is_one = "a token is ID.SECRET, as `stemma token create` prints it, in a file of its own";
+        bail!("{} holds no token alone: {what}; {is_one}; nothing was sent", file.display());
+    }
+    Ok(token.to_owned())
+}
+
+/// What a text has that no token has. A controller counts what is no token as a guess, and answers nobody for a while after some.
+fn odd_in_token(text: &str) -> Option<&'static str> {
+    let is_id =
+        |id: &str| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    Some(if text.starts_with('\u{feff}') {
+        "it begins with a byte order mark"
+    } else if text.lines().count() > 1 {
+        "it has more than one line"
+    } else if text.starts_with('#') {
+        "it is a comment"
+    } else if text.contains(['"', '\'', '`']) {
+        "it has quotes in it"
+    } else if text.chars().any(char::is_whitespace) {
+        "it has blanks in it"
+    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "it has characters in it that are no ASCII text"
+    } else if !text.split_once('.').is_some_and(|(id, secret)| is_id(id) && !secret.is_empty()) {
+        "it is not ID.SECRET"
+    } else {
+        return None;
+    })
 }
 
 fn host_name() -> Result<String> {
@@ -86,11 +114,30 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_from_a_file_that_holds_one() {
+    fn y09_a_token_comes_from_a_file_that_holds_one_alone() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         std::fs::write(&file, " id.secret\n").unwrap();
         assert_eq!(token(&file).unwrap(), "id.secret");
+        for (text, what) in [
+            ("\u{feff}id.secret\n", "a byte order mark"),
+            ("\"id.secret\"\n", "quotes"),
+            ("'id.secret'", "quotes"),
+            ("id.secret # of web", "blanks"),
+            ("# of web\nid.secret\n", "more than one line"),
+            ("# id.secret\n", "a comment"),
+            ("id.secret\nid.other\n", "more than one line"),
+            ("token=id.secret", "not ID.SECRET"),
+            ("id", "not ID.SECRET"),
+            ("id.", "not ID.SECRET"),
+            (".secret", "not ID.SECRET"),
+            ("id.s\u{e9}cret", "no ASCII"),
+            ("id.se\u{0}cret", "no ASCII"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let said = token(&file).unwrap_err().to_string();
+            assert!(said.contains(what) && said.contains("nothing was sent"), "{text:?}: {said}");
+        }
         std::fs::write(&file, "\n").unwrap();
         assert!(token(&file).unwrap_err().to_string().contains("holds no token"));
     }
