@@ -6,10 +6,12 @@ use anyhow::Result;
 use clap::Parser;
 
 use stemma_agent::args::{Arguments, Verb};
+use stemma_agent::host::real::surroundings;
 use stemma_agent::verbs::{self, Exit};
 use stemma_wire::log::{self, Verbosity};
 
 fn main() -> ExitCode {
+    surroundings::settle();
     let arguments = Arguments::parse();
     let verbosity = if matches!(arguments.verb, Verb::Run) { Verbosity::Normal } else { Verbosity::Quiet };
     if let Err(error) = log::init("stemma-agent", verbosity) {

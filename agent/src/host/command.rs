@@ -1,12 +1,17 @@
 //! A command to run, and how it ended.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How much of a command's output is kept: its tail, as the protocol carries it.
 pub const OUTPUT_KEPT: usize = 4096;
 
-/// A command without a shell. Its environment is what is written here and `PATH`, `HOME`, `LANG`, `STEMMA_ROOT`.
+/// Stands where the beginning of an output was cut off.
+pub const CUT: &str = "[the beginning is cut off]\n";
+
+/// A command without a shell. Its environment is what is written here and `PATH`, `HOME`, `LANG`, `STEMMA_ROOT`; nothing of it, of its limits or
+/// of its umask is that of whoever started the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The program and its arguments; at least one.
@@ -71,6 +76,20 @@ impl End {
     }
 }
 
+/// The end of an output, at most so many bytes of it, in whole lines where it has some; what is cut off is said in its place, with [`CUT`].
+#[must_use]
+pub fn end_of(output: &str, most: usize) -> Cow<'_, str> {
+    if output.len() <= most {
+        return output.into();
+    }
+    let from = output.ceil_char_boundary(output.len() - most.saturating_sub(CUT.len()));
+    let end = &output[from..];
+    let is_whole = output[..from].ends_with('\n');
+    let lines = end.split_once('\n').map(|(_, lines)| lines).filter(|lines| !is_whole && !lines.trim().is_empty());
+    // Of a line that is longer than all of it the end is better than nothing.
+    format!("{CUT}{}", lines.unwrap_or(end)).into()
+}
+
 /// The last [`OUTPUT_KEPT`] bytes of a stream, as text.
 #[derive(Debug, Default)]
 pub struct Tail {
@@ -88,18 +107,17 @@ impl Tail {
         }
     }
 
-    /// The text, from the first whole character on; control characters but line ends and tabs are taken out,
+    /// The text, from the first whole line on where there is one; control characters but line ends and tabs are taken out,
     /// so that it can be printed on a terminal (S60).
     pub fn into_text(self) -> String {
         let start = if self.cut { self.bytes.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0) } else { 0 };
-        String::from_utf8_lossy(&self.bytes[start..])
-            .chars()
-            .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
-            .scan(0, |length, c| {
-                *length += c.len_utf8();
-                (*length <= OUTPUT_KEPT).then_some(c)
-            })
-            .collect()
+        let text = String::from_utf8_lossy(&self.bytes[start..]);
+        let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+        // Where control characters went, what is left may be short enough: it is cut all the same.
+        match end_of(&text, if self.cut { OUTPUT_KEPT - CUT.len() } else { OUTPUT_KEPT }) {
+            Cow::Borrowed(whole) if self.cut => format!("{CUT}{whole}"),
+            end => end.into_owned(),
+        }
     }
 }
 
@@ -113,6 +131,47 @@ mod tests {
         tail.push("ä".repeat(3000).as_bytes());
         tail.push(b"\x1b[2Jend\n");
         let text = tail.into_text();
-        assert!(text.len() <= OUTPUT_KEPT && text.ends_with("ä[2Jend\n") && text.starts_with('ä'), "{}", text.len());
+        let has_mark = text.strip_prefix(CUT).is_some_and(|text| text.starts_with('ä'));
+        assert!(text.len() <= OUTPUT_KEPT && text.ends_with("ä[2Jend\n") && has_mark, "{}", text.len());
+    }
+
+    fn text(pieces: &[&[u8]]) -> String {
+        let mut tail = Tail::default();
+        pieces.iter().for_each(|piece| tail.push(piece));
+        tail.into_text()
+    }
+
+    #[test]
+    fn y09_a_cut_output_says_so_and_keeps_its_end_whatever_its_last_line_is() {
+        assert_eq!(text(&[b"one\n", &[b'x'; OUTPUT_KEPT - 4]]).len(), OUTPUT_KEPT, "all of it");
+        // Each byte that is no text is three of text.
+        let binary = text(&[&[0xFF; OUTPUT_KEPT], b"the end"]);
+        assert!(
+            binary.starts_with(CUT) && binary.ends_with("the end") && binary.len() <= OUTPUT_KEPT,
+            "{}",
+            binary.len()
+        );
+        let few = text(&[&[7; OUTPUT_KEPT], b"few\n"]);
+        assert!(few.starts_with(CUT) && few.ends_with("few\n"), "{few:?}");
+        let lines = text(&["line of output\n".repeat(1000).as_bytes()]);
+        assert!(lines.starts_with(&format!("{CUT}line of output\n")), "whole lines");
+    }
+
+    #[test]
+    fn y09_the_end_of_an_output_is_never_nothing() {
+        let long = "x".repeat(5000);
+        for (output, last) in [
+            (format!("{long}\n"), "xxx\n"),
+            (format!("a\n{long}\n\n"), "xxx\n\n"),
+            (format!("{long}\nlast\n"), "\nlast\n"),
+            (format!("{}last\n", "line\n".repeat(1000)), "line\nlast\n"),
+            ("ä".repeat(3000), "ää"),
+        ] {
+            let end = end_of(&output, 1024);
+            assert!(end.len() <= 1024 && end.starts_with(CUT) && end.ends_with(last), "{end}");
+            assert!(end[CUT.len()..].trim().len() > 3, "{end}");
+        }
+        assert_eq!(end_of("short\n", 1024), "short\n");
+        assert_eq!(end_of(&format!("{long}\nlast\n"), 1024), format!("{CUT}last\n"));
     }
 }

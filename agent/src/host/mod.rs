@@ -375,12 +375,17 @@ impl Fixed {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// A symbolic link in the way.
-    #[error("{path}: {at} is a symbolic link, and none is followed; name the real path")]
+    #[error(
+        "{path}: {at} is a symbolic link, and none is followed; name the real path{}",
+        real.as_ref().map(|real| format!(", {real}")).unwrap_or_default()
+    )]
     Link {
         /// What was to be opened.
         path: String,
         /// Which part of it is a link.
         at: String,
+        /// The path by way of what the link says, where that can be read.
+        real: Option<String>,
     },
     /// Something else than was expected stands there.
     #[error("{path} is {found}, where {wanted} was expected: move it away, or name another path")]
@@ -445,7 +450,11 @@ pub enum HostError {
         source: io::Error,
     },
     /// No such user or group.
-    #[error("no {kind} {name:?} on this host")]
+    #[error(
+        "no {kind} {name:?} in {}, and no other place is looked at: name one of those, or give a number, as for an account of a directory \
+         service (SSSD, LDAP); nothing was changed",
+        if *kind == "group" { "/etc/group" } else { "/etc/passwd" }
+    )]
     NoAccount {
         /// `user` or `group`.
         kind: &'static str,

@@ -23,6 +23,7 @@ use super::ledger::{Desired, PROGRESS, Performed, Progress, REASONS, Reason};
 use super::leftovers::{StagingDirs, directory, sweep};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
+use crate::host::command::end_of;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
 pub use perform::Permitted;
@@ -311,7 +312,8 @@ impl Run {
         let stopped_by_another =
             outcome == Outcome::DependencyFailed && told.is_some_and(|told| told.message != ended.message);
         if !ended.message.is_empty() {
-            let reason = Reason { message: ended.message.clone(), output: tail(&ended.output).to_owned() };
+            let reason =
+                Reason { message: ended.message.clone(), output: end_of(&ended.output, REASON_OUTPUT).into_owned() };
             self.reasons.insert(planned.id.clone(), reason);
         }
         let is_news = stopped_by_another || is_news(self.before.tasks.get(&planned.id), &performed);
@@ -391,13 +393,6 @@ impl Run {
             observed::Progress::Converged
         }
     }
-}
-
-/// The end of an output, in whole lines where it has some.
-fn tail(output: &str) -> &str {
-    let from = output.floor_char_boundary(output.len().saturating_sub(REASON_OUTPUT));
-    let cut = &output[from..];
-    if from == 0 { cut } else { cut.split_once('\n').map_or(cut, |(_, lines)| lines) }
 }
 
 /// Whether a result is told: once for each task set, and when it differs from the last one told.

@@ -50,6 +50,8 @@ struct Machine {
     dead: Cell<bool>,
     full: Cell<bool>,
     keeps_nothing: Cell<bool>,
+    /// The mode that each file has, whatever it is given.
+    only_mode: Cell<Option<u32>>,
     /// What a new file has, as by a default list of its directory.
     given: RefCell<Extras>,
     /// The directories whose names were read, one for each time.
@@ -78,6 +80,7 @@ impl MemoryHost {
             dead: Cell::new(false),
             full: Cell::new(false),
             keeps_nothing: Cell::new(false),
+            only_mode: Cell::new(None),
             given: RefCell::default(),
             listed: RefCell::default(),
             spoilt: RefCell::default(),
@@ -137,6 +140,11 @@ impl MemoryHost {
     /// From now on the file system gives a new file no attribute of the old one.
     pub fn keep_no_extras(&self) {
         self.0.keeps_nothing.set(true);
+    }
+
+    /// From now on the file system gives each new file this mode, as FAT does, and says nothing.
+    pub fn keep_no_modes_but(&self, mode: u32) {
+        self.0.only_mode.set(Some(mode));
     }
 
     /// The next so many times that this file is read, the disk says no.
@@ -333,7 +341,7 @@ impl MemoryHost {
         let nodes = self.0.nodes.borrow();
         match &nodes[node].content {
             Content::Dir { .. } => Ok(Box::new(MemoryDir { host: self.clone(), node, path: path.into() })),
-            Content::Link => Err(HostError::Link { path: path.into(), at: path.into() }),
+            Content::Link => Err(HostError::Link { path: path.into(), at: path.into(), real: None }),
             other => {
                 Err(HostError::Kind { path: path.into(), wanted: Kind::Directory.word(), found: kind_of(other).word() })
             }

@@ -39,7 +39,7 @@ impl MemoryDir {
         match (&nodes[node].content, nodes[node].links) {
             (Content::File { .. }, 1) => Ok(Some(node)),
             (Content::File { .. }, links) => Err(HostError::Links { path: self.at(name), links }),
-            (Content::Link, _) => Err(HostError::Link { path: self.at(name), at: self.at(name) }),
+            (Content::Link, _) => Err(HostError::Link { path: self.at(name), at: self.at(name), real: None }),
             (other, _) => {
                 Err(HostError::Kind { path: self.at(name), wanted: Kind::File.word(), found: kind_of(other).word() })
             }
@@ -204,7 +204,8 @@ impl NewFile for MemoryFile {
     }
 
     fn set_mode(&mut self, mode: u32) -> Result<(), HostError> {
-        self.change(|node| node.mode = mode)
+        let kept = self.host.0.only_mode.get().unwrap_or(mode);
+        self.change(|node| node.mode = kept)
     }
 
     fn begin_extras(&mut self, _: &Extras) -> Result<(), HostError> {

@@ -1,5 +1,8 @@
 //! Users and groups by name, read from the files: no NSS, since it would load a C library's plug-ins as root and
 //! may wait for a network. An account of a directory service is named by its number.
+//!
+//! A number that no line has is an account all the same, with the group of the same number and no other: the group of another account, or root's,
+//! would be rights that nobody gave it.
 
 use std::path::Path;
 
@@ -17,17 +20,30 @@ pub(super) fn number(kind: &'static str, file: &Path, name: &str) -> Result<u32,
 /// An account that a command runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
-    pub(super) name: String,
+    /// `None`: a number that no line has.
+    pub(super) name: Option<String>,
     pub(super) user: u32,
     pub(super) group: u32,
     pub(super) home: String,
     pub(super) shell: String,
 }
 
-/// An entry of `/etc/passwd`, by name or number.
+/// An entry of `/etc/passwd`, by name or number; or a number that has none.
 pub(super) fn account(file: &Path, name: &str) -> Result<Account, HostError> {
     let text = std::fs::read_to_string(file).map_err(HostError::io("read", file.display().to_string()))?;
-    entry(&text, name).ok_or_else(|| HostError::NoAccount { kind: "user", name: name.into() })
+    let found = entry(&text, name).or_else(|| number_of(name).map(|number| by_number(&text, number)));
+    found.ok_or_else(|| HostError::NoAccount { kind: "user", name: name.into() })
+}
+
+/// The account of a number: its line, or what is known of it without one.
+fn by_number(text: &str, number: u32) -> Account {
+    entry(text, &number.to_string()).filter(|account| account.user == number).unwrap_or_else(|| Account {
+        name: None,
+        user: number,
+        group: number,
+        home: "/".to_owned(),
+        shell: "/bin/sh".to_owned(),
+    })
 }
 
 fn entry(text: &str, name: &str) -> Option<Account> {
@@ -37,7 +53,7 @@ fn entry(text: &str, name: &str) -> Option<Account> {
     let [name, _, user, group, _, home, shell] = fields[..] else { return None };
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
     Some(Account {
-        name: name.to_owned(),
+        name: Some(name.to_owned()),
         user: number_of(user)?,
         group: number_of(group)?,
         home: or(home, "/"),
@@ -47,7 +63,8 @@ fn entry(text: &str, name: &str) -> Option<Account> {
 
 /// A user's or group's number. The highest one is the system calls' word for "as it is", and nobody's number.
 fn number_of(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|number| *number != u32::MAX)
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| is_number && *number != u32::MAX)
 }
 
 fn lookup(text: &str, name: &str) -> Option<u32> {
@@ -73,7 +90,7 @@ mod tests {
     fn an_account_has_its_home_and_shell() {
         let text = "root:x:0:0:root:/root:/bin/bash\n33:x:1:1::/one:\nwww-data:x:33:33:www,,:/var/www:/usr/sbin/nologin\nbad:x:y:1::/:\n";
         let found = |name: &str| entry(text, name).map(|found| (found.name, found.user, found.home, found.shell));
-        let of = |name: &str, user, home: &str, shell: &str| Some((name.into(), user, home.into(), shell.into()));
+        let of = |name: &str, user, home: &str, shell: &str| Some((Some(name.into()), user, home.into(), shell.into()));
         assert_eq!(found("www-data"), of("www-data", 33, "/var/www", "/usr/sbin/nologin"));
         assert_eq!(found("0"), of("root", 0, "/root", "/bin/bash"));
         assert_eq!(found("33"), of("33", 1, "/one", "/bin/sh"), "a name goes before a number");
@@ -81,9 +98,31 @@ mod tests {
     }
 
     #[test]
+    fn y09_a_number_without_a_line_is_an_account_with_the_group_of_that_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passwd");
+        std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\nnews:x:9:13::/n:/bin/n\n").unwrap();
+        let alone =
+            |number| Account { name: None, user: number, group: number, home: "/".into(), shell: "/bin/sh".into() };
+        for (name, expected) in [("54321", alone(54321)), ("4294967294", alone(4_294_967_294)), ("7", alone(7))] {
+            assert_eq!(account(&file, name).unwrap(), expected);
+        }
+        for name in ["9", "09", "news"] {
+            let found = account(&file, name).unwrap();
+            assert_eq!((found.user, found.group, found.name.as_deref()), (9, 13, Some("news")), "{name}");
+        }
+        for name in ["samu", "+5", "-1", "4294967295", "5 ", ""] {
+            let refused = account(&file, name).unwrap_err().sentence();
+            assert!(refused.contains("/etc/passwd") && refused.contains("number"), "{name}: {refused}");
+        }
+        let refused = number("group", &file, "utenti").unwrap_err().sentence();
+        assert!(refused.contains("/etc/group") && refused.contains("number"), "{refused}");
+    }
+
+    #[test]
     fn the_number_that_means_nobody_is_no_account() {
         let refused = number("user", Path::new("/etc/passwd"), "4294967295").unwrap_err().sentence();
-        assert_eq!(refused, "no user \"4294967295\" on this host");
+        assert!(refused.starts_with("no user \"4294967295\" in /etc/passwd, "), "{refused}");
         assert_eq!(number("user", Path::new("/etc/passwd"), "4294967294").unwrap(), 4_294_967_294);
     }
 }

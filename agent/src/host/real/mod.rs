@@ -11,6 +11,7 @@ use rustix::fs::{
     AtFlags, Gid, IFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, Uid, XattrFlags,
 };
 use rustix::io::Errno;
+use rustix::process::{FlockType, fcntl_getlk};
 
 use super::extras::{ACL, ACL_AGAIN, DEFAULT_ACL, FLAGS_OF_EMPTY, KEPT_FLAGS, TOLD_FLAGS};
 use super::{
@@ -19,6 +20,7 @@ use super::{
 
 mod accounts;
 mod spawn;
+pub mod surroundings;
 
 /// No link followed, nothing above the root reached, no magic link of `/proc` either.
 const CONFINED: ResolveFlags =
@@ -87,6 +89,20 @@ impl RealHost {
             Err(errno) => Err(failed(errno)),
         }
     }
+
+    /// Whether another process has that lock. It is not taken to find out: whoever would have it meanwhile would find it held.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be opened.
+    pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
+        let failed = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::openat2(&self.fd, &path.as_str()[1..], flags, Mode::empty(), CONFINED) {
+            Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(failed)?.is_some()),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
 }
 
 impl Host for RealHost {
@@ -104,7 +120,7 @@ impl Host for RealHost {
     }
 
     fn run<'a>(&'a self, command: &'a Command) -> Pending<'a, Result<Finished, HostError>> {
-        Box::pin(spawn::run(&self.root, command))
+        Box::pin(spawn::run(&self.root, self.fd.as_fd(), command))
     }
 
     fn outside(&self, path: &HostPath) -> PathBuf {
@@ -156,7 +172,10 @@ impl RealHost {
             let Ok(stat) = rustix::fs::statat(&self.fd, &walked[1..], AtFlags::SYMLINK_NOFOLLOW) else { break };
             match kind(stat.st_mode) {
                 Kind::Directory => {}
-                Kind::Link => return HostError::Link { path: path.to_string(), at: walked },
+                Kind::Link => {
+                    let target = rustix::fs::readlinkat(&self.fd, &walked[1..], Vec::new()).ok();
+                    return link(path.as_str(), walked, target);
+                }
                 found => return HostError::Kind { path: walked, wanted: Kind::Directory.word(), found: found.word() },
             }
         }
@@ -192,6 +211,11 @@ impl RealDir {
             _ => self.at(name),
         };
         HostError::Fixed { path: self.at(name), at, by, is_there }
+    }
+
+    fn link(&self, name: &str) -> HostError {
+        let target = rustix::fs::readlinkat(&self.fd, plain(name), Vec::new()).ok();
+        link(&self.at(name), self.at(name), target)
     }
 
     /// This directory, for a sentence.
@@ -234,7 +258,7 @@ impl RealDir {
         let fd = match rustix::fs::openat2(&self.fd, plain(name), flags, Mode::empty(), CONFINED) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(HostError::Link { path: self.at(name), at: self.at(name) }),
+            Err(Errno::LOOP) => return Err(self.link(name)),
             Err(Errno::NXIO | Errno::NODEV) => return Err(self.no_file(name, Kind::Special)),
             Err(errno) => return self.tried("open", name, Err(errno)),
         };
@@ -383,9 +407,9 @@ impl Dir for RealDir {
         match open_dir(self.fd.as_fd(), name) {
             Ok(fd) => Ok(Some(Box::new(RealDir { fd, path }))),
             Err(Errno::NOENT) => Ok(None),
-            Err(Errno::LOOP) => Err(HostError::Link { at: path.clone(), path }),
+            Err(Errno::LOOP) => Err(self.link(name)),
             Err(Errno::NOTDIR) => match self.stat(name)?.map(|stat| stat.kind) {
-                Some(Kind::Link) => Err(HostError::Link { at: path.clone(), path }),
+                Some(Kind::Link) => Err(self.link(name)),
                 found => Err(HostError::Kind {
                     path,
                     wanted: Kind::Directory.word(),
@@ -495,6 +519,26 @@ impl NewFile for RealFile {
     fn sync(&mut self) -> Result<(), HostError> {
         self.tried("sync", rustix::fs::fsync(&self.fd))
     }
+}
+
+/// A link in the way of a path, with the path that leads by what the link says.
+fn link(path: &str, at: String, target: Option<CString>) -> HostError {
+    let target = target.and_then(|target| target.into_string().ok()).filter(|target| !target.is_empty());
+    let real = target.map(|target| {
+        let above = at.rsplit_once('/').map_or("", |(above, _)| above);
+        let from = if target.starts_with('/') { "" } else { above };
+        let mut names = Vec::new();
+        for name in [from, &target, path.strip_prefix(&at).unwrap_or_default()].iter().flat_map(|part| part.split('/'))
+        {
+            match name {
+                "" | "." => {}
+                ".." => drop(names.pop()),
+                name => names.push(name),
+            }
+        }
+        format!("/{}", names.join("/"))
+    });
+    HostError::Link { path: path.to_owned(), at, real }
 }
 
 /// What could not be given to a new file of what the old one has.

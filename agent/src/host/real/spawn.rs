@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -15,8 +17,9 @@ use tokio::process::{Child, ChildStdin};
 use tokio::time::timeout;
 
 use super::accounts::{self, Account};
+use super::surroundings::UsualScore;
 use crate::host::command::Tail;
-use crate::host::{Command, End, Finished, HostError};
+use crate::host::{Command, End, Finished, HostError, HostPath};
 
 /// Between the polite signal and the other one.
 const GRACE: Duration = Duration::from_secs(5);
@@ -46,11 +49,20 @@ impl Drop for Group {
 }
 
 /// Runs a command to its end or its limit. The command's own exit decides: what it left behind may hold its output open.
-pub(super) async fn run(root: &Path, command: &Command) -> Result<Finished, HostError> {
+pub(super) async fn run(root: &Path, at: BorrowedFd<'_>, command: &Command) -> Result<Finished, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let failed = |operation| HostError::io(operation, program);
     let (reader, writer) = io::pipe().map_err(failed("open a pipe for"))?;
-    let mut child = prepare(root, command, writer)?.spawn().map_err(failed("run"))?;
+    let mut prepared = prepare(root, command, writer)?;
+    // It is entered in the new process: until then it is held.
+    let entered = command.cwd.as_ref().map(|cwd| enter(at, cwd)).transpose()?;
+    prepared.current_dir(entered.as_ref().map_or_else(|| root.to_owned(), link_of));
+    let mut child = {
+        let _score = UsualScore::begin();
+        prepared.spawn().map_err(failed("run"))?
+    };
+    // Their end of the output is the command's alone.
+    drop(prepared);
     let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let mut output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed("read from"))?;
     let mut tail = Tail::default();
@@ -73,6 +85,24 @@ pub(super) async fn run(root: &Path, command: &Command) -> Result<Finished, Host
     Ok(Finished { end, output: tail.into_text() })
 }
 
+/// Opens the directory that a command starts in. Links in it are followed, and lead nowhere out of the root.
+fn enter(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    loop {
+        match rustix::fs::openat2(root, &cwd.as_str()[1..], flags, Mode::empty(), within) {
+            // The kernel could not rule out a rename that escapes: it asks to be asked again.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            opened => return opened.map_err(|errno| HostError::io("enter", cwd.as_str())(errno.into())),
+        }
+    }
+}
+
+/// The name by which a directory that is open is entered.
+fn link_of(dir: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
+}
+
 fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tokio::process::Command, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let failed = |operation| HostError::io(operation, program);
@@ -85,14 +115,16 @@ fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tok
         .env("HOME", "/root")
         .env("LANG", "C.UTF-8")
         .env("STEMMA_ROOT", root)
-        .current_dir(command.cwd.as_ref().map_or_else(|| root.to_owned(), |cwd| root.join(&cwd.as_str()[1..])))
         .stdin(input(command).map_err(failed("make the input of"))?)
         .stdout(output.try_clone().map_err(failed("open a pipe for"))?)
         .stderr(output)
         .process_group(0);
     if let Some(account) = &account {
         let Account { name, home, shell, .. } = account;
-        spawned.env("HOME", home).env("USER", name).env("LOGNAME", name).env("SHELL", shell);
+        spawned.env("HOME", home).env("SHELL", shell);
+        if let Some(name) = name {
+            spawned.env("USER", name).env("LOGNAME", name);
+        }
     }
     spawned.envs(&command.env);
     Ok(spawned)
@@ -115,13 +147,10 @@ fn begin(program: &str, account: Option<&Account>) -> tokio::process::Command {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     match account.filter(|account| (account.user, account.group) != own) {
         None => tokio::process::Command::new(program),
-        Some(Account { user, group, .. }) => {
+        Some(Account { user, group, name, .. }) => {
             let mut spawned = tokio::process::Command::new("setpriv");
-            spawned.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).args([
-                "--init-groups",
-                "--",
-                program,
-            ]);
+            let groups = if name.is_some() { "--init-groups" } else { "--clear-groups" };
+            spawned.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).args([groups, "--", program]);
             spawned
         }
     }

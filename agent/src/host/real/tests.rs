@@ -41,10 +41,16 @@ fn s63_a_link_in_the_way_is_an_error_that_names_it() {
     symlink(outside.path(), root.path().join("out")).unwrap();
     symlink("real", root.path().join("in")).unwrap();
     symlink("/proc/self/root", root.path().join("magic")).unwrap();
-    for (text, at) in [("/out", "/out"), ("/out/x", "/out"), ("/in", "/in"), ("/in/x", "/in"), ("/magic/etc", "/magic")]
-    {
+    let out = outside.path().display();
+    for (text, at, real) in [
+        ("/out", "/out", format!("{out}")),
+        ("/out/x", "/out", format!("{out}/x")),
+        ("/in", "/in", "/real".to_owned()),
+        ("/in/x", "/in", "/real/x".to_owned()),
+        ("/magic/etc", "/magic", "/proc/self/root/etc".to_owned()),
+    ] {
         let error = host.dir(&path(text)).err().expect("it is refused").sentence();
-        assert_eq!(error, format!("{text}: {at} is a symbolic link, and none is followed; name the real path"));
+        assert_eq!(error, format!("{text}: {at} is a symbolic link, and none is followed; name the real path, {real}"));
         assert!(ensure_dir(&host, &path(text), 0o755).is_err(), "{text}");
     }
     assert!(outside.path().read_dir().unwrap().next().is_none());
@@ -52,6 +58,22 @@ fn s63_a_link_in_the_way_is_an_error_that_names_it() {
     fs::write(root.path().join("file"), "").unwrap();
     let error = host.dir(&path("/file/x")).err().expect("it is refused").sentence();
     assert_eq!(error, "/file is a regular file, where a directory was expected: move it away, or name another path");
+}
+
+#[test]
+fn y09_a_link_of_the_system_is_refused_with_the_path_that_it_leads_to() {
+    let (root, host) = host();
+    fs::create_dir_all(root.path().join("usr/bin")).unwrap();
+    fs::create_dir_all(root.path().join("var/lib")).unwrap();
+    for (target, at) in [("usr/bin", "bin"), ("../run", "var/run"), ("/etc/./x//y/../z", "var/lib/etc")] {
+        symlink(target, root.path().join(at)).unwrap();
+    }
+    for (text, real) in
+        [("/bin/tool", "/usr/bin/tool"), ("/var/run/app/pid", "/run/app/pid"), ("/var/lib/etc/f", "/etc/x/z/f")]
+    {
+        let error = host.dir(&path(text)).err().expect("it is refused").sentence();
+        assert!(error.ends_with(&format!("; name the real path, {real}")), "{error}");
+    }
 }
 
 #[test]
@@ -71,7 +93,7 @@ fn s65_only_a_plain_file_of_one_name_is_read() {
             "/hard has 2 hard links; another name's file is neither read nor replaced: remove the other names \
              (`find / -samefile /hard` lists them), or name another path",
         ),
-        ("link", "/link: /link is a symbolic link, and none is followed; name the real path"),
+        ("link", "/link: /link is a symbolic link, and none is followed; name the real path, /plain"),
         (
             "fifo",
             "/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
@@ -478,6 +500,29 @@ fn a_command_has_the_environment_that_is_written_for_it_and_no_other() {
 }
 
 #[test]
+fn y09_a_commands_directory_lies_below_the_root_also_by_links() {
+    let (root, host) = host();
+    fs::create_dir_all(root.path().join("srv/app")).unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    symlink("srv/app", root.path().join("near")).unwrap();
+    symlink("/srv", root.path().join("absolute")).unwrap();
+    symlink("../../../../srv", root.path().join("above")).unwrap();
+    symlink(outside.path(), root.path().join("out")).unwrap();
+    let real = root.path().canonicalize().unwrap().display().to_string();
+    for (cwd, expected) in [("/near", "/srv/app"), ("/absolute/app", "/srv/app"), ("/above", "/srv")] {
+        let command = Command { cwd: Some(path(cwd)), ..sh("pwd") };
+        assert_eq!(run(&host, &command).output, format!("{real}{expected}\n"), "{cwd}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for cwd in ["/out", "/missing", "/magic"] {
+        symlink("/proc/self/cwd", root.path().join("magic")).ok();
+        let refused =
+            runtime.block_on(host.run(&Command { cwd: Some(path(cwd)), ..sh("pwd") })).unwrap_err().sentence();
+        assert!(refused.starts_with(&format!("cannot enter {cwd}: ")), "{refused}");
+    }
+}
+
+#[test]
 fn f38_a_command_that_hangs_is_ended_with_all_that_it_started() {
     let (root, host) = host();
     let named = root.path().join("child");
@@ -574,6 +619,21 @@ fn a_command_of_another_user_has_that_users_home_name_and_groups() {
 }
 
 #[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn y09_a_number_without_an_account_runs_with_that_number_and_no_group_of_others() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("STEMMA_REQUIRE_SHARED").is_none(), "only root may become somebody else");
+        eprintln!("skipped: only root may become somebody else");
+        return;
+    }
+    let (root, host) = host();
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "cd /; id -u; id -G; echo $HOME ${USER-none} ${LOGNAME-none} $SHELL";
+    let command = Command { user: Some("54321".into()), ..sh(script) };
+    assert_eq!(run(&host, &command).output, "54321\n54321\n/ none none /bin/sh\n");
+}
+
+#[test]
 fn a_lock_goes_with_its_process_whatever_that_left_running() {
     let (_root, host) = host();
     let lock = host.lock(&path("/lock")).unwrap().expect("nobody has it");
@@ -584,6 +644,13 @@ fn a_lock_goes_with_its_process_whatever_that_left_running() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(again.is_some());
+}
+
+#[test]
+fn y02_who_looks_whether_a_lock_is_held_does_not_take_it() {
+    let (root, host) = host();
+    assert!(!host.is_locked(&path("/lock")).unwrap());
+    assert!(!root.path().join("lock").exists(), "nothing was made");
 }
 
 #[test]

@@ -57,6 +57,8 @@ struct Present {
 struct Wanted {
     content: Content,
     attributes: Attributes,
+    /// Whether the author said which mode it has.
+    is_mode_said: bool,
     /// What changes of the rights without having been asked for.
     unasked: Vec<String>,
 }
@@ -206,7 +208,9 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let kept = present.as_ref().filter(|_| !parameters.absent);
     let attributes = attributes(site, task, (&path, &parameters), kept)?;
     let unasked = kept.map_or_else(Vec::new, |present| unasked(&present.stat, &attributes, &parameters));
-    let wanted = content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes, unasked });
+    let is_mode_said = parameters.mode.is_some();
+    let wanted =
+        content(site, &texts, &parameters)?.map(|content| Wanted { content, attributes, is_mode_said, unasked });
     let dir_mode = match &parameters.dir_mode {
         Some(text) => mode("dir_mode", text)?,
         None if parent.is_none() && !parameters.absent => within_list(site, &path, 0o755, true)?,
@@ -424,6 +428,7 @@ async fn accepted(
     let staged = stage(site, dir, wanted)?;
     let judged = async {
         let whole = dir.version(staged.name())?;
+        check_mode_kept(state, wanted, whole.as_ref())?;
         let output = validate(site, state, staged.name()).await?;
         // By its path: the directory may be another one too.
         let now = site.host.parent_of(&state.path)?;
@@ -446,6 +451,18 @@ async fn accepted(
             let _ = staged.discard(dir);
             Err(error)
         }
+    }
+}
+
+/// Checks that the file system keeps the mode that an author said (FAT keeps none): each pass would find another one and write the file again.
+fn check_mode_kept(state: &FileState, wanted: &Wanted, made: Option<&FileVersion>) -> Result<(), TaskError> {
+    let (path, said) = (&state.path, wanted.attributes.mode);
+    match made.map(|made| made.stat.mode).filter(|kept| wanted.is_mode_said && *kept != said) {
+        Some(kept) => Err(TaskError::new(format!(
+            "parameters.mode: the file system of {path} does not keep it: {said:04o} becomes {kept:04o}; {path} is left as it was: \
+             take mode out, write \"{kept:04o}\", or name a path on another file system"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -463,7 +463,10 @@ fn wrong_parameters_are_named() {
         ),
         (json!({"path": "/f", "content": "", "mode": "rw"}), "parameters.mode: \"rw\" is no mode"),
         (json!({"path": "/f", "content": "", "mode": 644}), "parameters: invalid type: integer `644`"),
-        (json!({"path": "/f", "content": "", "owner": "nobody-here"}), "no user \"nobody-here\" on this host"),
+        (
+            json!({"path": "/f", "content": "", "owner": "nobody-here"}),
+            "no user \"nobody-here\" in /etc/passwd, and no other place is looked at",
+        ),
         (json!({"path": "/f", "content": "", "contents": ""}), "parameters: unknown field `contents`"),
         (json!({"path": "/f", "data": {"yaql_exp": "$"}}), "parameters: invalid type: map"),
         (
@@ -504,6 +507,27 @@ fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
             parameters["path"] = json!(format!("/t/{name}"));
             assert_eq!(refusal(&host, &parameters), said);
         }
+    }
+}
+
+#[test]
+fn y09_a_mode_that_the_file_system_does_not_keep_is_said_and_nothing_is_written() {
+    let host = MemoryHost::new();
+    host.put("/boot/efi/f", "old");
+    host.keep_no_modes_but(0o755);
+    let parameters = json!({"path": "/boot/efi/f", "content": "new", "mode": "0600"});
+    let said = apply(&host, &parameters).unwrap_err().message;
+    assert!(
+        said.starts_with("parameters.mode: the file system of /boot/efi/f does not keep it: 0600 becomes 0755"),
+        "{said}"
+    );
+    assert_eq!(host.text("/boot/efi/f").as_deref(), Some("old"));
+    assert_eq!(host.list("/boot/efi"), ["f"], "nothing is left beside it");
+    for mode in [json!({}), json!({"mode": "0755"})] {
+        let mut parameters = json!({"path": "/boot/efi/f", "content": format!("for {mode}")});
+        parameters.as_object_mut().unwrap().extend(mode.as_object().unwrap().clone());
+        apply(&host, &parameters).unwrap();
+        assert_eq!(host.text("/boot/efi/f").unwrap(), format!("for {mode}"));
     }
 }
 

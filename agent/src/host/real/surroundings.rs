@@ -1,0 +1,273 @@
+//! What a command has of whoever started the agent: nothing that it could run otherwise by. Under a service manager, from a shell, by `nohup`
+//! or by cron it finds what `docs/agent.md` says.
+//!
+//! A child has these of its parent, so the agent sets them for itself, once, when it starts. To set them between fork and exec of each command
+//! would be code that may neither allocate nor lock. Environment, directory, standard input and process group are each command's own
+//! (`spawn`).
+
+use std::fs;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::Mode;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setpriority_process, setrlimit, umask};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What new files and directories are closed by: as under a service manager.
+const UMASK: u32 = 0o022;
+
+/// By what the kernel chooses whom it ends where memory is short.
+const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
+const MIB: u64 = 1024 * 1024;
+
+/// The limits that a service of systemd has, each soft and hard; `None`: no limit.
+const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
+    (Resource::Cpu, None, None),
+    (Resource::Fsize, None, None),
+    (Resource::Data, None, None),
+    (Resource::Stack, Some(8 * MIB), None),
+    (Resource::Core, Some(0), None),
+    (Resource::Rss, None, None),
+    (Resource::Nofile, Some(1024), Some(524_288)),
+    (Resource::Memlock, Some(8 * MIB), Some(8 * MIB)),
+    (Resource::As, None, None),
+    (Resource::Locks, None, None),
+    (Resource::Msgqueue, Some(819_200), Some(819_200)),
+    (Resource::Nice, Some(0), Some(0)),
+    (Resource::Rtprio, Some(0), Some(0)),
+    (Resource::Rttime, None, None),
+];
+
+/// Sets what the commands of this process will have, as far as it may. Called once, before anything else and before there is another thread.
+pub fn settle() {
+    close_on_exec();
+    umask(Mode::from_raw_mode(UMASK));
+    // Who may not is left as nice as it was made.
+    let _ = setpriority_process(None, 0);
+    for (resource, soft, hard) in LIMITS {
+        limit(resource, soft, hard);
+    }
+    // As the kernel gives it to the first process.
+    if let Some(half) = threads().map(|threads| threads / 2) {
+        limit(Resource::Nproc, Some(half), Some(half));
+        limit(Resource::Sigpending, Some(half), Some(half));
+    }
+    take_ignored_signals();
+    unblock_signals();
+}
+
+/// Files that this process was started with stay its own: a lock of the script that started it would otherwise last as long as a daemon of a task.
+#[expect(unsafe_code, reason = "no safe call names a file that somebody else opened")]
+fn close_on_exec() {
+    let Ok(files) = fs::read_dir("/proc/self/fd") else { return };
+    for file in files.flatten().filter_map(|file| file.file_name().to_str()?.parse().ok()).filter(|&file| file > 2) {
+        // SAFETY: it is open: there is no other thread that could close it, and the listing's own is open until the loop is over.
+        let file = unsafe { BorrowedFd::borrow_raw(file) };
+        let _ = fcntl_setfd(file, FdFlags::CLOEXEC);
+    }
+}
+
+/// Sets a limit. Who may not raise the hard one keeps it, and has a soft one below it.
+fn limit(resource: Resource, soft: Option<u64>, hard: Option<u64>) {
+    if setrlimit(resource, Rlimit { current: soft, maximum: hard }).is_err() {
+        let maximum = lower(hard, getrlimit(resource).maximum);
+        // To lower one is never refused.
+        let _ = setrlimit(resource, Rlimit { current: lower(soft, maximum), maximum });
+    }
+}
+
+/// The lower one of two limits.
+fn lower(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
+}
+
+/// How many threads the kernel has room for.
+fn threads() -> Option<u64> {
+    fs::read_to_string("/proc/sys/kernel/threads-max").ok()?.trim().parse().ok()
+}
+
+/// Takes the signals that this process was made to ignore (`nohup`, a script's `&`): it still does nothing about them, and a command has what is
+/// taken at its default, where it would have what is ignored as ignored.
+fn take_ignored_signals() {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
+    let _within = runtime.enter();
+    for number in ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+        // The standard library ignores this one for the agent itself, and gives it back to each command.
+        if number != Signal::PIPE.as_raw() {
+            // Faults (SIGILL, SIGFPE, SIGSEGV) cannot be taken.
+            let _ = signal(SignalKind::from_raw(number));
+        }
+    }
+}
+
+/// Lets all signals through, for this thread and those that it starts.
+#[expect(unsafe_code, reason = "no safe call changes the mask of signals")]
+fn unblock_signals() {
+    // SAFETY: a set of zeros is a set, and it is made empty before it is read; the old mask is not asked for.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// The signals that a process ignores, by what the kernel says of it.
+fn ignored_signals(status: &str) -> impl Iterator<Item = i32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(move |number| mask >> (number - 1) & 1 == 1)
+}
+
+/// As long as it lives, a new process is ended for want of memory as any other: what spares the agent (`OOMScoreAdjust=`) spares no command.
+pub(super) struct UsualScore(Option<String>);
+
+impl UsualScore {
+    pub(super) fn begin() -> Self {
+        let own = fs::read_to_string(OOM_SCORE).ok().filter(|own| own.trim() != "0");
+        Self(own.filter(|_| fs::write(OOM_SCORE, "0").is_ok()))
+    }
+}
+
+impl Drop for UsualScore {
+    fn drop(&mut self) {
+        if let Some(own) = &self.0 {
+            // Who may not lower it again is ended as any other.
+            let _ = fs::write(OOM_SCORE, own.trim());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::host::real::RealHost;
+    use crate::host::{Command, Host as _};
+
+    const DOCUMENTATION: &str = include_str!("../../../../docs/agent.md");
+
+    /// Where the process of another test has its root.
+    const ROOT: &str = "STEMMA_TEST_SURROUNDINGS";
+
+    /// What a command finds, each with a program that says it without changing it, as a shell would.
+    const QUESTIONS: [(&str, &[&str]); 8] = [
+        ("environment", &["env"]),
+        ("directory", &["readlink", "/proc/self/cwd"]),
+        ("input", &["readlink", "/proc/self/fd/0"]),
+        ("files", &["ls", "/proc/self/fd"]),
+        ("status", &["grep", "-E", "^(Umask|SigBlk|SigIgn):", "/proc/self/status"]),
+        ("limits", &["cat", "/proc/self/limits"]),
+        ("score", &["cat", OOM_SCORE]),
+        ("nice", &["cut", "-d ", "-f19", "/proc/self/stat"]),
+    ];
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    fn answer(root: &Path, words: &[&str]) -> String {
+        let host = RealHost::new(root).unwrap();
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        runtime().block_on(host.run(&Command::new(words, Duration::from_mins(2)))).unwrap().output
+    }
+
+    /// The agent that another test starts. Without that test there is nothing to do.
+    #[test]
+    fn an_agent_for_another_test() {
+        if let Some(root) = std::env::var_os(ROOT) {
+            settle();
+            for (name, words) in QUESTIONS {
+                fs::write(Path::new(&root).join(name), answer(Path::new(&root), words)).unwrap();
+            }
+        }
+    }
+
+    /// What commands find whose agent a script started.
+    fn found(root: &Path, script: &str) -> BTreeMap<&'static str, String> {
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", &format!("{script} \"$@\""), "sh"]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "host::real::surroundings::tests::an_agent_for_another_test"]).env(ROOT, root);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        QUESTIONS.iter().map(|(name, _)| (*name, fs::read_to_string(root.join(name)).unwrap())).collect()
+    }
+
+    /// What the documentation says of limits: name, soft and hard.
+    fn documented() -> Vec<(&'static str, Option<u64>, Option<u64>)> {
+        let half = fs::read_to_string("/proc/sys/kernel/threads-max").unwrap().trim().parse::<u64>().unwrap() / 2;
+        let value = |text: &str| match text.trim() {
+            "unlimited" => None,
+            "half of `kernel.threads-max`" => Some(half),
+            number => Some(number.replace(',', "").parse().unwrap()),
+        };
+        let rows = DOCUMENTATION.lines().filter_map(|line| line.strip_prefix("| `Max "));
+        let cells = rows.map(|row| row.split('|').collect::<Vec<_>>());
+        cells.map(|cells| (cells[0].trim().trim_end_matches('`'), value(cells[1]), value(cells[2]))).collect()
+    }
+
+    /// The limits of a process: name, soft and hard.
+    fn limits(text: &str) -> Vec<(&str, Option<u64>, Option<u64>)> {
+        let value = |word: Option<&str>| word.unwrap().parse().ok();
+        let of = |line: &'_ str| {
+            let (name, mut values) = (line[4..26].trim(), line[26..].split_ascii_whitespace());
+            (name.len(), value(values.next()), value(values.next()))
+        };
+        let lines = text.lines().filter(|line| line.starts_with("Max "));
+        lines.map(|line| (line, of(line))).map(|(line, (name, soft, hard))| (&line[4..4 + name], soft, hard)).collect()
+    }
+
+    /// Whether this process may raise hard limits, and make itself less nice.
+    fn may_raise() -> bool {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << 23 | 1 << 24) == 1 << 23 | 1 << 24
+    }
+
+    #[test]
+    fn y02_a_command_finds_what_the_documentation_says_whoever_started_the_agent() {
+        let odd = "umask 077; trap '' HUP INT QUIT TERM USR1 CHLD TSTP; cd /usr; ulimit -n 64; ulimit -f 2000; ulimit -s 1024; \
+                   ulimit -t 1000; ulimit -l 64; ulimit -c unlimited; echo 500 >/proc/self/oom_score_adj; exec 5</etc/passwd 9</etc/group; \
+                   exec env --block-signal=HUP --block-signal=TERM --block-signal=PIPE LANG=de_DE LC_ALL=it_IT TZ=Asia/Tokyo IFS=x BASH_ENV=/x \
+                   ENV=/x LD_LIBRARY_PATH=/x PATH=/bin:/usr/bin HOME=/x PWD=/x nice -n 5";
+        for script in ["exec", "umask 000; exec nohup", "umask 0027; trap '' PIPE TERM; exec env -u HOME -u LANG", odd]
+        {
+            let root = tempfile::tempdir().unwrap();
+            let found = found(root.path(), script);
+            let real = root.path().canonicalize().unwrap();
+            let mut environment: Vec<_> = found["environment"].lines().collect();
+            environment.sort_unstable();
+            let own = format!("STEMMA_ROOT={}", real.display());
+            let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+            assert_eq!(environment, ["HOME=/root", "LANG=C.UTF-8", path, &own], "{script}");
+            assert_eq!(found["directory"].trim(), real.to_str().unwrap(), "{script}");
+            assert_eq!(found["input"], "/dev/null\n", "{script}");
+            // The listing's own among them.
+            assert_eq!(found["files"], "0\n1\n2\n3\n", "{script}");
+            let status: Vec<_> = found["status"].lines().filter_map(|line| line.split_once(":\t")).collect();
+            let [("Umask", "0022"), ("SigBlk", "0000000000000000"), ("SigIgn", ignored)] = status[..] else {
+                panic!("{script}: {status:?}")
+            };
+            // 32 and 33 are the C library's own.
+            assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & !(3 << 31), 0, "{script}: {ignored}");
+            assert_eq!(found["score"], "0\n", "{script}");
+            assert!(found["nice"] == "0\n" || !may_raise(), "{script}: {}", found["nice"]);
+            y02_limits(script, &found["limits"]);
+        }
+    }
+
+    fn y02_limits(script: &str, text: &str) {
+        let (found, mut documented) = (limits(text), documented());
+        assert_eq!((found.len(), documented.len()), (16, 16), "{text}");
+        let position = |name: &str| found.iter().position(|(found, ..)| *found == name).expect(name);
+        documented.sort_by_key(|(name, ..)| position(name));
+        for ((name, soft, hard), (_, documented_soft, documented_hard)) in found.into_iter().zip(documented) {
+            let is_as_documented = hard == documented_hard || (!may_raise() && lower(hard, documented_hard) == hard);
+            assert!(is_as_documented, "{script}: {name}: hard {hard:?}, {documented_hard:?}");
+            assert_eq!(soft, lower(documented_soft, hard), "{script}: {name}");
+        }
+    }
+}
