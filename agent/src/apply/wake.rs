@@ -71,6 +71,8 @@ pub fn wake(host: &RealHost) -> Result<Woken, HostError> {
         Ok(pipe) => match rustix::io::write(pipe, &[0]) {
             // A full FIFO wakes its reader as well.
             Ok(_) | Err(Errno::AGAIN) => Ok(Woken::Running),
+            // It ended just now.
+            Err(Errno::PIPE) => Ok(Woken::Nobody),
             Err(errno) => Err(failed("write to")(errno.into())),
         },
         Err(Errno::NXIO | Errno::NOENT) => Ok(Woken::Nobody),

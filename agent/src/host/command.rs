@@ -137,7 +137,9 @@ mod tests {
 
     fn text(pieces: &[&[u8]]) -> String {
         let mut tail = Tail::default();
-        pieces.iter().for_each(|piece| tail.push(piece));
+        for piece in pieces {
+            tail.push(piece);
+        }
         tail.into_text()
     }
 

@@ -23,7 +23,7 @@ use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
-use crate::apply::wake::{WakeListener, wake};
+use crate::apply::wake::{WakeListener, Woken, wake};
 use crate::apply::worker::{ApplyWorker, Until};
 use crate::args::Output;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
@@ -180,7 +180,7 @@ fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
     let number = ledger.get(&LOOK_ASKED)?.unwrap_or_default().max(done) + 1;
     ledger.put(&LOOK_ASKED, &number)?;
     let mut patience = Instant::now() + TAKES_UP;
-    wake(&local.host)?;
+    let mut woken = wake(&local.host)?;
     loop {
         if let Some(held) = lock(local, BETWEEN)? {
             return Ok(Some(held));
@@ -193,7 +193,12 @@ fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
         if taken_up >= number {
             // However long its tasks take.
             patience = Instant::now() + TAKES_UP;
-        } else if Instant::now() > patience {
+        } else if ledger.get(&LOOK_ASKED)?.unwrap_or_default() < number {
+            // Another `once` read the number before this one wrote it, and wrote its own after.
+            ledger.put(&LOOK_ASKED, &number)?;
+            woken = wake(&local.host)?;
+        } else if woken == Woken::Running && Instant::now() > patience {
+            // Whoever cannot be woken is another `once`: it ends, however long its tasks take, and an agent that starts then takes the look up.
             bail!("another agent holds the state of this host and does not answer; restart it");
         }
     }
@@ -345,7 +350,6 @@ mod tests {
     use crate::apply::ledger::{Ledger, OpenBarriers, STAGING_DIRS};
     use crate::apply::leftovers::StagingDirs;
     use crate::apply::testing::{Set, joined};
-    use crate::apply::wake::Woken;
 
     /// Where the agent of another test's process has its root.
     const ROOT: &str = "STEMMA_TEST_ROOT";
@@ -356,6 +360,47 @@ mod tests {
         if let Some(path) = std::env::var_os(ROOT) {
             run(Path::new(&path)).unwrap();
         }
+    }
+
+    /// Where a process of another test is to hold the lock, as `once` does while its tasks run: nobody can wake it.
+    const LOCKED: &str = "STEMMA_TEST_LOCKED";
+
+    #[test]
+    fn another_once_for_another_test() {
+        if let Some(path) = std::env::var_os(LOCKED) {
+            let local = Local::open(Path::new(&path)).unwrap();
+            let _lock = lock(&local, Duration::from_mins(1)).unwrap().unwrap();
+            std::thread::sleep(Duration::from_mins(10));
+        }
+    }
+
+    /// Waits until something holds.
+    fn until(what: &str, mut holds: impl FnMut() -> bool) {
+        let limit = Instant::now() + Duration::from_mins(2);
+        while !holds() {
+            assert!(Instant::now() < limit, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn y02_once_asks_again_where_another_one_wrote_over_its_number() {
+        let root = tempfile::tempdir().unwrap();
+        joined(root.path(), &Set::default());
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "verbs::converge::tests::another_once_for_another_test"]).env(LOCKED, root.path());
+        let other = Agent(command.stdout(Stdio::null()).spawn().unwrap());
+        let local = Local::open(root.path()).unwrap();
+        until("the other one has the lock", || local.is_running() == Some(true));
+        let path = root.path().to_owned();
+        let this = std::thread::spawn(move || once(&path).unwrap());
+        let asked = || local.site.ledger.get(&LOOK_ASKED).unwrap();
+        until("it has asked", || asked() == Some(1));
+        // One that read the number before.
+        local.site.ledger.put(&LOOK_ASKED, &0).unwrap();
+        until("it asks again", || asked() == Some(1));
+        drop(other);
+        assert_eq!(this.join().unwrap(), Exit::Done);
     }
 
     /// It ends with the test, also with one that fails.

@@ -79,7 +79,7 @@ impl Local {
 
     /// Whether an agent runs on this host's state; `None` where its lock cannot be looked at, as on a disk that is read-only.
     fn is_running(&self) -> Option<bool> {
-        self.lock().ok().map(|lock| lock.is_none())
+        self.host.is_locked(&HostPath::own(LOCK)).ok()
     }
 }
 

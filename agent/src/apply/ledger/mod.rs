@@ -11,6 +11,7 @@ mod results;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -284,7 +285,11 @@ impl Ledger {
     fn set_aside(dir: &dyn Dir, name: &str, why: &str) -> Result<(), HostError> {
         let aside = format!("{name}{SET_ASIDE}");
         warn!(name, error = why, to = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
-        dir.rename(name, &aside)
+        match dir.rename(name, &aside) {
+            // Another command of the agent has set it aside, or has written it anew.
+            Err(error) if error.is(ErrorKind::NotFound) => Ok(()),
+            renamed => renamed,
+        }
     }
 
     /// Writes a record; one that stands there already, equal, is left alone.

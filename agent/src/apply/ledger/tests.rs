@@ -53,6 +53,17 @@ fn f13_state_that_cannot_be_used_is_set_aside_and_the_agent_starts() {
 }
 
 #[test]
+fn y02_a_record_that_another_command_has_set_aside_meanwhile_fails_nobody() {
+    let host = MemoryHost::new();
+    let ledger = ledger(&host);
+    host.put("/var/lib/stemma-agent/apply/accepted", "torn");
+    for _ in ["the first", "the other"] {
+        Ledger::set_aside(&*ledger.dir, "accepted", "it is torn").unwrap();
+    }
+    assert_eq!(host.text("/var/lib/stemma-agent/apply/accepted.set-aside").as_deref(), Some("torn"));
+}
+
+#[test]
 fn f03_after_a_power_cut_at_any_call_the_old_state_or_the_new_one_is_there() {
     let host = MemoryHost::new();
     ledger(&host).put(&ACCEPTED, &accepted(1)).unwrap();

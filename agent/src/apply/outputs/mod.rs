@@ -7,6 +7,7 @@ pub mod host_map;
 pub mod text;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 
 use stemma_wire::message::desired::{Known, TaskSet};
 
@@ -78,8 +79,12 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
     let mut removed = false;
     for name in dir.names()? {
         if !tags.contains_key(&name) && dir.stat(&name)?.is_some_and(|stat| stat.kind != Kind::Directory) {
-            dir.remove(&name)?;
-            removed = true;
+            match dir.remove(&name) {
+                Ok(()) => removed = true,
+                // Another command of the agent took it away, or put what it was making in its place.
+                Err(error) if error.is(ErrorKind::NotFound) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     if removed { dir.sync() } else { Ok(()) }
