@@ -1,6 +1,5 @@
 //! How answers are printed: tables for people, JSON and YAML for programs, names for pipes.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -177,77 +176,10 @@ pub(crate) fn json(value: &Value) -> Result<String> {
     Ok(serde_json::to_string_pretty(value)?)
 }
 
-/// Block YAML that reads back as the same value; texts that YAML could take for something else are quoted.
-#[must_use]
-pub(crate) fn yaml(value: &Value) -> String {
-    let mut text = String::new();
-    write_yaml(&mut text, value, 0, false);
-    text
-}
-
-fn write_yaml(to: &mut String, value: &Value, indent: usize, inline: bool) {
-    let pad = "  ".repeat(indent);
-    match value {
-        Value::Object(map) if !map.is_empty() => {
-            for (index, (key, value)) in map.iter().enumerate() {
-                let lead = if inline && index == 0 { "" } else { &pad };
-                let _ = write!(to, "{lead}{}:", yaml_text(key));
-                write_nested(to, value, indent);
-            }
-        }
-        Value::Array(items) if !items.is_empty() => {
-            for (index, item) in items.iter().enumerate() {
-                let lead = if inline && index == 0 { "" } else { &pad };
-                let _ = write!(to, "{lead}- ");
-                write_yaml(to, item, indent + 1, true);
-            }
-        }
-        Value::String(text) => {
-            let _ = writeln!(to, "{}", yaml_text(text));
-        }
-        other => {
-            let _ = writeln!(to, "{other}");
-        }
-    }
-}
-
-/// What follows a key: a map or list that holds something begins on a line of its own.
-fn write_nested(to: &mut String, value: &Value, indent: usize) {
-    let is_empty = match value {
-        Value::Object(map) => map.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => true,
-    };
-    to.push(if is_empty { ' ' } else { '\n' });
-    write_yaml(to, value, indent + 1, is_empty);
-}
-
-/// A JSON string is YAML; it is left bare only where no reader could take it for anything but text.
-fn yaml_text(text: &str) -> String {
-    let safe = !text.is_empty()
-        && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
-        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-./@".contains(letter))
-        && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text.to_ascii_lowercase().as_str());
-    if safe { text.to_owned() } else { Value::String(text.to_owned()).to_string() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn yaml_reads_back_as_the_same_value() {
-        for value in [
-            json!({"a": {"b": [1, "2", null, {"c": "x: y", "d": []}], "e": {}}, "on": "yes"}),
-            json!([[1, 2], [{"a": "line\nbreak"}], "0x1F", "-", "#", ""]),
-            json!("text"),
-        ] {
-            let text = yaml(&value);
-            let back = &crate::yaml::documents(&text).unwrap()[0];
-            assert_eq!(serde_json::from_str::<Value>(&back.json).unwrap(), value, "{text}");
-        }
-    }
 
     #[test]
     fn a_length_of_time_is_told_in_its_largest_unit() {

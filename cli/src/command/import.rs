@@ -17,9 +17,10 @@ use crate::api::{Api, Refusal, Write};
 use crate::args::{Global, Output};
 use crate::command::question;
 use crate::manifest::{MAX_MANIFEST, text};
-use crate::output::{printable, yaml};
+use crate::output::printable;
 use crate::problem::Problems;
-use crate::yaml::documents;
+
+use crate::yaml::{block, documents};
 
 /// Under whose name an import writes, unless said.
 const MANAGER: &str = "fuel-import";
@@ -91,7 +92,7 @@ fn print(manifest: &Value, import: &FuelImport, output: Output) -> Result<()> {
             tell!("{}", summary(import));
         }
         _ => {
-            say_part!("{}", yaml(manifest));
+            say_part!("{}", block(manifest));
             say!("# {}", summary(import));
         }
     }

@@ -12,7 +12,8 @@ use crate::api::Api;
 use crate::args::{Filter, Kind, Output, Question, Selection};
 use crate::command::written;
 use crate::exit::Exit;
-use crate::output::{cell, json, printable, since, table, yaml};
+use crate::output::{cell, json, printable, since, table};
+use crate::yaml::block;
 
 /// `get`: a list, or some objects by name.
 pub(crate) async fn get(api: &mut Api, kind: Kind, names: &[String], filter: &Filter, output: Output) -> Result<()> {
@@ -66,7 +67,7 @@ pub(crate) async fn show(
                 // A list shows less than an object of its own.
                 let whole =
                     if names.is_empty() { api.get(&kind.path(&name(kind, object))?).await? } else { object.clone() };
-                manifests.push(yaml(&written::manifest(api, kind, &whole).await?));
+                manifests.push(block(&written::manifest(api, kind, &whole).await?));
             }
             say_part!("{}", manifests.join("---\n"));
         }
@@ -255,7 +256,7 @@ async fn each(api: &mut Api, kind: Kind, names: &[String], filter: &Filter) -> R
 /// Prints a value for programs.
 pub(crate) fn print(value: &Value, output: Output) -> Result<()> {
     match output {
-        Output::Yaml => say_part!("{}", yaml(value)),
+        Output::Yaml => say_part!("{}", block(value)),
         _ => say!("{}", json(value)?),
     }
     Ok(())

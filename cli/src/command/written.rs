@@ -15,7 +15,7 @@ use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
 use crate::args::Kind;
-use crate::output::yaml;
+use crate::yaml::block;
 
 /// Fields that Magnum computes and its clients send back.
 const COMPUTED: &[&str] = &[
@@ -36,7 +36,7 @@ const COMPUTED: &[&str] = &[
 /// When it can't be read.
 pub(crate) async fn by_name(api: &mut Api, kind: Kind, name: &str) -> Result<String> {
     let object = api.get(&kind.path(name)?).await?;
-    Ok(yaml(&manifest(api, kind, &object).await?))
+    Ok(block(&manifest(api, kind, &object).await?))
 }
 
 /// The manifest of an object that a GET of its own has shown.

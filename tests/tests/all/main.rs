@@ -52,3 +52,4 @@ mod units;
 mod upgrade;
 mod vectors;
 mod writes;
+mod yaml_readers;

@@ -1,16 +1,21 @@
-//! YAML to JSON text, with the line of every field.
+//! YAML to JSON text, with the line of every field; and values as YAML.
 //!
 //! The API takes JSON, and a label's number keeps its text as its author sent it, so a YAML number may not go
 //! through a float on its way. Hence no YAML-to-value library: the parser's events are written down as JSON
 //! text. The core schema of YAML 1.2 decides what is null, a boolean or a number (`yes` and `on` are text); a
 //! number that JSON could not hold (`0x1F`, `+1`, `.5`) is text too. Aliases and `<<` are expanded within
-//! bounds, and a key that stands twice is an error, not the last one's win.
+//! bounds, and a key that stands twice is an error, not the last one's win. A `<<` in quotes is a key like any other.
 
+mod write;
+
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use stemma_core::manifest::{BodyError, MAX_DEPTH};
+
+pub use write::block;
 
 /// The most values that one file may have, aliases expanded.
 pub(crate) const MAX_NODES: usize = 1_000_000;
@@ -86,6 +91,7 @@ impl Document {
 /// # Errors
 /// [`YamlError`] for text that is no YAML, for a key that stands twice or is no text, and past the limits.
 pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
+    let text = &with_whole_characters(text);
     let mut reader = Reader {
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),
@@ -106,6 +112,40 @@ pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
             _ => {}
         }
     }
+}
+
+/// JSON with each character that it writes as two escapes (`\ud83d\ude00`, as many programs write JSON) written as one, which is all that YAML
+/// knows. Text that is no JSON stays as it is.
+fn with_whole_characters(text: &str) -> Cow<'_, str> {
+    let has_pair = text.contains("\\ud") || text.contains("\\uD");
+    if !has_pair || serde_json::from_str::<IgnoredAny>(text).is_err() {
+        return text.into();
+    }
+    let (mut whole, mut left) = (String::with_capacity(text.len()), text);
+    while let Some(at) = left.find('\\') {
+        let (before, escape) = left.split_at(at);
+        whole.push_str(before);
+        // Behind a backslash of JSON stands an ASCII letter.
+        let length = match (half(escape), escape.get(6..).and_then(half)) {
+            (Some(high @ 0xD800..=0xDBFF), Some(low @ 0xDC00..=0xDFFF)) => {
+                whole.push_str(&format!("\\U{:08x}", 0x1_0000 + ((high - 0xD800) << 10) + (low - 0xDC00)));
+                12
+            }
+            _ => {
+                whole.push_str(&escape[..2]);
+                2
+            }
+        };
+        left = &escape[length..];
+    }
+    whole.push_str(left);
+    whole.into()
+}
+
+/// What the escape `\uXXXX` at the beginning of a text stands for.
+fn half(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    u32::from_str_radix(digits, 16).ok()
 }
 
 #[derive(Clone)]
@@ -220,19 +260,21 @@ impl<'input> Reader<'input> {
         let mut merged = Vec::new();
         let mut seen = std::collections::HashSet::new();
         loop {
-            let key = match self.next()? {
+            let (key, is_merge) = match self.next()? {
                 Event::MappingEnd => break,
-                Event::Scalar(text, _, _, _) => text.into_owned(),
+                Event::Scalar(text, style, _, _) => {
+                    (text.clone().into_owned(), text == "<<" && style == ScalarStyle::Plain)
+                }
                 _ => return Err(self.error("a key must be text")),
             };
-            let twice = !seen.insert(key.clone());
+            let twice = !seen.insert((key.clone(), is_merge));
             if twice {
                 return Err(self.error(format!("the key {key:?} stands twice in one map: keep one of them")));
             }
             let at = self.position;
             let event = self.next()?;
             let mut node = self.node(event, depth + 1)?;
-            if key == "<<" {
+            if is_merge {
                 merged.push(node);
             } else {
                 node.at = at;
@@ -387,7 +429,12 @@ mod tests {
             ("a: |\n  x\n  y\n", r#"{"a":"x\ny\n"}"#),
             ("[1, {b: c}]", r#"[1,{"b":"c"}]"#),
             (r#"{"a": ["x", 2]}"#, r#"{"a":["x",2]}"#),
+            (r#"{"a": "\ud83d\uDE00 \\ud83d\ude00 \u00e9\n"}"#, "error"),
+            (r#"{"\ud83d\uDE00": "\\ud83d \u00e9\ud83d\ude00!"}"#, "{\"😀\":\"\\\\ud83d é😀!\"}"),
+            ("a: |-\n  \\ud83d\\ude00", r#"{"a":"\\ud83d\\ude00"}"#),
             ("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}", r#"{"x":{"a":1,"b":2},"y":{"b":3,"a":1}}"#),
+            ("\"<<\": {a: 1}\n<<: {b: 2}", r#"{"<<":{"a":1},"b":2}"#),
+            ("? a\n: 1\n? \"b\"\n:\n  c: 2", r#"{"a":1,"b":{"c":2}}"#),
         ] {
             match documents(yaml) {
                 Ok(documents) => assert_eq!(documents[0].json, expected, "{yaml}"),

@@ -1,0 +1,153 @@
+//! What the operator's command writes as YAML, read by other people's programs: YAML 1.1 by `PyYAML`, in Python and by libyaml, and YAML 1.2 by ruamel.yaml.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use serde_json::{Map, Value, json};
+use stemma_tests::python::environment;
+
+/// What is installed.
+const READERS: [&str; 2] = ["PyYAML==6.0.3", "ruamel.yaml==0.18.16"];
+/// Reads a list of pairs, a value and the YAML that was written of it, and prints each that a reader takes for another value.
+const SCRIPT: &str = include_str!("../../data/yaml_readers.py");
+
+/// Texts that some YAML has another type or meaning for.
+const TEXTS: &[&str] = &[
+    "",
+    "~",
+    "null",
+    "Null",
+    "NULL",
+    "true",
+    "True",
+    "TRUE",
+    "false",
+    "yes",
+    "Yes",
+    "YES",
+    "no",
+    "No",
+    "on",
+    "On",
+    "off",
+    "OFF",
+    "y",
+    "Y",
+    "n",
+    "N",
+    "0",
+    "-0",
+    "+1",
+    "-1",
+    "007",
+    "08",
+    "0o17",
+    "017",
+    "0x1f",
+    "0X1F",
+    "0b101",
+    "1_000",
+    "1:30",
+    "190:20:30",
+    "190:20:30.15",
+    "1e3",
+    "1E3",
+    "1.5e+3",
+    "12e03",
+    ".5",
+    "5.",
+    "-.5",
+    ".inf",
+    "-.Inf",
+    "+.INF",
+    ".nan",
+    ".NaN",
+    "2026-11-28",
+    "2026-11-28 09:41:00",
+    "2001-12-14t21:59:43.10-05:00",
+    "=",
+    "<<",
+    "!",
+    "!!str a",
+    "&a",
+    "*a",
+    "?",
+    "? a",
+    ":",
+    "a:",
+    "a: b",
+    "-",
+    "- a",
+    "a #b",
+    "# a",
+    "%YAML 1.1",
+    "@a",
+    "`a`",
+    "---",
+    "--- a",
+    "...",
+    "{a}",
+    "[a]",
+    "|",
+    ">-",
+    "a, b",
+    "'a'",
+    "\"a\"",
+    "a\\b",
+    " a",
+    "a ",
+    "\u{1f600}",
+    "e\u{301}",
+    "\u{10ffff}",
+];
+
+/// Parts of which each is between two lines' ends, at a line's start and at its end.
+const AT_LINES: [&str; 8] = ["---", "...", "- a", "# a", "%a", " a", "\ta", "a: b"];
+
+fn texts() -> Vec<String> {
+    let mut texts: Vec<String> = TEXTS.iter().copied().map(str::to_owned).collect();
+    let controls = (0..0xA1).chain(0x2000..0x2070).chain([0xD7FF, 0xFDD0, 0xFEFF, 0xFFFD, 0xFFFE, 0xFFFF, 0x1_FFFE]);
+    for letter in controls.filter_map(char::from_u32) {
+        texts.extend([letter.to_string(), format!("a{letter}b"), format!(" {letter} ")]);
+    }
+    for part in AT_LINES {
+        texts.extend(["\n", "\r\n", "\r", "\u{85}", "\u{2028}"].map(|end| format!("a{end}{part}{end}b{end}")));
+    }
+    let long = [100, 1_021, 1_022, 1_023, 1_024, 1_025, 5_000].into_iter();
+    texts.extend(long.flat_map(|length| ["x", "1", "a ", "\u{1}", "\u{1f600}"].map(|part| part.repeat(length))));
+    texts
+}
+
+/// Each text as a value, as an item, as a key and as a key of a map within a list; numbers, and what is empty.
+fn corpus() -> Vec<Value> {
+    let mut values: Vec<Value> = Vec::new();
+    for text in texts() {
+        values.push(json!({"a": &text, "b": [&text, [&text]]}));
+        values.push(json!({&text: 1, "z": [{&text: {&text: []}}, {&text: [1]}]}));
+    }
+    let numbers = [
+        json!([0, -1, u64::MAX, i64::MIN, 1.0, -0.5, 1.1, 0.1]),
+        json!([1e15, 1e16, 1e20, 1e21, -1e21, 1.5e300, 1e-5, 1e-7, 2.5e-7, f64::MAX, f64::MIN_POSITIVE, 5e-324]),
+    ];
+    let empty = [json!({"a": {}, "b": [], "c": null, "d": ""}), json!([[], {}, null, [[]], [{}], {"a": [[], [null]]}])];
+    values.extend(numbers.into_iter().chain(empty));
+    let nested =
+        (0..20).fold(json!(null), |value, at| if at % 2 == 0 { json!([value, at]) } else { json!({"k": value}) });
+    values.push(nested);
+    let all = texts().into_iter().enumerate().map(|(at, text)| (text, json!(at)));
+    values.push(Value::Object(all.collect::<Map<_, _>>()));
+    values
+}
+
+#[test]
+fn y07_what_is_written_is_read_equal_by_readers_of_yaml_1_1_and_1_2() -> Result<()> {
+    let venv = environment(env!("CARGO_TARGET_TMPDIR"), "yaml-readers", &READERS)?;
+    let dir = tempfile::tempdir()?;
+    let pairs: Vec<Value> = corpus().iter().map(|value| json!([value, stemma::yaml::block(value)])).collect();
+    let file = dir.path().join("corpus.json");
+    std::fs::write(&file, Value::from(pairs).to_string())?;
+    let output = Command::new(venv.join("bin/python")).args(["-c", SCRIPT]).arg(&file).output()?;
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{said}{errors}");
+    Ok(())
+}
