@@ -87,8 +87,10 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     for field in ["name", "version", "cluster"] {
         to.extend(text(field).map(|value| (field.to_owned(), value.clone())));
     }
+    let says = |field: &str, value: &Value| is_said(value) && !is_default(kind, field, value);
     for field in fields.iter().filter(|field| **field != "name") {
-        to.extend(object.get(field).filter(|value| is_said(value)).map(|value| ((*field).to_owned(), value.clone())));
+        let value = object.get(field).filter(|value| says(field, value));
+        to.extend(value.map(|value| ((*field).to_owned(), value.clone())));
     }
     for field in extra {
         let value = object.get(field.name).filter(|value| is_said(value) && !is_filled(field, value));
@@ -103,10 +105,19 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
 /// Glance's body without what an answer adds to it.
 fn namespace(object: &Value) -> Map<String, Value> {
     let mut to = as_written(object.as_object().cloned().unwrap_or_default());
-    let is_default = |name: &str, value: &Value| name == "visibility" && value == "private";
-    to.retain(|name, value| is_said(value) && !is_default(name, value));
+    to.retain(|name, value| is_said(value) && !is_default(Kind::Namespace, name, value));
     to.insert("kind".to_owned(), Kind::Namespace.manifest_name().into());
     to
+}
+
+/// Whether a field stands at a default that an answer shows where nobody gave it.
+fn is_default(kind: Kind, name: &str, value: &Value) -> bool {
+    match (kind, name) {
+        (Kind::Namespace, "visibility") => value == "private",
+        (Kind::Inspectionrule, "phase") => value == "main",
+        (Kind::Inspectionrule, "priority") => *value == 0,
+        _ => false,
+    }
 }
 
 fn known<S: Fields>() -> (Vec<&'static str>, &'static [Kept]) {

@@ -41,6 +41,7 @@ mod network;
 mod order;
 mod ports;
 mod refused;
+mod round_trip;
 mod same_answer;
 mod secrets;
 mod ssa;

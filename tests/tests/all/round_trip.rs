@@ -1,0 +1,129 @@
+//! What `get -o manifest` prints goes back in as it came out. Objects of every kind are drawn with fields of the tables by which they are read;
+//! what is printed of them changes nothing where it came from, no owner either, and makes the same objects in a controller without any.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
+use stemma_core::manifest::{KindFields, kinds};
+use stemma_tests::chance::{Chance, is_long};
+use stemma_tests::fleet::Fleet;
+
+/// The manager of all writes.
+const MANAGER: &str = "git";
+/// Fields that are not drawn: what stands beside a manifest, an identity that is given once, what hosts report, what a controller's configuration
+/// declares, what no answer shows, what keeps the next draw from its write, and those whose example is their default.
+const NOT_DRAWN: [&str; 9] =
+    ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected", "matching", "phase"];
+/// Texts that some YAML has another type or meaning for.
+const TEXTS: [&str; 20] = [
+    "yes",
+    "~",
+    "null",
+    "0x1f",
+    "1_000",
+    "1:30",
+    "2026-11-28",
+    "1e3",
+    "1.10",
+    ".5",
+    "a: b #c",
+    "=",
+    "<<",
+    "- a",
+    "%a",
+    "@a",
+    "\"q\"",
+    " a",
+    "a ",
+    "😀",
+];
+
+/// What a part of a kind is always drawn with: what names it, and what others of its fields refer to.
+fn is_needed(kind: &str, field: &str) -> bool {
+    ["name", "version", "cluster", "namespace"].contains(&field)
+        || (kind == "Release" && ["roles", "tags", "tasks"].contains(&field))
+        || (kind == "InspectionRule" && field == "actions")
+}
+
+/// An object of a kind with the examples of its fields, or texts and values that are drawn where it may hold any.
+fn object(chance: &mut Chance, kind: &KindFields, share: usize) -> Result<Value> {
+    let mut object = json!({"kind": kind.kind});
+    let is_level = ["ClusterTemplate", "Cluster", "NodeGroup", "Node"].contains(&kind.kind);
+    for part in kind.parts.iter().filter(|part| !NOT_DRAWN.contains(&part.name)) {
+        if !is_needed(kind.kind, part.name) && !chance.percent(share) {
+            continue;
+        }
+        object[part.name] = match part.name {
+            "labels" | "annotations" if is_level => map(chance, |chance| match chance.below(4) {
+                0 => Value::Null,
+                _ => (*chance.one(&TEXTS)).into(),
+            }),
+            "parameters" if is_level => map(chance, |chance| any(chance, 0)),
+            "description" => (*chance.one(&TEXTS)).into(),
+            _ => serde_json::from_str(part.help.example).context(part.name)?,
+        };
+    }
+    Ok(object)
+}
+
+fn map(chance: &mut Chance, value: impl Fn(&mut Chance) -> Value) -> Value {
+    (0..chance.below(4)).map(|at| (format!("k{at}"), value(chance))).collect::<Map<_, _>>().into()
+}
+
+/// A parameter's value. Its keys may be any text, also one that YAML writes behind a question mark.
+fn any(chance: &mut Chance, depth: usize) -> Value {
+    let key =
+        |chance: &mut Chance| if chance.percent(5) { "x".repeat(1_100) } else { (*chance.one(&TEXTS)).to_owned() };
+    match chance.below(if depth < 3 { 6 } else { 3 }) {
+        0 => (*chance.one(&TEXTS)).into(),
+        1 => chance.one(&[json!(0), json!(-1), json!(1.5), json!(1e21), json!(2.5e-7), json!(true), json!("")]).clone(),
+        2 => key(chance).into(),
+        3 => (0..chance.below(4)).map(|_| any(chance, depth + 1)).collect(),
+        _ => (0..chance.below(4)).map(|_| (key(chance), any(chance, depth + 1))).collect::<Map<_, _>>().into(),
+    }
+}
+
+fn export(fleet: &Fleet) -> Result<String> {
+    let of_kind = |kind: KindFields| fleet.stemma(&["get", &kind.kind.to_ascii_lowercase(), "-o", "manifest"]);
+    Ok(kinds().into_iter().map(of_kind).collect::<Result<Vec<_>>>()?.join("---\n"))
+}
+
+fn apply(fleet: &Fleet, file: &Path) -> Result<Value> {
+    let file = file.to_string_lossy();
+    let answer = fleet.stemma(&["--manager", MANAGER, "--yes", "apply", "-o", "json", "-f", &file])?;
+    serde_json::from_str(&answer).context("an answer in JSON")
+}
+
+#[test]
+fn y07_what_is_exported_is_imported_without_a_change_of_object_or_owner() -> Result<()> {
+    let mut chance = Chance::seeded()?;
+    let (fleet, other) = (Fleet::start()?, Fleet::start()?);
+    let (drawn, exported) = (fleet.dir().join("drawn.json"), fleet.dir().join("exported.yaml"));
+    let [release, ..] = kinds();
+    // The one that the examples of other kinds name.
+    let named = object(&mut chance, &release, 100)?;
+    for round in 0..if is_long() { 60 } else { 6 } {
+        let mut objects = vec![named.clone()];
+        for kind in kinds() {
+            let mut object = object(&mut chance, &kind, 60)?;
+            if kind.kind == release.kind {
+                // What is released stays as it is.
+                object["version"] = format!("drawn-{round}").into();
+            }
+            objects.push(object);
+        }
+        std::fs::write(&drawn, json!(objects).to_string())?;
+        apply(&fleet, &drawn)?;
+        let text = export(&fleet)?;
+        std::fs::write(&exported, &text)?;
+        let again = apply(&fleet, &exported).with_context(|| text.clone())?;
+        for one in again["objects"].as_array().context("objects")? {
+            assert_eq!(one["action"], "unchanged", "{one}\n{text}");
+        }
+        assert_eq!(export(&fleet)?, text);
+        apply(&other, &exported)?;
+        assert_eq!(export(&other)?, text);
+    }
+    Ok(())
+}
