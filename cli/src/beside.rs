@@ -7,6 +7,8 @@
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use serde_json::Value;
+use stemma_core::task::{TEMPLATE_FILE, source_of};
 
 /// The file of that name, relative to `dir`, links followed: a regular one at or below `root`.
 ///
@@ -30,6 +32,28 @@ pub(crate) fn beside(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
         _ if kind.is_dir() => bail!("it is a directory, and a file is meant"),
         _ => bail!("it is no regular file, and only such a file is taken"),
     }
+}
+
+/// The files that a document of a manifest, or of a part of one, names: parts, templates and bodies.
+pub(crate) fn named_by(file: &Path, document: &str) -> Vec<PathBuf> {
+    let document: Value = serde_json::from_str(document).unwrap_or_default();
+    let several = document.as_array().into_iter().flatten();
+    let mut names = Vec::new();
+    // A part may be a list of tasks, and a file a list of objects.
+    for one in several.chain([&document]) {
+        let list = |field| one.get(field).and_then(Value::as_array).into_iter().flatten();
+        names.extend(list("include").filter_map(Value::as_str));
+        names.extend(list("tasks").chain([one]).flat_map(of_task));
+    }
+    let dir = file.parent().unwrap_or(Path::new("."));
+    names.into_iter().filter_map(|name| dir.join(name).canonicalize().ok()).collect()
+}
+
+fn of_task(task: &Value) -> impl Iterator<Item = &str> {
+    let parameters = task.get("parameters").and_then(Value::as_object);
+    let template = parameters.and_then(|parameters| parameters.get(TEMPLATE_FILE.name)?.as_str());
+    let kind = task.get("type").and_then(Value::as_str).unwrap_or_default();
+    template.into_iter().chain(parameters.and_then(|parameters| source_of(kind, parameters)))
 }
 
 const ADVICE: &str = "put the file at or below the manifest's directory, and name it relative to the manifest";

@@ -9,6 +9,7 @@ mod beside;
 mod command;
 mod completion;
 mod context;
+mod directory;
 mod exit;
 mod explain;
 mod handover;

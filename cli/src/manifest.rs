@@ -4,7 +4,7 @@
 //! files into a release, `template_file:` becomes the template itself (so that its references are found when the
 //! release is stored), `source:` becomes the hash of a blob that is sent before the manifest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,9 @@ use stemma_core::name::is_blank;
 use stemma_core::task::{TEMPLATE_FILE, source_of};
 use stemma_wire::message::Hash;
 
-use crate::beside::{beside, unreadable};
+use crate::args::Kind;
+use crate::beside::{beside, named_by, unreadable};
+use crate::directory::{Listing, MANIFESTS};
 use crate::problem::Problems;
 use crate::yaml::{self, Document};
 
@@ -105,11 +107,20 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Manifests> {
 pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let mut manifests = Manifests::default();
     let mut problems = Problems::default();
+    let mut files = Vec::new();
     for path in paths {
-        match files(path) {
-            Ok(files) => files.iter().for_each(|file| read_file(&mut manifests, file, &mut problems)),
+        match listed(path) {
+            Ok(listing) => {
+                listing.tell_left_out(path, MANIFESTS);
+                let is_listed = path.is_dir();
+                files.extend(listing.taken.into_iter().map(|path| ManifestFile::read(path, is_listed)));
+            }
             Err(error) => problems.add(path.display(), format!("{error:#}")),
         }
+    }
+    let named: BTreeSet<PathBuf> = files.iter().flat_map(ManifestFile::names).collect();
+    for file in files.into_iter().filter(|file| !file.is_part(&named)) {
+        file.take(&mut manifests, &mut problems);
     }
     if problems.is_empty() && manifests.objects.is_empty() {
         problems.add(shown(paths), "no object here: a manifest is *.yaml, *.yml or *.json, right in the directory");
@@ -117,23 +128,65 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     (manifests, problems)
 }
 
-fn read_file(to: &mut Manifests, file: &Path, problems: &mut Problems) {
-    let text = match text(file, MAX_MANIFEST) {
-        Ok(text) => text,
-        Err(error) => return problems.add(file.display(), format!("{error:#}")),
-    };
-    if let Err(error) = check_json(file, &text) {
-        let place = format!("{}:{}:{}", file.display(), error.line(), error.column());
-        return problems.add(place, format!("no JSON: {error}; a file that ends with .json is JSON alone"));
+/// A file that may hold manifests.
+struct ManifestFile {
+    path: PathBuf,
+    /// Whether it was found in a directory, and not named.
+    is_listed: bool,
+    /// What it holds; or what is wrong with it, and where.
+    documents: Result<Vec<Document>, (String, String)>,
+}
+
+impl ManifestFile {
+    fn read(path: PathBuf, is_listed: bool) -> Self {
+        let documents = read_file(&path);
+        Self { path, is_listed, documents }
     }
-    match yaml::documents(&text) {
-        Ok(documents) => {
-            for document in documents {
-                read_document(to, file, document, problems);
+
+    /// The files that its documents name.
+    fn names(&self) -> Vec<PathBuf> {
+        self.documents.iter().flatten().flat_map(|document| named_by(&self.path, &document.json)).collect()
+    }
+
+    /// Whether it stands in a directory for another manifest to name it, and holds no object of its own.
+    fn is_part(&self, named: &BTreeSet<PathBuf>) -> bool {
+        let is_named = || self.path.canonicalize().is_ok_and(|path| named.contains(&path));
+        self.is_listed && is_named() && !self.documents.iter().flatten().any(|document| holds_object(&document.json))
+    }
+
+    fn take(self, to: &mut Manifests, problems: &mut Problems) {
+        match self.documents {
+            Ok(documents) => {
+                for document in documents {
+                    read_document(to, &self.path, document, problems);
+                }
             }
+            Err((place, what)) => problems.add(place, what),
         }
-        Err(error) => problems.add(format!("{}:{}", file.display(), error.at), error.what),
     }
+}
+
+/// Whether a document is an object of a known kind, or a list of such.
+fn holds_object(document: &str) -> bool {
+    let document: Value = serde_json::from_str(document).unwrap_or_default();
+    let is_object =
+        |one: &Value| one.get("kind").and_then(Value::as_str).is_some_and(|kind| Kind::of_manifest(kind).is_some());
+    document.as_array().into_iter().flatten().chain([&document]).any(is_object)
+}
+
+fn read_file(file: &Path) -> Result<Vec<Document>, (String, String)> {
+    let text = text(file, MAX_MANIFEST).map_err(|error| (file.display().to_string(), format!("{error:#}")))?;
+    let text = unmarked(&text);
+    check_json(file, text).map_err(|error| {
+        let place = format!("{}:{}:{}", file.display(), error.line(), error.column());
+        (place, format!("no JSON: {error}; a file that ends with .json is JSON alone"))
+    })?;
+    yaml::documents(text).map_err(|error| (format!("{}:{}", file.display(), error.at), error.what))
+}
+
+/// A text without the byte order mark that programs of Windows put before it.
+pub(crate) fn unmarked(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// A file that is called JSON must be some: YAML takes more, as a comma after the last member.
@@ -147,20 +200,13 @@ fn shown(paths: &[PathBuf]) -> String {
 }
 
 /// A file is itself; of a directory the manifests right in it, by name.
-pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn listed(path: &Path) -> Result<Listing> {
     if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
+        return Ok(Listing { taken: vec![path.to_owned()], left_out: Vec::new() });
     }
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(|error| unreadable(&error))? {
-        let file = entry?.path();
-        let is_manifest = file.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json");
-        if is_manifest && file.is_file() {
-            files.push(file);
-        }
-    }
-    files.sort();
-    Ok(files)
+    let mut listing = Listing::of(path, MANIFESTS).map_err(|error| unreadable(&error))?;
+    listing.taken.retain(|file| !file.is_dir());
+    Ok(listing)
 }
 
 /// A file's text, or standard input's for `-`.
@@ -260,7 +306,7 @@ fn names(list: &Value) -> Result<Vec<&str>> {
 fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file: &Path) -> Result<()> {
     let shown = file.display();
     let text = text(file, MAX_MANIFEST).with_context(|| shown.to_string())?;
-    for document in yaml::documents(&text).with_context(|| shown.to_string())? {
+    for document in yaml::documents(unmarked(&text)).with_context(|| shown.to_string())? {
         let part: Value = document.read().with_context(|| shown.to_string())?;
         let (fields, list) = match part {
             Value::Array(_) => ([("tasks".to_owned(), part)].into_iter().collect(), ""),
@@ -398,6 +444,40 @@ mod tests {
         let dir = dir(&[("a.json", "{\"kind\": \"Node\", \"name\": \"x\",}\n")]);
         let error = read(&[dir.path().join("a.json")]).unwrap_err().to_string();
         assert!(error.contains("a.json:1:30: no JSON: trailing comma at line 1 column 30; "), "{error}");
+    }
+
+    #[test]
+    fn y09_a_byte_order_mark_is_no_part_of_a_manifest() {
+        for (name, text) in
+            [("a.json", "\u{feff}{\"kind\": \"Node\", \"name\": \"x\"}"), ("a.yaml", "\u{feff}{kind: Node, name: x}\n")]
+        {
+            let dir = dir(&[(name, text)]);
+            let manifests = read(&[dir.path().to_owned()]).unwrap();
+            assert_eq!(manifests.objects[0].json, r#"{"kind":"Node","name":"x"}"#);
+        }
+    }
+
+    /// A part was read as a manifest, and refused the whole directory.
+    #[test]
+    fn y09_what_a_manifest_names_is_no_manifest_of_its_directory() {
+        let dir = dir(&[
+            ("site.yaml", "kind: Release\nname: r\ninclude: [a-part.yaml, b-part.yml]\n"),
+            ("a-part.yaml", "- {id: a, type: file, parameters: {source: deploy.yaml}}\n"),
+            ("b-part.yml", "tasks: [{id: b, type: file, parameters: {template_file: z.json}}]\n"),
+            ("deploy.yaml", "kind: Deployment\n"),
+            ("z.json", "{{ labels.z }}\n"),
+        ]);
+        let manifests = read(&[dir.path().to_owned()]).unwrap();
+        assert_eq!((manifests.objects.len(), manifests.blobs.len()), (1, 1));
+        let named = |name: &str| read(&[dir.path().join(name)]);
+        assert_eq!(named("a-part.yaml").unwrap().objects.len(), 1, "what is named itself is read");
+        assert!(named("z.json").unwrap_err().to_string().contains("no JSON"));
+        std::fs::write(dir.path().join("deploy.yaml"), "kind: Cluster\nname: c\n").unwrap();
+        assert_eq!(
+            read(&[dir.path().to_owned()]).unwrap().objects.len(),
+            2,
+            "an object is one, whoever names its file"
+        );
     }
 
     #[test]

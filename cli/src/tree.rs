@@ -57,5 +57,5 @@ fn has_objects(dir: &Path) -> bool {
         let text = manifest::text(file, manifest::MAX_MANIFEST).unwrap_or_default();
         text.lines().any(|line| line.starts_with("kind:"))
     };
-    manifest::files(dir).is_ok_and(|files| files.iter().any(says_kind))
+    manifest::listed(dir).is_ok_and(|listing| listing.taken.iter().any(says_kind))
 }

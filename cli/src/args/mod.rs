@@ -303,7 +303,7 @@ pub(crate) enum Question {
 /// Manifests to read.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Files {
-    /// A manifest, or a directory of them (`*.yaml`, `*.yml`, `*.json`); `-` is standard input.
+    /// A manifest, or a directory of them (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and _); `-` is standard input.
     #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Also the directories below a directory, but for hidden ones and links.

@@ -43,3 +43,34 @@ fn w13_directories_below_are_read_when_told_and_never_passed_over_in_silence() -
     assert!(!wrong.status.success() && told.contains("parts/tasks.yaml") && !told.contains(".hidden"), "{told}");
     Ok(())
 }
+
+#[test]
+fn y08_what_is_left_out_of_a_directory_is_said_once_and_not_read() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
+    write(
+        "site.yaml",
+        "kind: Cluster\nname: c\n---\nkind: NodeGroup\ncluster: c\nname: g\n---\nkind: Node\nname: n\nnodegroup: c/g\n",
+    )?;
+    let left = [".site.yaml", "#site.yaml#", "site.bak.yaml", "site.yaml.rpmsave", "site.yaml~"];
+    for name in left.into_iter().chain(["README.md", "motd.yaml.j2", "deploy.sh"]) {
+        write(name, "kind: Node\nname: other\n")?;
+    }
+    std::fs::create_dir(dir.path().join(".git.yaml"))?;
+    let path = dir.path().to_string_lossy().into_owned();
+    for command in ["resolve", "validate"] {
+        let read = run("stemma", [command, "-o", "name", "-f", &path])?;
+        let told = String::from_utf8_lossy(&read.stderr).into_owned();
+        assert!(read.status.success(), "{told}");
+        let [hidden, sharp, ..] = left;
+        let warning = format!(
+            "warning: {path}: left out: {sharp}, {hidden}, site.bak.yaml, site.yaml.rpmsave, site.yaml~; of a directory "
+        );
+        assert!(told.contains(&warning) && told.matches("warning").count() == 1, "{told}");
+        assert!(command == "validate" || read.stdout == b"node/n\n", "{}", String::from_utf8_lossy(&read.stdout));
+    }
+    let named = format!("{path}/.site.yaml");
+    let read = run("stemma", ["resolve", "-o", "name", "-f", &named])?;
+    assert!(!String::from_utf8_lossy(&read.stderr).contains("left out"), "what is named itself is read");
+    Ok(())
+}

@@ -14,6 +14,12 @@ of a file a line `---`. Every kind follows with its fields. This page is made fr
 
 `null` goes for every field of a kind and is its default. Examples are JSON, which is YAML too.
 
+Of a directory those files are read whose names end with `.yaml`, `.yml` or `.json` and have only letters, digits, `-` and `_` before that, as
+run-parts takes the programs of a directory. What is hidden or was left by an editor, a package or a person (`.site.yaml`, `site.yaml~`,
+`site.yaml.rpmsave`, `site.bak.yaml`) is left out, and said once in a warning; a file that is named itself is read whatever its name. A file that a
+release of the same directories includes or names in a task, and that holds no object, is a part of that release alone. With `-R` the directories
+below are read too, but for hidden ones and links.
+
 On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` the fields of one, and
 `stemma fields nodegroup.strategy` what stands in a field.
 

@@ -1,0 +1,209 @@
+//! Which files of a directory are read: by their names, as run-parts takes the programs of a directory.
+//!
+//! Editors, package managers and people leave files beside those that are meant, as `.site.yaml`, `site.yaml~` and `site.yaml.rpmsave`. To read one would
+//! apply what somebody had put away. To pass it over without a word would hide a file that was meant, so it is said; what never was a
+//! manifest, as a script or a template, is not.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::output::printable;
+
+/// What manifests end with.
+pub(crate) const MANIFESTS: &[&str] = &["yaml", "yml", "json"];
+/// What a namespace of the catalogue ends with.
+pub(crate) const NAMESPACES: &[&str] = &["json"];
+/// What stands behind the ending of a file that was put away.
+const PUT_AWAY: &[&str] = &[
+    "backup", "bad", "bak", "copy", "disabled", "dist", "new", "off", "old", "orig", "part", "pacnew", "pacorig",
+    "pacsave", "rej", "rpmnew", "rpmorig", "rpmsave", "sav", "save", "swn", "swo", "swp", "swx", "temp", "tmp",
+];
+/// How many of those that are left out are named.
+const FEW: usize = 5;
+
+/// The files right in a directory, in the order of their names.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// Those that are read.
+    pub(crate) taken: Vec<PathBuf>,
+    /// Those that look as if they were meant, and are not read.
+    pub(crate) left_out: Vec<PathBuf>,
+}
+
+impl Listing {
+    /// Of a directory, by what the names end with.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub(crate) fn of(directory: &Path, endings: &[&str]) -> io::Result<Self> {
+        let mut listing = Self::default();
+        for entry in std::fs::read_dir(directory)? {
+            let file = entry?.path();
+            match Named::of(file.file_name().unwrap_or_default(), endings) {
+                // Also a directory and a link that leads nowhere, whose names are in the error then. A pipe would be waited for without end.
+                Named::Meant if file.is_file() || file.is_dir() || !file.exists() => listing.taken.push(file),
+                Named::LeftOver if file.is_dir() => {}
+                Named::Meant | Named::LeftOver => listing.left_out.push(file),
+                Named::Otherwise => {}
+            }
+        }
+        listing.taken.sort();
+        listing.left_out.sort();
+        Ok(listing)
+    }
+
+    /// Says what is left out, in one line.
+    pub(crate) fn tell_left_out(&self, directory: &Path, endings: &[&str]) {
+        if self.left_out.is_empty() {
+            return;
+        }
+        let name = |file: &PathBuf| printable(&file.file_name().unwrap_or_default().to_string_lossy());
+        let mut names: Vec<String> = self.left_out.iter().take(FEW).map(name).collect();
+        if let more @ 1.. = self.left_out.len().saturating_sub(FEW) {
+            names.push(format!("{more} more"));
+        }
+        let forms: Vec<String> = endings.iter().map(|ending| format!("NAME.{ending}")).collect();
+        tell!(
+            "warning: {}: left out: {}; of a directory {} is read, with a NAME of letters, digits, - and _; any file is read by its own path",
+            directory.display(),
+            names.join(", "),
+            forms.join(", ")
+        );
+    }
+}
+
+/// What a name says of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// It is meant: a word that run-parts would take, a dot, and an ending.
+    Meant,
+    /// It is like one that is meant: hidden, or left by a program.
+    LeftOver,
+    /// It is something else.
+    Otherwise,
+}
+
+impl Named {
+    fn of(name: &OsStr, endings: &[&str]) -> Self {
+        let name = name.to_string_lossy();
+        let is_ending = |text: &str| endings.iter().any(|ending| text.eq_ignore_ascii_case(ending));
+        match name.rsplit_once('.') {
+            Some((word, ending)) if endings.contains(&ending) && is_word(word) => return Self::Meant,
+            Some((_, ending)) if is_ending(ending) => return Self::LeftOver,
+            _ => {}
+        }
+        let parts: Vec<&str> = name.split('.').skip(1).collect();
+        let is_hidden = name.starts_with('.') && parts.iter().any(|part| is_ending(part));
+        // `site.yaml~`, `#site.yaml#`, `site.yaml (copy)`.
+        let goes_on = |part: &&str| {
+            part.split_once(|letter: char| !letter.is_ascii_alphanumeric()).is_some_and(|(ending, _)| is_ending(ending))
+        };
+        // `site.yaml.bak`.
+        let is_put_away = parts.windows(2).any(|pair| is_ending(pair[0]) && is_mark(pair[1]));
+        if is_hidden || is_put_away || parts.iter().any(goes_on) { Self::LeftOver } else { Self::Otherwise }
+    }
+}
+
+/// Whether run-parts would take the name.
+fn is_word(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// Whether a part of a name says that a file was put away: a known word, a number, one of dpkg's, of ucf's, or of an editor's (`~1~`).
+fn is_mark(part: &str) -> bool {
+    let part = part.trim_end_matches(['~', '#']).to_ascii_lowercase();
+    let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_of_dpkg = ["dpkg-", "ucf-", "~"].iter().any(|start| part.starts_with(start));
+    is_number || is_of_dpkg || PUT_AWAY.contains(&part.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// What is taken is what `run-parts --list` lists of the same words without their endings (debianutils 5.7, run-parts(8)).
+    #[test]
+    fn y08_a_file_of_a_directory_is_read_by_a_name_that_run_parts_would_take() {
+        for name in ["site.yaml", "10-site.yml", "a_b.json", "SITE.yaml", "0.yaml", "-.yaml"] {
+            assert_eq!(Named::of(name.as_ref(), MANIFESTS), Named::Meant, "{name}");
+        }
+        for name in [
+            ".yaml",
+            ".site.yaml",
+            ".#site.yaml",
+            "site.bak.yaml",
+            "site copy.yaml",
+            "site~.yaml",
+            "größe.yaml",
+            "site.YAML",
+            "site.Json",
+            "site.yaml~",
+            "#site.yaml#",
+            "site.yaml.~1~",
+            "site.yaml (copy)",
+            "site.yaml_old",
+            ".site.yaml.swp",
+            "site.yaml.swo",
+            "site.yaml.bak",
+            "site.yaml.BAK",
+            "site.yaml.bak~",
+            "site.yaml.orig",
+            "site.yaml.rej",
+            "site.yaml.old",
+            "site.yaml.1",
+            "site.yaml.rpmsave",
+            "site.yaml.rpmnew",
+            "site.yaml.dpkg-old",
+            "site.yaml.dpkg-dist",
+            "site.yaml.ucf-dist",
+            "site.yaml.pacnew",
+            "site.yaml.save",
+            "site.yaml.tmp",
+            "site.yaml-",
+            ".site.yaml.x7Jq2a~",
+        ] {
+            assert_eq!(Named::of(name.as_ref(), MANIFESTS), Named::LeftOver, "{name}");
+        }
+        for name in [
+            "README",
+            "README.md",
+            "nginx.conf.j2",
+            "prometheus.yaml.j2",
+            "app.json.tmpl",
+            "tasks.inc",
+            "deploy.sh",
+            "yaml",
+            "json",
+            "site.yamlx",
+            ".git",
+            ".gitignore",
+            "site.bak",
+            "site~",
+            "Makefile",
+            "site.yaml.gpg",
+        ] {
+            assert_eq!(Named::of(name.as_ref(), MANIFESTS), Named::Otherwise, "{name}");
+        }
+        assert_eq!(Named::of("site.yaml".as_ref(), NAMESPACES), Named::Otherwise);
+    }
+
+    #[test]
+    fn y08_what_is_no_file_is_left_out_and_a_link_that_leads_nowhere_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("b.yaml"), "").unwrap();
+        symlink("b.yaml", path("a.yaml")).unwrap();
+        symlink("none", path("gone.yaml")).unwrap();
+        symlink("ann@host.1", path(".#b.yaml")).unwrap();
+        fs::create_dir(path("dir.yaml")).unwrap();
+        fs::create_dir(path(".dir.yaml")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket.yaml")).unwrap();
+        let Listing { taken, left_out } = Listing::of(directory.path(), MANIFESTS).unwrap();
+        assert_eq!(taken, ["a.yaml", "b.yaml", "dir.yaml", "gone.yaml"].map(path));
+        assert_eq!(left_out, [".#b.yaml", "socket.yaml"].map(path));
+    }
+}
