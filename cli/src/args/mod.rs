@@ -106,8 +106,8 @@ pub(crate) enum Command {
         /// Take over keys that another manager owns with another value.
         #[arg(long)]
         force: bool,
-        /// Take over what this manager owns of the keys applied.
-        #[arg(long, value_name = "MANAGER")]
+        /// Take over what this manager owns of the keys applied; written as a conflict names it (`admin:update`), what it owns by that alone.
+        #[arg(long, value_name = "MANAGER[:apply|:update]")]
         adopt: Option<String>,
         /// Apply nothing where one of the findings is an error or a warning.
         #[arg(long)]

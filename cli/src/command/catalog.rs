@@ -1,6 +1,7 @@
 //! `catalog import`: namespaces from Glance's files, or those that come with this program, put into the stored catalogue when that is
 //! asked for, all of them or none.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -9,20 +10,28 @@ use stemma_core::catalog::{as_written, builtin, merged, without_read_only};
 use stemma_core::manifest::{assemble, read_document};
 use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::Endpoint;
+use stemma_wire::error::quote;
 
 use crate::api::{Api, Write};
 use crate::args::{Global, Kind, Mode};
 use crate::command::apply::print_applied;
 use crate::command::done::note_dry_run;
+use crate::command::written::is_said;
+use crate::directory::{Listing, NAMESPACES};
 use crate::exit::Exit;
-use crate::manifest::{MAX_MANIFEST, text};
+use crate::manifest::{MAX_MANIFEST, text, unmarked};
 use crate::place::Places;
 
 /// Under whose name an import writes, unless said.
 const MANAGER: &str = "catalog-import";
 
+/// What stands in the place of a file for what comes with the program.
+const BUILTIN: &str = "what comes with this program";
+
 /// A namespace to import.
 struct Given {
+    /// Where it stands.
+    place: String,
     /// Its name.
     name: String,
     /// Its body, with `kind`.
@@ -34,17 +43,7 @@ struct Given {
 /// # Errors
 /// A file that holds no namespace; the controller's refusal; status 6 where a comparison finds a difference.
 pub(crate) async fn import(global: &Global, paths: &[PathBuf], with_builtin: bool, mode: Mode) -> Result<()> {
-    let mut given = Vec::new();
-    if with_builtin {
-        for body in builtin() {
-            given.push(read(body).context("what comes with this program")?);
-        }
-    }
-    for file in files(paths)? {
-        let place = || file.display().to_string();
-        let body: Value = serde_json::from_str(&text(&file, MAX_MANIFEST)?).with_context(place)?;
-        given.push(read(body).with_context(place)?);
-    }
+    let given = given(paths, with_builtin)?;
     let global = Global {
         manager: Some(global.manager.clone().unwrap_or(MANAGER.to_owned())),
         dry_run: global.dry_run || mode == Mode::Diff,
@@ -58,13 +57,28 @@ pub(crate) async fn import(global: &Global, paths: &[PathBuf], with_builtin: boo
     send(api, &global, objects, mode).await
 }
 
+/// The namespaces to import, each of which stands in one place.
+fn given(paths: &[PathBuf], with_builtin: bool) -> Result<Vec<Given>> {
+    let of_program = if with_builtin { builtin() } else { Vec::new() };
+    let of_program = of_program.into_iter().map(|body| read(BUILTIN.to_owned(), body));
+    let of_files = files(paths)?.into_iter().map(|file| read_file(&file));
+    let given = of_program.chain(of_files).collect::<Result<Vec<Given>>>()?;
+    let mut seen = BTreeMap::new();
+    for Given { place, name, .. } in &given {
+        if let Some(before) = seen.insert(name, place) {
+            bail!("{place}: namespace {} stands in {before} too: keep one of them", quote(name));
+        }
+    }
+    Ok(given)
+}
+
 /// What is sent of a namespace, if anything. If the decision used the stored namespace, the write is refused when the namespace has changed since.
 async fn to_send(api: &mut Api, given: Given, mode: Mode) -> Result<Option<Map<String, Value>>> {
     if matches!(mode, Mode::Diff | Mode::Overwrite) {
         return Ok(Some(given.body));
     }
     let (mut body, revision) = match (api.find_tagged(&Kind::Namespace.path(&given.name)?).await?, mode) {
-        (Some((Value::Object(stored), revision)), Mode::Merge) => (merged(as_written(stored), given.body), revision),
+        (Some((Value::Object(stored), revision)), Mode::Merge) => (added(&as_written(stored), given), revision),
         (Some(_), _) => {
             let advice = "--diff shows what would change, --merge and --overwrite change it";
             tell!("namespace {} is stored already and stays as it is: {advice}", given.name);
@@ -77,11 +91,20 @@ async fn to_send(api: &mut Api, given: Given, mode: Mode) -> Result<Option<Map<S
     Ok(Some(body))
 }
 
+/// What a namespace has not of a given one: of a field to which that adds, the field as it becomes. Other fields are not sent, and so stay
+/// whose they are.
+fn added(stored: &Map<String, Value>, given: Given) -> Map<String, Value> {
+    let mut fields = merged(stored.clone(), given.body);
+    fields.retain(|name, value| is_said(value) && stored.get(name) != Some(value));
+    fields.insert("namespace".to_owned(), given.name.into());
+    fields
+}
+
 async fn send(api: &mut Api, global: &Global, objects: Vec<Value>, mode: Mode) -> Result<()> {
     if objects.is_empty() {
         return Ok(());
     }
-    let path = format!("{}?force=true", Endpoint::Apply.path(&[]));
+    let path = format!("{}?force=true&partial={}", Endpoint::Apply.path(&[]), mode == Mode::Merge);
     let applied = api.send(Write::at(Endpoint::Apply, path).json(&json!({"objects": objects}))).await?;
     print_applied(api, &applied, &Places::of(&[]), global.output).await?;
     note_dry_run(api);
@@ -94,8 +117,23 @@ async fn send(api: &mut Api, global: &Global, objects: Vec<Value>, mode: Mode) -
     Ok(())
 }
 
+fn read_file(file: &Path) -> Result<Given> {
+    let place = file.display().to_string();
+    let text = text(file, MAX_MANIFEST).with_context(|| place.clone())?;
+    let body = serde_json::from_str(unmarked(&text)).with_context(|| place.clone())?;
+    read(place, body)
+}
+
 /// Reads a namespace as the controller will, so that an error names the file.
-fn read(body: Value) -> Result<Given> {
+fn read(place: String, body: Value) -> Result<Given> {
+    match checked(body) {
+        Ok((name, body)) => Ok(Given { place, name, body }),
+        Err(error) => Err(error.context(place)),
+    }
+}
+
+/// The name of a namespace, and its body with `kind`.
+fn checked(body: Value) -> Result<(String, Map<String, Value>)> {
     let Value::Object(mut body) = body else { bail!("it is no namespace: a JSON object is one") };
     without_read_only(&mut body);
     let kind = Kind::Namespace.manifest_name();
@@ -105,7 +143,7 @@ fn read(body: Value) -> Result<Given> {
     let document = read_document(&Value::Object(body.clone()).to_string())?;
     assemble(std::slice::from_ref(&document), &Manager::new(MANAGER)?).map_err(|mut errors| errors.swap_remove(0).1)?;
     let name = body.get("namespace").and_then(Value::as_str).unwrap_or_default().to_owned();
-    Ok(Given { name, body })
+    Ok((name, body))
 }
 
 /// The files, and those of the directories.
@@ -118,13 +156,10 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 }
 
 fn of_directory(path: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(path).with_context(|| path.display().to_string())?;
-    let all: std::io::Result<Vec<PathBuf>> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-    let mut files = all.with_context(|| path.display().to_string())?;
-    files.retain(|file| file.extension().is_some_and(|ends| ends == "json"));
-    if files.is_empty() {
+    let listing = Listing::of(path, NAMESPACES).with_context(|| path.display().to_string())?;
+    listing.tell_left_out(path, NAMESPACES);
+    if listing.taken.is_empty() {
         bail!("{} holds no *.json", path.display());
     }
-    files.sort();
-    Ok(files)
+    Ok(listing.taken)
 }

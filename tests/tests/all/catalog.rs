@@ -157,6 +157,62 @@ fn a_merge_and_a_manifest_keep_the_order_of_tags() -> Result<()> {
     Ok(())
 }
 
+/// The words are those of bug reports of Glance (Launchpad 1483049) and of the command's own help.
+#[test]
+fn y09_an_error_of_an_import_names_the_file() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let utf_16: Vec<u8> = SITE.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let directory = |name: &str| -> Result<std::path::PathBuf> {
+        let directory = fleet.dir().join(name);
+        std::fs::create_dir(&directory)?;
+        std::fs::write(directory.join("a.json"), SITE)?;
+        Ok(directory)
+    };
+    let cases = [
+        ("utf-16", [&[0xff, 0xfe], &utf_16[..]].concat(), "no text in UTF-8"),
+        ("twice", SITE.into(), "a.json too: keep one of them"),
+    ];
+    for (name, bytes, part) in cases {
+        let directory = directory(name)?;
+        std::fs::write(directory.join("b.json"), bytes)?;
+        let said = ends(&fleet, &["catalog", "import", &directory.to_string_lossy()], 1)?;
+        assert!(said.contains("b.json: ") && said.contains(part) && said.contains("nothing was changed"), "{said}");
+    }
+    let directory = directory("directory")?;
+    std::fs::create_dir(directory.join("b.json"))?;
+    let said = ends(&fleet, &["catalog", "import", &directory.to_string_lossy()], 1)?;
+    assert!(said.contains("b.json: it is a directory, and a file is meant"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn y09_a_merge_that_adds_nothing_changes_nothing_and_takes_nothing() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let file = |name: &str, text: &str| -> Result<String> {
+        let path = fleet.dir().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    let site = file("site.json", &SITE.replace(r#""visibility""#, r#""protected": false, "visibility""#))?;
+    fleet.stemma(&["catalog", "import", &site])?;
+    for _ in 0..2 {
+        let merged = ends(&fleet, &["catalog", "import", &site, "--merge"], 0)?;
+        assert!(merged.contains("unchanged") && !merged.contains("updated"), "{merged}");
+        ends(&fleet, &["catalog", "import", &site, "--diff"], 0)?;
+    }
+    let by_ci = |description: &str| -> Result<String> {
+        let text = format!("kind: Namespace\nnamespace: Site::Labels\ndescription: {description}\n");
+        let path = file("ci.yaml", &text)?;
+        ends(&fleet, &["--manager", "ci", "apply", "-f", &path], 0)
+    };
+    by_ci("one")?;
+    let more = file("more.json", r#"{"namespace": "Site::Labels", "tags": [{"name": "b"}]}"#)?;
+    fleet.stemma(&["catalog", "import", &more, "--merge"])?;
+    assert_eq!(tags(&fleet)?, ["b", "a"], "nothing that the import gave before is taken back");
+    by_ci("two")?;
+    Ok(())
+}
+
 /// Of imports at the same time each that ended well is there: none was put over by another that had read before it.
 #[test]
 fn merges_at_the_same_time_lose_nothing() -> Result<()> {

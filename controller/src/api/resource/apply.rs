@@ -10,7 +10,7 @@ use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
     Object, ReleaseSpec,
 };
-use stemma_core::ownership::{InvalidOwner, Manager};
+use stemma_core::ownership::{InvalidOwner, Party};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -64,8 +64,17 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
     let force = parameters.flag("force")?.unwrap_or(false);
     let strict = parameters.flag("strict")?.unwrap_or(false);
     let bad_manager = |e: InvalidOwner| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("adopt");
-    let adopt = parameters.one("adopt")?.map(Manager::new).transpose().map_err(bad_manager)?;
-    let author = Author::Apply { manager: &caller.manager, scope: Scope::Object, force, adopt: adopt.as_ref() };
+    let adopt = parameters.one("adopt")?.map(str::parse::<Party>).transpose().map_err(bad_manager)?;
+    let manager = &caller.manager;
+    let author = match (parameters.flag("partial")?.unwrap_or(false), adopt.as_ref()) {
+        (false, adopt) => Author::Apply { manager, scope: Scope::Object, force, adopt },
+        (true, None) => Author::Add { manager, force },
+        (true, Some(_)) => {
+            let message =
+                "partial and adopt exclude each other: a part takes over what it changes alone; nothing was changed";
+            return Err(ApiError::new(ErrorType::RequestQuery, message).field("adopt"));
+        }
+    };
     let documents = read(request.object()?)?;
     writes::commit(api, request, &caller, |work| {
         let mut applying = Applying::new(api, author);
@@ -283,7 +292,7 @@ impl<'a> Applying<'a> {
             json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
         if let Some(before) = before {
             row["changes"] = self.changes.of(self.api, (&model, before), (&work.model, &written.object));
-            let (Author::Apply { manager, .. } | Author::Update { manager, .. }) = self.author;
+            let manager = self.author.manager();
             let kept = kept_by_others(&before.spec, &written.object.spec, manager);
             if !kept.is_null() {
                 row["kept"] = kept;

@@ -25,7 +25,7 @@ use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
-use crate::ownership::{Conflict, Entry, Intent, Manager, Operation, OwnedMap, OwnedSet, Owner, Said};
+use crate::ownership::{Conflict, Entry, Intent, Manager, Operation, OwnedMap, OwnedSet, Owner, Party, Said};
 
 const MERGE_LABELS: &str = "merge_labels";
 
@@ -41,7 +41,14 @@ pub enum Author<'a> {
         /// Whether others' values are taken over.
         force: bool,
         /// Whose keys and fields, of those applied, become this manager's first.
-        adopt: Option<&'a Manager>,
+        adopt: Option<&'a Party>,
+    },
+    /// A part of what the manager applies: nothing that the body leaves out is taken back, and what stands as it says keeps its owners.
+    Add {
+        /// Who.
+        manager: &'a Manager,
+        /// Whether others' values are taken over.
+        force: bool,
     },
     /// A plain write of the fields that the body names.
     Update {
@@ -50,6 +57,15 @@ pub enum Author<'a> {
         /// The body's shape, which decides what `merge_labels` left out means.
         shape: BodyShape,
     },
+}
+
+impl<'a> Author<'a> {
+    /// Who writes.
+    pub const fn manager(self) -> &'a Manager {
+        match self {
+            Self::Apply { manager, .. } | Self::Add { manager, .. } | Self::Update { manager, .. } => manager,
+        }
+    }
 }
 
 /// What an apply is its manager's whole intent for.
@@ -207,7 +223,7 @@ impl Writing<'_> {
         }
         let owned = owned_fields(before, before.owners_ref().clone(), self.names);
         let after = match self.author {
-            Author::Apply { scope: Scope::Object, .. } => self.own("fields", &owned, &intent),
+            Author::Apply { scope: Scope::Object, .. } | Author::Add { .. } => self.own("fields", &owned, &intent),
             Author::Apply { scope: Scope::Named, .. } => self.own_named(&owned, &intent),
             Author::Update { manager, .. } => Some(owned.patch(manager, &changes::<S>(self.body, intent))),
         };
@@ -227,7 +243,7 @@ impl Writing<'_> {
 
     /// Whether a field or map is left out: to an apply, `null` says no more than a name that is not there; to an update, it takes back.
     fn leaves_out(&self, raw: &RawValue) -> bool {
-        is_null(raw) && matches!(self.author, Author::Apply { .. })
+        is_null(raw) && !matches!(self.author, Author::Update { .. })
     }
 
     /// Writes the maps that go down the levels.
@@ -289,7 +305,7 @@ impl Writing<'_> {
     {
         match self.author {
             Author::Apply { manager, scope: Scope::Object, .. } => Some(owned.give_up(manager)),
-            Author::Apply { scope: Scope::Named, .. } | Author::Update { .. } => None,
+            Author::Apply { scope: Scope::Named, .. } | Author::Add { .. } | Author::Update { .. } => None,
         }
     }
 
@@ -368,6 +384,7 @@ impl Writing<'_> {
                 owned.adopt(from, manager, whole.keys()).apply(manager, whole, force)
             }
             Author::Apply { manager, force, adopt: None, .. } => owned.apply(manager, whole, force),
+            Author::Add { manager, force } => owned.add(manager, whole, force),
             Author::Update { manager, .. } => Ok(owned.update(manager, whole)),
         };
         after.map_err(|refused| self.conflicts.extend(refused.0.into_iter().map(|one| MapConflict::of(map, one)))).ok()
@@ -486,13 +503,15 @@ mod tests {
     fn what_is_adopted_is_applied_without_a_conflict() {
         let mut spec = ClusterSpec::default();
         apply(&mut spec, "ops", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
-        let (git, ops) = (Manager::new("git").unwrap(), Manager::new("ops").unwrap());
+        let git = Manager::new("git").unwrap();
+        let [by_update, ops] = ["ops:update", "ops:apply"].map(|party| party.parse::<Party>().unwrap());
         let body = Body::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
         let mut write_as = |adopt| {
             let author = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt };
             write(&mut spec, &body, author, &Anybody::default(), 7)
         };
         assert!(write_as(None).is_err());
+        assert!(write_as(Some(&by_update)).is_err(), "ops owns it by an apply");
         write_as(Some(&ops)).unwrap();
         let owners = |key: &str| -> Vec<String> {
             let map = spec.inherited.labels.provided.as_ref().unwrap();
@@ -503,6 +522,29 @@ mod tests {
         };
         assert_eq!((owners("tier"), owners("ntp")), (vec!["git:apply".to_owned()], vec!["ops:apply".to_owned()]));
         assert_eq!((spec.description.as_str(), spec.owners["description"].len()), ("b", 1));
+    }
+
+    #[test]
+    fn y09_what_is_added_takes_nothing_back_and_from_nobody_what_stands() {
+        let mut spec = ClusterSpec::default();
+        apply(&mut spec, "git", r#"{"description": "a", "paused": false, "labels": {"tier": "gold"}}"#).unwrap();
+        apply(&mut spec, "ops", r#"{"keypair": "k", "labels": {"ntp": "x"}}"#).unwrap();
+        let before = spec.clone();
+        let git = Manager::new("git").unwrap();
+        let mut add = |fields: &str, force| {
+            let body = Body::parse(fields).unwrap();
+            write(&mut spec, &body, Author::Add { manager: &git, force }, &Anybody::default(), 7).map(|()| spec.clone())
+        };
+        for fields in ["{}", r#"{"keypair": "k", "labels": {"ntp": "x"}, "paused": null}"#, r#"{"labels": {}}"#] {
+            assert_eq!(add(fields, true).unwrap(), before, "{fields}");
+        }
+        assert!(matches!(add(r#"{"keypair": "l"}"#, false), Err(WriteError::Conflicts(_))));
+        let after = add(r#"{"keypair": "l", "labels": {"zone": "z"}}"#, true).unwrap();
+        assert_eq!(
+            (after.owners["keypair"][0].to_string(), after.description),
+            ("git:apply".to_owned(), "a".to_owned())
+        );
+        assert_eq!(after.inherited.labels.provided.unwrap().len(), 3);
     }
 
     #[test]

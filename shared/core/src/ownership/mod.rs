@@ -193,6 +193,22 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
         next
     }
 
+    /// Adds to what the manager applies. It owns what is new or becomes another value, and takes nothing back; what stands as it is said keeps its
+    /// owners.
+    ///
+    /// # Errors
+    /// As [`OwnedMap::apply`].
+    pub fn add(&self, manager: &Manager, more: &Intent<K, V>, force: bool) -> Result<Self, Conflicts<K, V>> {
+        let me = Owner::apply(manager);
+        let conflicts = if force { Vec::new() } else { self.conflicts(&me, more) };
+        if !conflicts.is_empty() {
+            return Err(Conflicts(conflicts));
+        }
+        let mut next = self.clone();
+        next.set(&me, more);
+        Ok(next)
+    }
+
     /// A plain write of the whole map: the manager becomes sole owner of what it adds or changes; what it sends
     /// unchanged keeps its owners, what it leaves out is gone. Never a conflict.
     #[must_use]
@@ -242,15 +258,14 @@ impl<K: Ord + Clone + fmt::Display, V: Clone + PartialEq> OwnedMap<K, V> {
 
     /// Hands over those of the keys that `from` owns, as `apply --adopt` does for the keys that it applies.
     #[must_use]
-    pub fn adopt<'a>(&self, from: &Manager, to: &Manager, keys: impl IntoIterator<Item = &'a K>) -> Self
+    pub fn adopt<'a>(&self, from: &Party, to: &Manager, keys: impl IntoIterator<Item = &'a K>) -> Self
     where
         K: 'a,
     {
-        let from = Party { manager: from.clone(), operation: None };
         let to = Party { manager: to.clone(), operation: Some(Operation::Apply) };
         let mut next = self.clone();
         for key in keys {
-            next.hand_over_one(&from, &to, key);
+            next.hand_over_one(from, &to, key);
         }
         next
     }

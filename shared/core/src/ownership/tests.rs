@@ -97,10 +97,15 @@ fn ownership_is_handed_over_by_name() {
     }
     let refused = map.hand_over(&party("b"), &party("c"), &keys(&["x", "y", "q"])).unwrap_err();
     assert_eq!(refused.to_string(), "b does not own y, q; nothing was changed");
-    assert_eq!(
-        shown(&map.adopt(&manager("a"), &manager("c"), &keys(&["y", "z", "q"]))),
-        "x=1 a:apply b:apply; y=1 c:apply; z=1 c:apply"
-    );
+    for (from, after) in [
+        ("a", "x=1 a:apply b:apply; y=1 c:apply; z=1 c:apply"),
+        // As a conflict names an owner.
+        ("a:update", "x=1 a:apply b:apply; y=1 a:apply; z=1 c:apply"),
+        ("a:apply", "x=1 a:apply b:apply; y=1 c:apply; z=1 a:update"),
+    ] {
+        let adopted = map.adopt(&party(from), &manager("c"), &keys(&["y", "z", "q"]));
+        assert_eq!(shown(&adopted), after, "{from}");
+    }
 }
 
 #[test]

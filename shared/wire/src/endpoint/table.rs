@@ -58,8 +58,8 @@ const BY: Query = Query::Of(&[&["manager"]]);
 const PATCH: Query = Query::Of(&[&["manager", "force"]]);
 /// The same of a node, which may give away what it holds as primary.
 const PATCH_NODE: Query = Query::Of(&[&["manager", "force", "release_primary"]]);
-/// An apply, which may also take over what another manager has, and be refused for what is found.
-const APPLY: Query = Query::Of(&[&["manager", "force", "adopt", "strict"]]);
+/// An apply, which may also take over what another manager has, add to what its own manager has, and be refused for what is found.
+const APPLY: Query = Query::Of(&[&["manager", "force", "adopt", "partial", "strict"]]);
 
 /// The list of namespaces.
 const NAMESPACES: Query = Query::Among(&[PAGE, &["visibility", "resource_types"], AT_LEAST]);
