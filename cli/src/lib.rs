@@ -243,6 +243,7 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
         Command::Events(asked) => Box::pin(command::events::events(api, &asked, output)).await,
         Command::Wait(waited) => {
             let (kind, names) = of_one_kind(&waited.subject, waited.names.clone())?;
+            let names = command::events::awaited(api, kind, names, &waited.selection).await?;
             Box::pin(command::events::wait(api, kind, &names, &waited)).await
         }
         Command::Explain { kind: Explained::Object(kind), name, question, about } => {
@@ -323,6 +324,7 @@ mod tests {
         for name in leaves.filter(|name| !QUESTIONS.contains(&&[*name][..])) {
             assert!(writing.contains(&name), "{name} writes, or is a question that the list does not know");
         }
+        assert!(help(&["wait"]).contains("--selector"));
         for path in [&["label"][..], &["apply"], &["trait", "add"], &["token", "create"]] {
             assert!(help(path).contains("--dry-run"), "{path:?}");
         }

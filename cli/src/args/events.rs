@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::node::seconds;
-use super::{Kind, Subject};
+use super::{Kind, Selection, Subject};
 
 /// Which events.
 #[derive(Clone, Debug, ClapArgs)]
@@ -40,6 +40,8 @@ pub(crate) struct Waited {
     #[arg(value_name = "KIND[/NAME]")]
     pub(crate) subject: Subject,
     pub(crate) names: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
     /// Until it is gone, or a field has this value: deleted, or FIELD=VALUE, as state=converged or labels.tier=gold.
     #[arg(long = "for", value_name = "deleted|FIELD=VALUE")]
     pub(crate) wanted: Condition,

@@ -154,7 +154,11 @@ impl Objects {
     }
 }
 
-fn check_unselected(names: &[String], selection: &Selection) -> Result<()> {
+/// Refuses names beside a selection.
+///
+/// # Errors
+/// When both are there.
+pub(crate) fn check_unselected(names: &[String], selection: &Selection) -> Result<()> {
     if names.is_empty() || selection.is_empty() {
         return Ok(());
     }

@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::{Api, Event, Refusal, Told};
-use crate::args::{Condition, EventClass, EventsAsked, Filter, Kind, Output, Waited};
+use crate::args::{Condition, EventClass, EventsAsked, Filter, Kind, Output, Selection, Waited};
+use crate::command::each::check_unselected;
 use crate::command::question::{self, objects};
 use crate::exit::Exit;
 use crate::output::{cell, printable};
@@ -99,13 +100,36 @@ fn line(event: &Event) -> String {
     format!("{what} {} at revision {}", text("action"), text("revision"))
 }
 
+/// The names of the objects that are waited for: those that were named, or that a selection finds now.
+///
+/// # Errors
+/// When both are given; with status 3 when the selection finds none.
+pub(crate) async fn awaited(
+    api: &mut Api,
+    kind: Kind,
+    names: Vec<String>,
+    selection: &Selection,
+) -> Result<Vec<String>> {
+    if selection.is_empty() {
+        return Ok(names);
+    }
+    check_unselected(&names, selection)?;
+    let found = question::list(api, kind, &Filter::of(selection)).await?;
+    if found.is_empty() {
+        return Err(Exit::NotFound.because(format!("no {} is selected", kind.name())));
+    }
+    Ok(found.iter().map(|object| question::name(kind, object)).collect())
+}
+
 /// Waits until objects are as they should be.
 ///
 /// # Errors
 /// With status 1 when the time is over, naming those that are not; with 3 for one that is not there.
 pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> Result<()> {
     if names.is_empty() {
-        return Err(Exit::Usage.because(format!("which {}? name one or more", kind.name())));
+        return Err(
+            Exit::Usage.because(format!("which {}? name some, or select them, as with -l KEY=VALUE", kind.name()))
+        );
     }
     check_state(kind, &waited.wanted)?;
     let (notify, mut noticed) = mpsc::unbounded_channel();

@@ -12,7 +12,7 @@ use super::{Purpose, load};
 use crate::args::{Files, Output};
 use crate::command::question;
 use crate::exit::Exit;
-use crate::output::printable_lines;
+use crate::output::{printable, printable_lines};
 use crate::problem::Problems;
 use crate::tree;
 
@@ -125,15 +125,40 @@ fn print(one: &Rendered) {
     for (path, text) in one.texts.iter().filter(|(path, _)| !is_body(path)) {
         say!("# {}: {}", path.trim_start_matches("parameters."), printable_lines(text));
     }
-    for (_, text) in one.texts.iter().filter(|(path, _)| is_body(path)) {
-        say!("{}", printable_lines(text));
+    for (path, text) in one.texts.iter().filter(|(path, _)| is_body(path)) {
+        say_part!("{}", body(text, path != "parameters.script"));
     }
     say!("");
+}
+
+/// A body line by line, with what a terminal must not obey as escapes. Of a file's, one whose last line has no end is marked as `diff` marks it.
+fn body(text: &str, is_of_file: bool) -> String {
+    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t") + "\n";
+    let mut shown: String = text.split_terminator('\n').map(line).collect();
+    if is_of_file && !text.is_empty() && !text.ends_with('\n') {
+        shown.push_str("\\ no newline at the end\n");
+    }
+    shown
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn y09_texts_that_differ_in_the_ends_of_their_lines_are_shown_otherwise() {
+        for (text, expected) in [
+            ("x", "x\n\\ no newline at the end\n"),
+            ("x\n", "x\n"),
+            ("x\n\n", "x\n\n"),
+            ("x\r\n\ty\u{1b}\n", "x\\r\n\ty\\u{1b}\n"),
+            ("\n", "\n"),
+            ("", ""),
+        ] {
+            assert_eq!(body(text, true), expected, "{text:?}");
+        }
+        assert_eq!(body("exit 0", false), "exit 0\n");
+    }
 
     #[test]
     fn w05_a_guard_is_shown_as_the_hosts_shell_runs_it() {

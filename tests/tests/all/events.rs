@@ -41,6 +41,26 @@ fn what_changes_is_told_once_over_a_controllers_restart() -> Result<()> {
 }
 
 #[test]
+fn y09_what_a_selection_finds_is_waited_for() -> Result<()> {
+    let fleet = site()?;
+    for (node, labels) in [("a", "tier=gold"), ("b", "tier=gold"), ("c", "tier=iron")] {
+        fleet.stemma(&["create", "node", node, "--nodegroup", "prod/web", "--labels", labels])?;
+    }
+    let waited = fleet.stemma(&["wait", "nodes", "-l", "tier=gold", "--for", "labels.tier=gold", "--timeout", "1m"])?;
+    ensure!(waited == "node/a has labels.tier=gold\nnode/b has labels.tier=gold\n", "{waited}");
+    for (arguments, status, part) in [
+        (&["wait", "nodes", "-l", "tier=none"][..], 3, "no node is selected"),
+        (&["wait", "node", "a", "-l", "tier=gold"], 2, "a is named, and others are selected"),
+        (&["wait", "nodes"], 2, "select them, as with -l KEY=VALUE"),
+    ] {
+        let refused = fleet.cli(&[arguments, &["--for", "deleted"]].concat())?;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(refused.status.code() == Some(status) && said.contains(part), "{arguments:?}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
 fn where_a_node_stands_is_told_and_waited_for() -> Result<()> {
     let fleet = site()?;
     let events = fleet.begin(&["events", "--class", "status", "-o", "json"])?;

@@ -66,6 +66,11 @@ pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
 }
 
 fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
+    if bytes.starts_with("\u{feff}".as_bytes()) {
+        return Err(BadJson::new(
+            &"it begins with a byte order mark, which JSON has not (RFC 8259, section 8.1): send it without",
+        ));
+    }
     let raw: &RawValue = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
     if json::nesting(raw.get()) > MAX_DEPTH {
         return Err(BadJson::new(&format_args!("more than {MAX_DEPTH} levels of nesting")));
@@ -195,6 +200,12 @@ mod tests {
         ] {
             assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn y09_a_byte_order_mark_is_refused_as_one() {
+        let refused = parse("\u{feff}{}".as_bytes()).unwrap_err();
+        assert!(refused.reason.starts_with("it begins with a byte order mark"), "{refused}");
     }
 
     #[test]

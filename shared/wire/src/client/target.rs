@@ -32,6 +32,9 @@ pub enum BadTarget {
     /// No host, a path behind it, or no number as the port.
     #[error("{0} is no address of a controller: after https:// stand HOST:PORT and nothing else")]
     Authority(String),
+    /// An IPv6 address without brackets: which of its numbers is the port can't be told.
+    #[error("{0} is no address of a controller: an IPv6 address stands in brackets, as {1}")]
+    Brackets(String, String),
     /// `http://` to another machine: tokens would go in the clear.
     #[error(
         "{0} is plain HTTP to another machine: only a loopback address (127.0.0.1, [::1], localhost) is reached without TLS"
@@ -79,7 +82,11 @@ impl std::str::FromStr for Target {
             (None, Some(rest)) => (false, rest),
             (None, None) => return Err(BadTarget::Scheme(quote(text))),
         };
-        let bad = || BadTarget::Authority(quote(text));
+        let scheme = &text[..text.len() - rest.len()];
+        let bad = || match in_brackets(rest) {
+            Some(authority) => BadTarget::Brackets(quote(text), format!("{scheme}{authority}")),
+            None => BadTarget::Authority(quote(text)),
+        };
         let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest)).ok_or_else(bad)?;
         let port = match port {
             Some(port) => port.parse().map_err(|_| bad())?,
@@ -91,6 +98,17 @@ impl std::str::FromStr for Target {
             return Err(BadTarget::PlainRemote(quote(text)));
         }
         Ok(target)
+    }
+}
+
+/// An IPv6 address that stands without its brackets, with them: the last number is the port where what stands before it is an address.
+fn in_brackets(text: &str) -> Option<String> {
+    let text = text.trim_end_matches('/');
+    let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
+    let with_port = text.rsplit_once(':').filter(|(host, port)| is_address(host) && port.parse::<u16>().is_ok());
+    match with_port {
+        Some((host, port)) => Some(format!("[{host}]:{port}")),
+        None => is_address(text).then(|| format!("[{text}]:PORT")),
     }
 }
 
@@ -144,6 +162,10 @@ mod tests {
             ("https://a/v1", "HOST:PORT and nothing else"),
             ("https://u:p@a", "HOST:PORT and nothing else"),
             ("https://a b", "HOST:PORT and nothing else"),
+            ("https://::1:9443", "stands in brackets, as https://[::1]:9443"),
+            ("http://fd00::1:2:8080/", "stands in brackets, as http://[fd00::1:2]:8080"),
+            ("https://::1", "stands in brackets, as https://[::1]:PORT"),
+            ("https://fe80::abcd", "stands in brackets, as https://[fe80::abcd]:PORT"),
             ("https://[::1", "HOST:PORT and nothing else"),
             ("http://ctl.example:80", "plain HTTP to another machine"),
             ("http://192.0.2.1", "plain HTTP to another machine"),
