@@ -7,6 +7,7 @@
 //! every template depend on every label.
 
 mod condition;
+mod path;
 mod reads;
 mod shape;
 mod source;
@@ -14,7 +15,7 @@ mod template;
 
 use std::sync::Arc;
 
-use stemma_core::condition::{Author, AuthorError, Condition, TemplateReads};
+use stemma_core::condition::{Author, AuthorError, Condition, Template, TemplateReads};
 
 pub use condition::MAX_CONDITION_BYTES;
 
@@ -33,5 +34,9 @@ impl Author for Reader {
 
     fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         condition::read(text)
+    }
+
+    fn path(&self, text: &str) -> Option<Arc<dyn Template>> {
+        Some(Arc::new(path::PathTemplate::new(text)))
     }
 }

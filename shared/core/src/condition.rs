@@ -114,6 +114,12 @@ pub enum ConditionError {
     },
 }
 
+/// A template that was read once, when its release was stored.
+pub trait Template: fmt::Debug + Send + Sync {
+    /// What it gives on a host with these inputs; `None` where it fails there.
+    fn render(&self, inputs: &Inputs) -> Option<String>;
+}
+
 /// Reads templates and conditions when a release is stored.
 pub trait Author: Send + Sync {
     /// What a template of a file or of a command's item reads.
@@ -133,6 +139,12 @@ pub trait Author: Send + Sync {
     /// # Errors
     /// [`AuthorError`] where it does not parse, is too large, or reads other than docs/templates.md allows.
     fn condition(&self, text: &str) -> Result<Arc<dyn Condition>, AuthorError>;
+
+    /// The template of a path, ready to be rendered; `None`: this author renders nothing.
+    fn path(&self, text: &str) -> Option<Arc<dyn Template>> {
+        let _ = text;
+        None
+    }
 }
 
 /// What a template reads.

@@ -116,6 +116,7 @@ pub mod rule {
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task falls to a node by what no operator gave it.";
         Info TASK_ORPHANED "task.orphaned": "A task no longer falls to a node on which it stood.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
+        Error TASK_PATH "task.path": "A task writes a path that another task of the node has.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
         Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";
         Info TASK_UNPLACED "task.unplaced": "A task falls to no node.";

@@ -29,7 +29,7 @@ use graph::{Graph, Move};
 pub use perform::Permitted;
 use perform::{Asked, Call, perform};
 pub use planned::is_in_order;
-use planned::{Planned, Readiness, subscribe};
+use planned::{Planned, Readiness, give_paths, subscribe};
 use wishes::Wishes;
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.
@@ -101,6 +101,7 @@ impl Run {
             profile.tasks.iter().map(|task| Planned::read(&site, ceiling, desired, task, mode)).unzip();
         let mut graph = Graph::new(vertices, WIDTH);
         subscribe(&mut tasks, &mut graph);
+        give_paths(&site, &mut tasks);
         let mut run = Self {
             site,
             task_set: desired.digest,

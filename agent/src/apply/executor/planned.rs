@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use stemma_core::release::select::Pattern;
-use stemma_core::task::{Exclusive, Mode, Phase, TaskKind, task_type};
+use stemma_core::task::{Claims, Exclusive, Leaves, Mode, Phase, TaskKind, task_type};
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
@@ -13,6 +13,7 @@ use crate::apply::applier::{Applier, applier};
 use crate::apply::ledger::Desired;
 use crate::apply::task::{HostTask, Site, content};
 use crate::config::Ceiling;
+use crate::host::HostPath;
 use crate::paths;
 
 /// A task with what became of reading it.
@@ -20,6 +21,8 @@ pub(super) struct Planned {
     pub(super) id: String,
     pub(super) content: [u8; 32],
     pub(super) kind: Readiness,
+    /// Whether it does not run in this set.
+    is_left_out: bool,
     /// The tasks that it subscribes to, by their places.
     pub(super) subscribes: Vec<usize>,
     /// The tasks that run again when it has changed something.
@@ -53,6 +56,7 @@ impl Planned {
                 id: task.id.clone(),
                 content: content(task, &desired.task_set.inputs),
                 kind,
+                is_left_out: left_out,
                 subscribes: Vec::new(),
                 refreshes: Vec::new(),
             },
@@ -60,10 +64,32 @@ impl Planned {
     }
 }
 
+impl Planned {
+    /// The path that it writes, and what it leaves there; `None`: it writes none, or cannot say which.
+    fn path(&self, site: &Site) -> Option<(HostPath, Leaves)> {
+        let Readiness::Runnable { applier, task, .. } = &self.kind else { return None };
+        let kind = task_type(&task.task.kind).filter(|_| !self.is_left_out)?;
+        let (_, leaves) = kind.path(&task.task.parameters)?;
+        Some((applier.keeps(site, task)?, leaves))
+    }
+}
+
 impl Readiness {
     /// Tasks for a drain or a cleanup have their own time.
     fn is_another_phase(&self) -> bool {
         matches!(self, Self::Runnable { task, .. } if task.task.phase != Phase::Apply)
+    }
+}
+
+/// Gives each path to the first task that has it, in order, and refuses the others: two would undo each other's work for ever.
+pub(super) fn give_paths(site: &Site, tasks: &mut [Planned]) {
+    let mut claims = Claims::default();
+    for at in 0..tasks.len() {
+        let Some((path, leaves)) = tasks[at].path(site) else { continue };
+        if let Err(taken) = claims.claim(at, path.as_str(), leaves) {
+            let why = taken.sentence(&tasks[taken.first.by].id);
+            tasks[at].kind = Readiness::Refused(Outcome::Failed, format!("parameters.path: {why}"));
+        }
     }
 }
 

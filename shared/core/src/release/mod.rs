@@ -12,6 +12,7 @@ pub mod fuel;
 mod gather;
 mod judge;
 mod library;
+mod path;
 mod profile;
 pub mod select;
 
@@ -23,6 +24,7 @@ pub use content::{has_same_content, is_sent_untranslated, sent_definition};
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use judge::refused;
+pub use path::TaskPath;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
 use select::NameSelector;
 
@@ -89,6 +91,8 @@ pub struct CompiledTask {
     pub condition: Option<Arc<dyn Condition>>,
     /// The same as its author wrote it; empty without one. All nodes that it leaves the task out of share it.
     pub condition_text: Arc<str>,
+    /// Where it puts a file, or keeps one away.
+    pub path: Option<TaskPath>,
     /// Whether a `|raw` stands in its script: only an admin may store it.
     pub raw: bool,
     /// Its position in an order of all tasks that heeds every dependency, where there is one.

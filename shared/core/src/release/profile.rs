@@ -10,6 +10,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 
 use super::cycle::topological;
+use super::path::may_meet;
 use super::select::{NameSelector, Pattern};
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
@@ -78,6 +79,8 @@ pub struct Profile {
     pub reads: Box<[Reference]>,
     /// Tasks of one node that wait for each other, by a pattern or a dependency on the same node.
     pub cycle: Option<Box<[TaskIx]>>,
+    /// Those of `tasks` whose paths may be those of others, in order: none in most releases.
+    pub(crate) of_one_path: Box<[TaskIx]>,
     /// Those of `tasks`, by their place in the release.
     of_apply: FixedBitSet,
 }
@@ -248,6 +251,7 @@ impl Profile {
             not_asserted: not_asserted.into(),
             reads: reads(release, &placed),
             place,
+            of_one_path: may_meet(release, &apply.tasks),
             of_apply: apply.tasks.iter().map(|ix| ix.at()).collect(),
             tasks: apply.tasks.into(),
             edges: apply.edges.into(),
@@ -264,6 +268,11 @@ impl Profile {
         let mut all: Vec<_> = self.tasks.iter().chain(&self.drain).chain(&self.cleanup).copied().collect();
         all.sort_unstable();
         all
+    }
+
+    /// Whether two of its tasks may write one path: where not, no node is looked at for that.
+    pub fn may_share_paths(&self) -> bool {
+        !self.of_one_path.is_empty()
     }
 
     /// Whether the task falls to the nodes, in phase `apply`.

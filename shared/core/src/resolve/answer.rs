@@ -4,7 +4,7 @@
 //! has a few hundred folds and task sets, and an answer is a handful of pointers to them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fixedbitset::FixedBitSet;
 use serde_json::Value;
@@ -23,7 +23,7 @@ use crate::origin::{Level, Resolved};
 use crate::release::{CompiledRelease, CompiledTask, Profile, TaskIx};
 use crate::requirement::Unmet;
 use crate::shared_text::SharedTexts;
-use crate::task::Mode;
+use crate::task::{Claims, Mode, PathTaken};
 use crate::traits::{InstanceTraits, NodeTraits};
 
 /// Resolved, or not to be resolved yet.
@@ -66,6 +66,17 @@ pub struct TaskSet {
     /// The values of those reads that are not the group's, by that place; sorted.
     own: Box<[(u32, Input)]>,
     input_bytes: usize,
+    /// The tasks whose path another one has, once somebody asked.
+    without_path: OnceLock<Box<[WithoutPath]>>,
+}
+
+/// A task that runs and whose path is that of one before it: the host refuses it.
+#[derive(Clone, Debug)]
+pub struct WithoutPath {
+    /// The task.
+    pub task: TaskIx,
+    /// Its path, and the task that has it.
+    pub taken: PathTaken<TaskIx>,
 }
 
 /// What the tasks of a profile read in one group, as a node finds it that says nothing itself. Nodes that were resolved with it share it.
@@ -252,6 +263,13 @@ impl LeftOut {
     }
 }
 
+impl WithoutPath {
+    fn finding(&self, release: &CompiledRelease) -> Finding {
+        let sentence = self.taken.sentence(release.id(self.taken.first.by));
+        Finding::of(rule::TASK_PATH, format!("task/{}", release.id(self.task)), sentence)
+    }
+}
+
 impl Resolution {
     /// The answer, if there is one.
     pub fn answer(&self) -> Option<&Arc<Answer>> {
@@ -283,16 +301,49 @@ impl TaskSet {
             read: inputs_of_places.iter().map(|(at, _)| *at as usize).collect(),
             own: inputs_of_places.into_iter().filter(|(at, input)| group.at(*at) != input).collect(),
             input_bytes: inputs.bytes(),
+            without_path: OnceLock::new(),
             profile,
         };
         set.digest = set.digest_under(DigestVersion::NEWEST);
         set
     }
 
-    /// What is found of its tasks: conditions that could not be evaluated, inputs that were too large, and privileged tasks that nobody
-    /// asserted. Made anew each time, since a fleet has many such task sets.
+    /// What is found of its tasks: conditions that could not be evaluated, inputs that were too large, privileged tasks that nobody
+    /// asserted, and paths that two of them write. Made anew each time, since a fleet has many such task sets.
     pub fn findings(&self) -> impl Iterator<Item = Finding> {
-        self.left_out_ids().filter_map(|(id, why)| why.finding(id))
+        let left_out = self.left_out_ids().filter_map(|(id, why)| why.finding(id));
+        left_out.chain(self.without_path().iter().map(|one| one.finding(&self.profile.release)))
+    }
+
+    /// The tasks that run and whose path is that of one before them, in order.
+    pub fn without_path(&self) -> &[WithoutPath] {
+        if !self.profile.may_share_paths() {
+            return &[];
+        }
+        self.without_path.get_or_init(|| {
+            let mut claims = Claims::default();
+            self.profile.of_one_path.iter().filter_map(|ix| self.claim(*ix, &mut claims)).collect()
+        })
+    }
+
+    fn claim(&self, ix: TaskIx, claims: &mut Claims<TaskIx>) -> Option<WithoutPath> {
+        let task = self.profile.release.task(ix);
+        let path = task.path.as_ref().filter(|_| self.runs(ix))?;
+        let text = path.on_host(|| self.inputs_of(task))?;
+        let taken = claims.claim(ix, &text, path.leaves).err()?;
+        Some(WithoutPath { task: ix, taken })
+    }
+
+    /// What a task reads.
+    fn inputs_of(&self, task: &CompiledTask) -> Inputs {
+        let mut inputs = Inputs::new();
+        for reference in &task.references {
+            let at = self.profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
+            let at = u32::try_from(at).expect("a profile has fewer reads than u32 counts");
+            let inserted = inputs.insert(reference.clone(), self.input_at(at).clone());
+            inserted.expect("they were inputs of one task set before");
+        }
+        inputs
     }
 
     /// The value of everything that the templates of the tasks read that run, in the order of the references' texts.

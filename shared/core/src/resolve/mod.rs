@@ -12,7 +12,7 @@ mod node;
 mod plain;
 mod whole;
 
-pub use answer::{Answer, GroupInputs, LeftOut, Met, Resolution, TaskSet};
+pub use answer::{Answer, GroupInputs, LeftOut, Met, Resolution, TaskSet, WithoutPath};
 pub use aside::SetAside;
 pub(crate) use findings::catalog_findings;
 pub use findings::{

@@ -7,6 +7,7 @@
 
 mod any;
 mod check;
+mod claim;
 mod form;
 mod parameters;
 mod path;
@@ -18,6 +19,7 @@ use serde_json::{Map, Value};
 pub(crate) use any::{ANY, STAR};
 pub use check::{SECRET_SHOWN, judge, mistakes};
 pub(crate) use check::{not_run_yet, tags_in_content};
+pub use claim::{Claim, Claims, Leaves, PathTaken};
 pub use form::{Form as ParameterForm, check_argument, check_variable, check_words, file_mode};
 pub use parameters::{
     FileParameters, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
@@ -26,7 +28,8 @@ pub use path::{
     AGENT_CONFIG, AGENT_RUN, AGENT_STATE, PathRefused, check_path, check_put, check_replaceable, is_at_or_below,
     is_template,
 };
-pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, task_type};
+pub(crate) use path::{at_or_above, place, sure_directory};
+pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, Writes, task_type};
 
 use crate::field::{Form, REQUIRED, described};
 

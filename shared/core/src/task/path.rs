@@ -23,6 +23,22 @@ const LONGEST_NAME: usize = 255;
 /// Trees of the kernel: nothing there can be written to a temporary file and renamed.
 const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
+/// Directories that are one on the hosts that we know, by a link from the one to the other. Each has the name that is kept.
+///
+/// It does not matter which of the two is the link on a host, nor whether one has it: who writes both is mistaken on most.
+const LINKS: [(&str, &str); 10] = [
+    ("/bin", "/usr/bin"),
+    ("/sbin", "/usr/sbin"),
+    ("/lib", "/usr/lib"),
+    ("/lib32", "/usr/lib32"),
+    ("/lib64", "/usr/lib64"),
+    ("/libx32", "/usr/libx32"),
+    ("/usr/tmp", "/var/tmp"),
+    ("/var/lock", "/run/lock"),
+    ("/var/run", "/run"),
+    ("/var/spool/mail", "/var/mail"),
+];
+
 /// Why a text is no path that an agent would touch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefused {
@@ -101,9 +117,33 @@ pub fn is_at_or_below(path: &str, other: &str) -> bool {
     path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// A path without the links that are known.
+pub(crate) fn place(path: &str) -> String {
+    let link = LINKS.iter().find(|(from, _)| is_at_or_below(path, from));
+    link.map_or_else(|| path.to_owned(), |(from, to)| format!("{to}{}", &path[from.len()..]))
+}
+
+/// Whether a link that is known lies below a directory, so that a path below it may lie elsewhere.
+fn has_links(directory: &str) -> bool {
+    LINKS.iter().any(|(from, _)| *from != directory && is_at_or_below(from, directory))
+}
+
+/// A place and the directories above it, the nearest first; at last the root, which is the empty text.
+pub(crate) fn at_or_above(place: &str) -> impl Iterator<Item = &str> {
+    std::iter::once(place).chain(place.rmatch_indices('/').map(|(at, _)| &place[..at]))
+}
+
 /// Whether a text is only known where it is rendered. One without these marks is its own rendering.
 pub fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
+}
+
+/// The place of the directory in which a path surely lies that a template gives; empty where no such is known below the root.
+pub(crate) fn sure_directory(template: &str) -> String {
+    let head = Around::tags(template).map_or("", |around| around.head);
+    let directory = head.rsplit_once('/').map_or("", |(directory, _)| directory);
+    // What stands behind it may lead through a link that is known.
+    if has_links(directory) { String::new() } else { place(directory) }
 }
 
 /// Judges a path as an author wrote it: of a template what stands before its first tag and after its last.
@@ -220,6 +260,27 @@ mod tests {
             assert_eq!(refused, PathRefused::Kernel(text.to_owned()), "{text}");
         }
         assert!(check_written("/proc/../x", Use::Look).is_err(), "and only by a plain path");
+    }
+
+    #[test]
+    fn y01_the_directory_of_a_template_is_what_no_value_changes() {
+        for (template, directory) in [
+            ("/etc/app/{{ params.x }}.conf", "/etc/app"),
+            ("/etc/app/x-{{ params.x }}", "/etc/app"),
+            ("/etc/{{ params.x }}/y", "/etc"),
+            ("/var/run/{{ params.x }}", "/run"),
+            ("/bin/{{ params.x }}", "/usr/bin"),
+            ("/var/lib/{{ params.x }}", "/var/lib"),
+            ("/var/{{ params.x }}", ""),
+            ("/var/r{{ params.x }}", ""),
+            ("/usr/{{ params.x }}", ""),
+            ("/{{ params.x }}/z", ""),
+            ("{{ params.dir }}/z", ""),
+            ("{# x #}/etc/z", ""),
+            ("/etc/{{ params.x", ""),
+        ] {
+            assert_eq!(sure_directory(template), directory, "{template}");
+        }
     }
 
     #[test]

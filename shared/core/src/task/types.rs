@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value};
 
+use super::claim::Leaves;
 use super::parameters::{FileParameters, Parameter, Parameters, ShellParameters, TEMPLATE_FILE, TypedParameters};
 
 /// One task type.
@@ -22,10 +23,21 @@ pub struct TaskType {
     pub templates: &'static [&'static str],
     /// What it takes; `None` where no agent of this version runs it, so that nothing is judged.
     pub parameters: Option<&'static Parameters>,
+    /// The path that it writes, if it writes one: no other task of the host may write there.
+    pub writes: Option<Writes>,
     /// Whether it is alone on its host while it runs.
     pub exclusive: Exclusive,
     /// Whether it stands on a host at all, or only marks a place in the order.
     pub marker: bool,
+}
+
+/// The parameters that say which path a type writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writes {
+    /// The path.
+    pub path: &'static str,
+    /// Whether nothing is to stand there.
+    pub absent: &'static str,
 }
 
 /// Whether a type shares its host while it runs.
@@ -54,7 +66,7 @@ macro_rules! task_types {
 
 const fn plain(name: &'static str, templates: &'static [&'static str]) -> TaskType {
     let (kind, exclusive, marker) = (TaskKind::Skipped, Exclusive::Shared, false);
-    TaskType { kind, name, aliases: &[], summary: "", templates, parameters: None, exclusive, marker }
+    TaskType { kind, name, aliases: &[], summary: "", templates, parameters: None, writes: None, exclusive, marker }
 }
 
 const fn alone(name: &'static str, templates: &'static [&'static str]) -> TaskType {
@@ -69,6 +81,7 @@ task_types! {
     File "a file from content, a template or a blob": TaskType {
         aliases: &["upload_file", "upload_files"],
         parameters: Some(&FileParameters::TAKES),
+        writes: Some(Writes { path: "path", absent: "absent" }),
         ..plain("file", &["path", "template", "validate"])
     };
     CopyFiles "files of the release, copied to the host": plain("copy_files", &[]);
@@ -114,6 +127,14 @@ impl TaskType {
         Some(parameters.iter().copied().chain(has_template.then_some(TEMPLATE_FILE)).collect())
     }
 
+    /// The path that a task of this type writes, as its author wrote it, and what it leaves there; `None`: it writes none.
+    pub fn path<'a>(&self, parameters: &'a Map<String, Value>) -> Option<(&'a str, Leaves)> {
+        let writes = self.writes?;
+        let is_absent = parameters.get(writes.absent) == Some(&Value::Bool(true));
+        let leaves = if is_absent { Leaves::Nothing } else { Leaves::File };
+        Some((parameters.get(writes.path)?.as_str()?, leaves))
+    }
+
     /// The texts among `parameters` that are templates, in the order of the parameters.
     pub fn template_texts<'a>(&self, parameters: &'a Map<String, Value>) -> Vec<TemplateText<'a>> {
         let mut found = Vec::new();
@@ -153,6 +174,29 @@ mod tests {
             [("file", Some("file")), ("upload_file", Some("file")), ("upload_files", Some("file")), ("teapot", None)]
         {
             assert_eq!(task_type(name).map(|t| t.name), found);
+        }
+    }
+
+    #[test]
+    fn y01_a_type_that_writes_a_path_says_by_which_parameters() {
+        let parameters = json!({"path": "/z", "absent": true, "creates": "/y", "dst": "/x"});
+        let found = |kind: &str| task_type(kind).unwrap().path(parameters.as_object().unwrap());
+        for kind in ["file", "upload_file"] {
+            assert_eq!(found(kind), Some(("/z", Leaves::Nothing)), "{kind}");
+        }
+        assert_eq!(found("shell"), None, "`creates` is looked at");
+        for given in
+            [json!({"path": "/z"}), json!({"path": "/z", "absent": false}), json!({"path": "/z", "absent": null})]
+        {
+            assert_eq!(task_type("file").unwrap().path(given.as_object().unwrap()), Some(("/z", Leaves::File)));
+        }
+        for types in TASK_TYPES {
+            let is_known = |name| types.parameters.is_none_or(|takes| takes.find(name).is_some());
+            assert!(
+                types.writes.is_none_or(|writes| is_known(writes.path) && is_known(writes.absent)),
+                "{}",
+                types.name
+            );
         }
     }
 

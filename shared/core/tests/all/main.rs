@@ -20,6 +20,7 @@ mod labels_properties;
 mod order_by_hand;
 mod order_properties;
 mod ownership_properties;
+mod paths;
 mod privileged;
 mod release_candidates;
 mod release_refused;

@@ -420,4 +420,5 @@ fn holding(dir: &dyn Dir, at: &str, text: &str) -> Vec<String> {
 }
 
 mod leftovers;
+mod paths;
 mod subscribes;

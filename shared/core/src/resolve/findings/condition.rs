@@ -1,28 +1,32 @@
-//! Conditions that cannot be evaluated: one finding for a task, however many hosts it is about. A node's own answer has its own.
+//! Conditions that cannot be evaluated, and paths that two tasks write: one finding for a task, however many hosts it is about. A node's own
+//! answer has its own.
 
 use std::collections::BTreeMap;
 
-use crate::finding::{FEW, Finding, rule};
+use crate::finding::{FEW, Finding, Rule, rule};
 use crate::name::ReleaseRef;
 use crate::object::NodeId;
 use crate::resolve::Answer;
 
-/// The tasks whose conditions cannot be evaluated, gathered host by host.
-#[derive(Default)]
-pub struct FailedConditions(BTreeMap<(ReleaseRef, String), Failing>);
+/// The findings that are told of all hosts together.
+const OF_ALL: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
 
-/// Hosts on which one condition cannot be evaluated.
+/// The tasks whose conditions cannot be evaluated, or whose path another task has, gathered host by host.
+#[derive(Default)]
+pub struct FailedConditions(BTreeMap<(ReleaseRef, String, String), Failing>);
+
+/// Hosts on which one task fails so.
 struct Failing {
     first: NodeId,
-    /// Why not on the first of them.
-    why: String,
+    /// What is found of the first of them.
+    found: Finding,
     hosts: usize,
     names: Vec<String>,
 }
 
 /// Whether a finding about one host is told of all hosts together.
 pub fn is_of_condition(finding: &Finding) -> bool {
-    finding.code == rule::CONDITION_FAILED.code
+    OF_ALL.iter().any(|rule| finding.code == rule.code)
 }
 
 impl FailedConditions {
@@ -30,9 +34,10 @@ impl FailedConditions {
     pub fn add(&mut self, answer: &Answer) {
         let Some((set, release)) = answer.task_set().zip(answer.release()) else { return };
         for finding in set.findings().filter(is_of_condition) {
-            let new =
-                || Failing { first: answer.node().id(), why: finding.message.clone(), hosts: 0, names: Vec::new() };
-            let failing = self.0.entry((release.name.clone(), finding.object.clone())).or_insert_with(new);
+            let key = (release.name.clone(), finding.object.clone(), finding.code.clone());
+            let first = answer.node().id();
+            let new = || Failing { first, found: finding, hosts: 0, names: Vec::new() };
+            let failing = self.0.entry(key).or_insert_with(new);
             failing.hosts += 1;
             if failing.names.len() < FEW {
                 failing.names.push(answer.node().display_name());
@@ -42,10 +47,10 @@ impl FailedConditions {
 
     /// One finding for each task, with a host that it is about.
     pub fn found(self) -> impl Iterator<Item = (Finding, NodeId)> {
-        self.0.into_iter().map(|((release, object), failing)| {
+        self.0.into_iter().map(|((release, object, _), failing)| {
             let task = object.strip_prefix("task/").unwrap_or(&object);
-            let object = format!("release/{release} task {task}");
-            (Finding::of(rule::CONDITION_FAILED, object, failing.message()), failing.first)
+            let (object, message) = (format!("release/{release} task {task}"), failing.message());
+            (Finding { object, message, ..failing.found }, failing.first)
         })
     }
 }
@@ -54,9 +59,9 @@ impl Failing {
     fn message(&self) -> String {
         let names = self.names.join(", ");
         match self.hosts {
-            1 => format!("on 1 host ({names}): {}", self.why),
-            hosts if hosts > self.names.len() => format!("on {hosts} hosts ({names}, …): {}", self.why),
-            hosts => format!("on {hosts} hosts ({names}): {}", self.why),
+            1 => format!("on 1 host ({names}): {}", self.found.message),
+            hosts if hosts > self.names.len() => format!("on {hosts} hosts ({names}, …): {}", self.found.message),
+            hosts => format!("on {hosts} hosts ({names}): {}", self.found.message),
         }
     }
 }

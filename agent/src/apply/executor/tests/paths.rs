@@ -1,0 +1,98 @@
+//! Two tasks of one path: it is the first one's.
+
+use serde_json::Value;
+
+use super::*;
+
+fn set(first: &Value, second: &Value) -> Set {
+    let task = |parameters: &Value| json!({"parameters": parameters});
+    Set::default()
+        .task("a", "file", &[], &task(first))
+        .reads("labels.at", "z")
+        .task("b", "file", &[], &task(second))
+        .reads("labels.at", "z")
+        .command("after-b", &[1], &["true"])
+}
+
+#[test]
+fn y01_a_path_is_written_for_the_first_of_two_tasks_and_never_for_the_second() {
+    let a = json!({"path": "/etc/z", "content": "a"});
+    for (first, second, path) in [
+        (a.clone(), json!({"path": "/etc/z", "content": "b"}), "/etc/z"),
+        (a.clone(), json!({"path": "/etc/z", "content": "a"}), "/etc/z"),
+        (a.clone(), json!({"path": "/etc/z", "absent": true}), "/etc/z"),
+        (a.clone(), json!({"path": "/etc/z/y", "content": "b"}), "/etc/z"),
+        (a, json!({"path": "/etc/{{ labels.at }}", "content": "b"}), "/etc/z"),
+        (json!({"path": "/run/z", "content": "a"}), json!({"path": "/var/run/z", "content": "b"}), "/run/z"),
+        (json!({"path": "/bin/z/y", "content": "a"}), json!({"path": "/usr/bin/z", "absent": true}), "/bin/z/y"),
+    ] {
+        let host = MemoryHost::new();
+        let set = set(&first, &second);
+        let told = results(&host, &set);
+        let outcomes: Vec<_> = told.iter().map(|one| (one.task.as_str(), one.outcome)).collect();
+        let [refused, changed, stopped] = [Outcome::Failed, Outcome::Changed, Outcome::DependencyFailed];
+        assert_eq!(
+            BTreeSet::from_iter(outcomes),
+            [("a", changed), ("b", refused), ("after-b", stopped)].into(),
+            "{second}"
+        );
+        let why = &told.iter().find(|one| one.task == "b").unwrap().message;
+        assert!(why.starts_with("parameters.path: ") && why.contains("task a") && why.contains(path), "{why}");
+        assert_eq!(host.text(path).as_deref(), Some("a"));
+        // Of all looks after it, none writes.
+        for _ in 0..3 {
+            let (told, progress) = run_with(&host, &set, &Ceiling::default(), Purpose::Converge);
+            assert_eq!((told, progress), (pairs(&[("b", refused)]), observed::Progress::Failed), "{second}");
+        }
+        let mut checked = run_with(&host, &set, &Ceiling::default(), Purpose::Check).0;
+        checked.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(checked[..2], pairs(&[("a", Outcome::Unchanged), ("after-b", stopped)]), "{second}");
+        assert_eq!(checked[2..], pairs(&[("b", refused)]), "{second}");
+    }
+}
+
+#[test]
+fn y01_what_is_drift_of_the_first_is_mended_and_the_second_stays_refused() {
+    let host = MemoryHost::new();
+    let set = set(&json!({"path": "/z", "content": "a"}), &json!({"path": "/z", "content": "b"}));
+    for _ in 0..6 {
+        host.put("/z", "edited");
+        let told = converge(&host, &set);
+        assert!(told.contains(&("b".to_owned(), Outcome::Failed)), "{told:?}");
+        assert_ne!(host.text("/z").as_deref(), Some("b"));
+    }
+}
+
+#[test]
+fn y01_tasks_that_do_not_run_together_take_no_path_from_each_other() {
+    let b = || json!({"parameters": {"path": "/z", "content": "b"}});
+    let both_absent = |set: Set| set.task("b", "file", &[], &json!({"parameters": {"path": "/z", "absent": true}}));
+    let only_file = Ceiling { task_types: Some(vec!["file".into()]) };
+    for (set, ceiling, content) in [
+        (
+            Set::default()
+                .task("a", "file", &[], &json!({"phase": "cleanup", "parameters": {"path": "/z", "content": "a"}}))
+                .task("b", "file", &[], &b()),
+            Ceiling::default(),
+            Some("b"),
+        ),
+        // One that this host does not take writes nothing.
+        (
+            Set::default()
+                .task("a", "file", &[], &json!({"parameters": {"path": "/z", "content": "a", "validate": ["true"]}}))
+                .task("b", "file", &[], &b()),
+            only_file,
+            Some("b"),
+        ),
+        (
+            both_absent(Set::default().task("a", "file", &[], &json!({"parameters": {"path": "/z", "absent": true}}))),
+            Ceiling::default(),
+            None,
+        ),
+    ] {
+        let host = MemoryHost::new();
+        let (told, _) = run_with(&host, &set, &ceiling, Purpose::Converge);
+        assert!(!told.contains(&("b".to_owned(), Outcome::Failed)), "{told:?}");
+        assert_eq!(host.text("/z").as_deref(), content);
+    }
+}

@@ -1,0 +1,111 @@
+//! Paths that two tasks of one node write: who is told of it, and of what nobody is.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use serde_json::{Value, json};
+use stemma_core::finding::{Finding, Severity, rule};
+use stemma_core::resolve::{ResolveCache, resolve_fleet, resolve_node};
+
+use crate::made::Made;
+
+/// Two nodes, of which `n1` alone has role `one` and a label; both have role `all`.
+fn site(tasks: &[Value]) -> Vec<Value> {
+    vec![
+        json!({"kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}, "one": {"tags": ["y"]}, "no": {"tags": ["z"]}},
+            "tags": {"x": {}, "y": {}, "z": {}}, "tasks": tasks}),
+        json!({"kind": "Cluster", "name": "c", "release": "r@1", "parameters": {"dir": "/etc", "up": ".."}, "labels": {"at": "std"}}),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]}),
+        json!({"kind": "Node", "name": "n1", "nodegroup": "c/g", "roles": ["one"], "labels": {"at": "z"}}),
+        json!({"kind": "Node", "name": "n2", "nodegroup": "c/g"}),
+    ]
+}
+
+fn file(id: &str, path: &str, more: Value) -> Value {
+    let Value::Object(more) = more else { unreachable!("fields are an object") };
+    let mut task = json!({"id": id, "type": "file", "tags": ["x"], "parameters": {"path": path, "content": id}});
+    task.as_object_mut().unwrap().extend(more);
+    task
+}
+
+fn absent(id: &str, path: &str) -> Value {
+    file(id, path, json!({"parameters": {"path": path, "absent": true}}))
+}
+
+fn of_paths(findings: Vec<Finding>) -> Vec<Finding> {
+    findings.into_iter().filter(|one| one.code == rule::TASK_PATH.code).collect()
+}
+
+fn found(tasks: &[Value]) -> Vec<Finding> {
+    of_paths(resolve_fleet(&Made::of(&site(tasks)).fleet, &ResolveCache::new()).unwrap().findings)
+}
+
+#[test]
+fn y01_two_tasks_that_write_one_path_on_a_node_are_one_error() {
+    let a = || file("a", "/etc/z", json!({}));
+    for (tasks, hosts) in [
+        ([a(), file("b", "/etc/z", json!({}))], Some("2 hosts (n1, n2)")),
+        ([a(), absent("b", "/etc/z")], Some("2 hosts (n1, n2)")),
+        ([absent("a", "/etc/z"), file("b", "/etc/z", json!({}))], Some("2 hosts (n1, n2)")),
+        ([absent("a", "/etc/z"), absent("b", "/etc/z")], None),
+        ([a(), file("b", "/etc/z/y", json!({}))], Some("2 hosts (n1, n2)")),
+        ([a(), file("b", "/etc", json!({}))], Some("2 hosts (n1, n2)")),
+        ([a(), file("b", "/etc/y", json!({}))], None),
+        ([a(), file("b", "{{ params.dir }}/z", json!({}))], Some("2 hosts (n1, n2)")),
+        ([a(), file("b", "{{ params.dir|default('/x') }}/{{ 'z' }}", json!({}))], Some("2 hosts (n1, n2)")),
+        ([a(), file("b", "/etc/{{ labels.at }}", json!({}))], Some("1 host (n1)")),
+        ([a(), file("b", "/etc/{{ node.name }}", json!({}))], None),
+        ([a(), file("b", "/etc/{{ params.up }}/etc/z", json!({}))], None),
+        ([file("a", "/run/z", json!({})), file("b", "/var/run/z", json!({}))], Some("2 hosts (n1, n2)")),
+        (
+            [file("a", "/run/{{ labels.at }}", json!({})), file("b", "/var/{{ 'run' }}/{{ labels.at }}", json!({}))],
+            Some("2 hosts (n1, n2)"),
+        ),
+        ([a(), file("b", "/etc/z", json!({"tags": ["y"]}))], Some("1 host (n1)")),
+        ([a(), file("b", "/etc/z", json!({"tags": ["z"]}))], None),
+        ([a(), file("b", "/etc/z", json!({"condition": "labels.at == 'z'"}))], Some("1 host (n1)")),
+        ([a(), file("b", "/etc/z", json!({"condition": "labels.at == 'no'"}))], None),
+        (
+            [
+                file("a", "/etc/z", json!({"condition": "labels.at == 'z'"})),
+                file("b", "/etc/z", json!({"condition": "labels.at != 'z'"})),
+            ],
+            None,
+        ),
+        ([a(), file("b", "/etc/z", json!({"phase": "cleanup"}))], None),
+        (
+            [
+                a(),
+                json!({"id": "b", "type": "shell", "tags": ["x"], "parameters": {"command": ["b"], "creates": "/etc/z"}}),
+            ],
+            None,
+        ),
+    ] {
+        let found = found(&tasks);
+        assert_eq!(found.len(), usize::from(hosts.is_some()), "{tasks:?} {found:?}");
+        for (one, hosts) in found.iter().zip(hosts) {
+            assert_eq!((one.severity, one.object.as_str()), (Severity::Error, "release/r@1 task b"), "{tasks:?}");
+            let says = one.message.starts_with(&format!("on {hosts}: ")) && one.message.contains("the path of task a");
+            assert!(says, "{tasks:?} {}", one.message);
+        }
+    }
+}
+
+#[test]
+fn y01_the_order_of_the_node_says_whose_a_path_is() {
+    let before = file("b", "/etc/z", json!({"required_for": ["a"]}));
+    let found = found(&[file("a", "/etc/z", json!({})), before, file("c", "/etc/z", json!({}))]);
+    let objects: Vec<(&str, bool)> =
+        found.iter().map(|one| (one.object.as_str(), one.message.contains("task b too"))).collect();
+    assert_eq!(objects, [("release/r@1 task a", true), ("release/r@1 task c", true)]);
+}
+
+#[test]
+fn y01_a_node_has_the_error_itself_and_its_tasks_and_digest_stay() {
+    let tasks = [file("a", "/etc/z", json!({})), file("b", "/etc/z", json!({"tags": ["y"]}))];
+    let made = Made::of(&site(&tasks));
+    let resolved = |name: &str| resolve_node(&made.fleet, &made.cache, made.node(name).id());
+    assert_eq!((resolved("n1").has_error(), resolved("n2").has_error()), (true, false));
+    let of_node = of_paths(resolved("n1").findings(made.node("n1")));
+    assert_eq!(of_node.iter().map(|one| one.object.as_str()).collect::<Vec<_>>(), ["node/n1 task/b"]);
+    assert_eq!(made.plain("n1").tasks, ["a", "b"], "what a host runs is as its release says");
+}
