@@ -38,6 +38,7 @@ mod join;
 mod kill;
 mod labels_cli;
 mod network;
+mod one_path;
 mod order;
 mod ports;
 mod refused;

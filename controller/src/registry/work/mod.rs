@@ -13,6 +13,7 @@ mod delete;
 mod forget;
 mod nearest;
 mod order;
+mod paths;
 mod primaries;
 mod privileged;
 mod releases;
@@ -100,7 +101,7 @@ impl<'a> Work<'a> {
     /// would stand.
     ///
     /// # Errors
-    /// The cycle, spelled out; a primary that is named and cannot hold its tag; a privileged task that an admin alone places; a version whose content is fixed; what would be too large for
+    /// The cycle, spelled out; a primary that is named and cannot hold its tag; a privileged task that an admin alone places; a version whose content is fixed; two tasks of a node that write one path; what would be too large for
     /// a host; more objects of a kind than there may be; that nobody waits any more.
     pub fn finish(mut self, mut answer: Answer) -> Result<Decision, Undecided> {
         self.check_awaited()?;
@@ -123,6 +124,7 @@ impl<'a> Work<'a> {
         self.check_releases()?;
         self.check_sizes()?;
         self.check_order()?;
+        self.check_paths()?;
         self.draft.place_groups(|group| {
             [&self.model, self.context.model].into_iter().find_map(|model| {
                 let cluster = model.groups.get(group)?.spec.cluster;

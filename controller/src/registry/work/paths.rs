@@ -1,0 +1,70 @@
+//! Refuses a write by which two tasks of a node come to write one path that its release writes out (docs/adr/0019).
+//!
+//! Whoever writes nodes alone may be a host that joins: it is not refused for what a release says. Such a node has the finding
+//! `task.path`, as one has whose paths meet only where they are rendered.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::json;
+use stemma_core::object::{Kind, NodeId};
+use stemma_core::resolve::{TaskSet, WithoutPath};
+use stemma_wire::error::{ApiError, ErrorType};
+
+use super::Work;
+use crate::cache::Model;
+
+impl Work<'_> {
+    /// Refuses what the host of a node would refuse of a release, and would not have before.
+    ///
+    /// # Errors
+    /// The first such task, with the node, the path and the task that has it.
+    pub(super) fn check_paths(&self) -> Result<(), ApiError> {
+        let is_of_release = |kind| {
+            matches!(kind, Kind::Release | Kind::ReleaseTags | Kind::ClusterTemplate | Kind::Cluster | Kind::NodeGroup)
+        };
+        if !self.written().any(|(kind, _)| is_of_release(kind)) {
+            return Ok(());
+        }
+        for node in self.told_hosts() {
+            let Some(set) = meeting(&self.model, node) else { continue };
+            let before = meeting(self.context.whole, node);
+            let known: BTreeSet<[&str; 2]> = before.iter().flat_map(|set| refused(set)).map(|(_, ids)| ids).collect();
+            let is_new = |(one, ids): &(&WithoutPath, [&str; 2])| is_plain(&set, one) && !known.contains(ids);
+            if let Some((one, ids)) = refused(&set).find(is_new) {
+                return Err(self.path_taken(node, &set, one, ids));
+            }
+        }
+        Ok(())
+    }
+
+    fn path_taken(&self, node: NodeId, set: &TaskSet, one: &WithoutPath, [task, first]: [&str; 2]) -> ApiError {
+        let name = self.model.fleet.node(node).map(|node| node.display_name()).unwrap_or_default();
+        let message = format!("node {name}: task {task}: {}; nothing was changed", one.taken.sentence(first));
+        let refusal = ApiError::new(ErrorType::ObjectInvalid, message)
+            .field(format!("task {task} parameters.path"))
+            .extra("object", json!(format!("release/{}", set.profile.release.name)));
+        match self.nearest_to_node(node) {
+            Some(written) => refusal.extra("written", written.into()),
+            None => refusal,
+        }
+    }
+}
+
+/// What a node runs, where two of its tasks may write one path: few releases have such, and only their nodes are resolved.
+fn meeting(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
+    model.fleet.profile(node).filter(|profile| profile.may_share_paths())?;
+    Some(Arc::clone(model.resolve(node.0).answer()?.task_set()?))
+}
+
+/// The tasks that a host refuses, each with its id and that of the first task.
+fn refused(set: &TaskSet) -> impl Iterator<Item = (&WithoutPath, [&str; 2])> {
+    let release = &set.profile.release;
+    set.without_path().iter().map(|one| (one, [one.task, one.taken.first.by].map(|ix| release.id(ix))))
+}
+
+/// Whether both paths are written out.
+fn is_plain(set: &TaskSet, one: &WithoutPath) -> bool {
+    let paths = [one.task, one.taken.first.by].map(|ix| set.profile.release.task(ix).path.as_ref());
+    paths.iter().flatten().all(|path| path.is_plain())
+}

@@ -1,0 +1,92 @@
+//! One path, two tasks: `validate` and `apply` say so, and the host writes it for the first task alone.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program::{eventually, file_contains, run};
+
+fn file(id: &str, parameters: Value) -> Value {
+    json!({"id": id, "type": "file", "tags": ["w"], "parameters": parameters})
+}
+
+/// A release, a cluster that runs it and a group, as one file of manifests; with these nodes.
+fn site(version: &str, tasks: &[Value], nodes: &[&str]) -> String {
+    let mut documents = vec![
+        json!({"kind": "Release", "name": "r", "version": version, "roles": {"w": {"tags": ["w"]}}, "tags": {"w": {}}, "tasks": tasks}),
+        json!({"kind": "Cluster", "name": "c", "release": format!("r@{version}")}),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["w"], "parameters": {"dir": "/etc"}}),
+    ];
+    documents.extend(nodes.iter().map(|name| json!({"kind": "Node", "name": name, "nodegroup": "c/g"})));
+    documents.iter().map(Value::to_string).collect::<Vec<_>>().join("\n---\n")
+}
+
+#[test]
+fn y01_validate_names_both_tasks_their_path_and_a_node() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let manifest = directory.path().join("site.yaml");
+    for (first, second, path) in [
+        (json!({"path": "/etc/z", "content": "a"}), json!({"path": "/etc/z", "content": "b"}), "/etc/z"),
+        (json!({"path": "/etc/z", "content": "a"}), json!({"path": "/etc/z", "absent": true}), "/etc/z"),
+        (json!({"path": "/etc/z", "content": "a"}), json!({"path": "{{ params.dir }}/z", "content": "b"}), "/etc/z"),
+        (json!({"path": "/etc/z", "content": "a"}), json!({"path": "/etc/z/y", "content": "b"}), "/etc/z/y"),
+        (json!({"path": "/bin/z", "content": "a"}), json!({"path": "/usr/bin/z", "content": "b"}), "/usr/bin/z"),
+    ] {
+        std::fs::write(&manifest, site("1", &[file("a", first), file("b", second.clone())], &["n"]))?;
+        let said = run("stemma", ["validate", "-f", &manifest.to_string_lossy()])?;
+        let said = String::from_utf8([said.stdout, said.stderr].concat())?;
+        let line = said.lines().find(|line| line.contains("error task.path release/r@1 task b: on 1 host (n): "));
+        let line = line.with_context(|| format!("{second}: {said}"))?;
+        ensure!(line.contains("task a") && line.contains(path), "{second}: {line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn y01_a_host_writes_a_path_for_the_first_task_and_says_of_the_second_that_it_does_not() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let write = |text: &str| -> Result<PathBuf> {
+        let manifest = fleet.dir().join("site.yaml");
+        std::fs::write(&manifest, text)?;
+        Ok(manifest)
+    };
+    let (a, b) = (json!({"path": "/etc/z", "content": "a"}), json!({"path": "/etc/z", "content": "b"}));
+    let mark = || file("mark", json!({"path": "/etc/mark", "template": "{{ labels.round }}"}));
+    let tasks = [file("a", a), file("b", b), mark()];
+    // No node stands there yet: the release is stored, and whoever comes has the finding.
+    fleet.stemma(&["apply", "-f", &write(&site("1", &tasks, &[]))?.to_string_lossy()])?;
+    fleet.stemma(&["label", "cluster", "c", "round=1"])?;
+    let agent = fleet.join("n1", "c/g")?;
+    eventually("the first run", || {
+        let status = agent.status()?;
+        ensure!(status.contains("/etc/z is the path of task a too"), "{status}");
+        file_contains(&agent.path("etc/mark"), "1")
+    })?;
+    let written = std::fs::metadata(agent.path("etc/z"))?.ino();
+    eventually("the state at the controller", || {
+        let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "n1", "-o", "json"])?)?;
+        ensure!(node.to_string().contains("\"state\":\"failed\""), "{node}");
+        let told = fleet.stemma(&["describe", "node", "n1"])?;
+        ensure!(told.contains("task.path") && told.contains("/etc/z is the path of task a too"), "{told}");
+        Ok(())
+    })?;
+    fleet.stemma(&["label", "cluster", "c", "round=again"])?;
+    eventually("another run", || file_contains(&agent.path("etc/mark"), "again").with_context(|| agent.log()))?;
+    file_contains(&agent.path("etc/z"), "a")?;
+    ensure!(std::fs::metadata(agent.path("etc/z"))?.ino() == written, "it was written again: {}", agent.log());
+
+    // Where a node has them, what is written out is refused, and what is rendered is told.
+    let later = |second: Value| [file("a", json!({"path": "/etc/y", "content": "a"})), file("c", second), mark()];
+    let plain = write(&site("2", &later(json!({"path": "/etc/y/x", "content": "c"})), &[]))?;
+    let refused = fleet.cli(&["apply", "-f", &plain.to_string_lossy()])?;
+    let said = String::from_utf8([refused.stdout, refused.stderr].concat())?;
+    let names_all = ["node n1: task c: ", "task a", "/etc/y/x lies below /etc/y", "nothing was changed"];
+    ensure!(!refused.status.success() && names_all.iter().all(|part| said.contains(part)), "{said}");
+    let rendered = write(&site("3", &later(json!({"path": "{{ params.dir }}/y", "content": "c"})), &[]))?;
+    let said = fleet.cli(&["--yes", "apply", "-f", &rendered.to_string_lossy()])?;
+    let said = String::from_utf8([said.stdout, said.stderr].concat())?;
+    ensure!(said.contains("task.path") && said.contains("/etc/y is the path of task a too"), "{said}");
+    Ok(())
+}
