@@ -1,7 +1,7 @@
 //! The configuration of `run`: a TOML file, flags over it, and what cannot go together refused before anything is bound.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -393,7 +393,8 @@ impl fmt::Display for Url {
         // "All addresses" cannot be dialled; from here this machine's own can.
         let ip = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
-            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+            // Its own too: where it is bound to that family alone, or the machine has no other, nothing answers at 127.0.0.1.
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
             ip => ip,
         };
         write!(f, "{}://{}", self.scheme, SocketAddr::new(ip, self.address.port()))
@@ -634,6 +635,6 @@ mod tests {
     fn a_listener_on_all_addresses_is_dialled_here() {
         let url = AdminListen::Plain("127.0.0.1:0".parse().unwrap()).url("127.0.0.1:80".parse().unwrap());
         assert_eq!(url.to_string(), "http://127.0.0.1:80");
-        assert_eq!(Url::of_agents("[::]:9444".parse().unwrap()).to_string(), "https://127.0.0.1:9444");
+        assert_eq!(Url::of_agents("[::]:9444".parse().unwrap()).to_string(), "https://[::1]:9444");
     }
 }

@@ -111,6 +111,8 @@ fn done_to_fleet(action: &Value) -> String {
         Some("fleet.resumed") => {
             format!("resumed the fleet: from epoch {} to {}", text("epoch_before"), text("epoch_after"))
         }
+        Some("token.made") => format!("made join token {}", text("token")),
+        Some("token.deleted") => format!("deleted join token {}", text("token")),
         Some("backup.made") => format!("backed up revision {}", text("of_revision")),
         _ => text("kind"),
     }

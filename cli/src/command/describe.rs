@@ -208,15 +208,18 @@ fn plain(kind: Kind, object: &Map<String, Value>) -> String {
     let (said, other) = written::known_of(kind);
     let rows = object.iter().filter(|(name, value)| {
         let name = name.as_str();
-        let is_ours = said.contains(&name) || TOLD.contains(&name);
+        let field = said.iter().find(|(known, _)| *known == name);
+        let is_ours = field.is_some() || TOLD.contains(&name);
+        let is_bare = field.is_some_and(|(_, form)| written::is_bare(*form, value));
         // What cuts off all that is inherited has to be seen.
         let cuts = name == "merge_labels" && object.get("provided_labels").is_some_and(Value::is_object);
-        !value.is_object()
-            && (written::is_said(value) || (cuts && kind != Kind::Clustertemplate))
+        (!value.is_object() || is_bare)
+            && (written::is_said(value) || is_bare || (cuts && kind != Kind::Clustertemplate))
             && (is_ours || other.iter().any(|kept| kept.name == name && !written::is_filled(kept, value)))
     });
     let shown = |name: &str, value: &Value| match value {
         Value::String(_) if question::is_time(name) => since(Some(value)),
+        Value::Object(_) => "set, without a word more".to_owned(),
         Value::Array(items) if items.iter().any(Value::is_object) => format!("{} (-o json shows them)", items.len()),
         other => cell(Some(other)),
     };

@@ -6,6 +6,7 @@
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::as_written;
+use stemma_core::field::Form;
 use stemma_core::manifest::{Fields, Kept};
 use stemma_core::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec,
@@ -57,7 +58,7 @@ pub(crate) async fn manifest(api: &mut Api, kind: Kind, object: &Value) -> Resul
 }
 
 /// The fields that an author of a kind has, and those of other systems that are kept.
-pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, &'static [Kept]) {
+pub(crate) fn known_of(kind: Kind) -> (Vec<(&'static str, Form)>, &'static [Kept]) {
     match kind {
         Kind::Node => known::<NodeSpec>(),
         Kind::Nodegroup => known::<NodeGroupSpec>(),
@@ -67,7 +68,7 @@ pub(crate) fn known_of(kind: Kind) -> (Vec<&'static str>, &'static [Kept]) {
         Kind::Allocation => known::<AllocationSpec>(),
         Kind::Namespace => known::<NamespaceSpec>(),
         Kind::Inspectionrule => known::<InspectionRuleSpec>(),
-        Kind::Token => (vec!["nodegroup", "node"], &[]),
+        Kind::Token => (vec![("nodegroup", Form::Text), ("node", Form::Text)], &[]),
     }
 }
 
@@ -88,18 +89,47 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
         to.extend(text(field).map(|value| (field.to_owned(), value.clone())));
     }
     let says = |field: &str, value: &Value| is_said(value) && !is_default(kind, field, value);
-    for field in fields.iter().filter(|field| **field != "name") {
-        let value = object.get(field).filter(|value| says(field, value));
-        to.extend(value.map(|value| ((*field).to_owned(), value.clone())));
+    for (field, form) in fields.into_iter().filter(|(field, _)| *field != "name") {
+        let value = object.get(field).filter(|value| !value.is_null());
+        let is_owned = is_owned(object, field);
+        let value = match value.filter(|value| is_owned || says(field, value) || is_bare(form, value)) {
+            Some(value) => Some(value.clone()),
+            None if is_owned => default_of(form),
+            None => None,
+        };
+        to.extend(value.map(|value| (field.to_owned(), value)));
     }
     for field in extra {
-        let value = object.get(field.name).filter(|value| is_said(value) && !is_filled(field, value));
-        to.extend(value.map(|value| (field.name.to_owned(), value.clone())));
+        let says = |value: &&Value| {
+            !value.is_null() && (is_owned(object, field.name) || is_said(value) && !is_filled(field, value))
+        };
+        to.extend(object.get(field.name).filter(says).map(|value| (field.name.to_owned(), value.clone())));
     }
     if !matches!(kind, Kind::Release | Kind::Inspectionrule) {
         maps(&mut to, object);
     }
     to
+}
+
+/// Whether somebody owns a field, as who applied it does also where it stands at its default.
+fn is_owned(object: &Value, field: &str) -> bool {
+    object.get("field_owners").is_some_and(|owners| owners.get(field).is_some())
+}
+
+/// Whether a value is an object with fields of its own of which none is given: that it is there says something.
+pub(crate) fn is_bare(form: Form, value: &Value) -> bool {
+    matches!(form.plain(), Form::Object(_)) && value.as_object().is_some_and(Map::is_empty)
+}
+
+/// How a manifest says the default of a field, where it can.
+fn default_of(form: Form) -> Option<Value> {
+    match form.plain() {
+        Form::Flag => Some(false.into()),
+        Form::Text => Some("".into()),
+        Form::Names | Form::Objects | Form::ListOf(_) | Form::TextOrList => Some(json!([])),
+        Form::Map | Form::MapOf(_) | Form::Parameters | Form::MapOrList | Form::Object(_) => Some(json!({})),
+        Form::Count | Form::Number | Form::Share | Form::OneOf(_) | Form::Any | Form::UpTo(..) => None,
+    }
 }
 
 /// Glance's body without what an answer adds to it.
@@ -120,8 +150,8 @@ fn is_default(kind: Kind, name: &str, value: &Value) -> bool {
     }
 }
 
-fn known<S: Fields>() -> (Vec<&'static str>, &'static [Kept]) {
-    (S::FIELDS.iter().map(|field| field.name).collect(), S::EXTRA)
+fn known<S: Fields>() -> (Vec<(&'static str, Form)>, &'static [Kept]) {
+    (S::FIELDS.iter().map(|field| (field.name, field.form)).collect(), S::EXTRA)
 }
 
 /// What was provided here, `{}` and `null` among it.
@@ -130,17 +160,19 @@ fn maps(to: &mut Map<String, Value>, object: &Value) {
         let provided = object.get(format!("provided_{map}")).filter(|map| map.is_object());
         to.extend(provided.map(|provided| (map.to_owned(), provided.clone())));
     }
-    if to.contains_key("labels") {
+    let merges = object.get("merge_labels") == Some(&Value::Bool(true));
+    if to.contains_key("labels") || merges || is_owned(object, "merge_labels") {
         to.insert("merge_labels".to_owned(), object.get("merge_labels").cloned().unwrap_or(Value::Bool(true)));
     }
 }
 
 /// A node shows what its group and its host give it too: here stands what its operators said.
 fn own(to: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Value) {
-    let mut put = |field: &str, value: Option<Value>| match value.filter(is_said) {
-        Some(value) => drop(to.insert(field.to_owned(), value)),
-        None => drop(to.remove(field)),
-    };
+    let mut put =
+        |field: &str, value: Option<Value>| match value.filter(|value| is_said(value) || is_owned(object, field)) {
+            Some(value) => drop(to.insert(field.to_owned(), value)),
+            None => drop(to.remove(field)),
+        };
     put("roles", roles.get("own").cloned());
     if resolved.pointer("/mode/origin").and_then(Value::as_str) != Some("node") {
         put("mode", None);

@@ -17,6 +17,7 @@ use subtle::ConstantTimeEq;
 
 use crate::cache::Model;
 use crate::cache::model::Entry;
+use crate::records::audit::FleetAction;
 use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
 use crate::records::request::Answer;
 use crate::records::{codec, key};
@@ -97,6 +98,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             work.check_joining(record.bound)?;
             let entry = Entry { record: record.clone(), written: Revision::default() };
             work.model.tokens.insert(id.clone(), Arc::new(entry));
+            note(&mut work, &record, FleetAction::TokenMade { token: id.clone() });
             work.draft().require(Precondition::absent(token_key(&id)));
             work.draft().entry(Op::Put { key: token_key(&id).into(), value: codec::encode(&record) });
             if let Some(maker) = record.maker {
@@ -163,10 +165,23 @@ pub async fn delete(
             let mut work = Work::on(context);
             work.draft().require(Precondition::unchanged(token_key(id), token.written));
             work.draft().entry(Op::Delete { key: token_key(id).into() });
+            note(&mut work, &token.record, FleetAction::TokenDeleted { token: id.to_owned() });
             let answer = answer(&work, &view(context.model, &token.record));
             work.finish(answer)
         })
         .await
+}
+
+/// Names in the audit what a token is for, and the token as a part of it; of one that is for no node and no group, what was done.
+fn note(work: &mut Work<'_>, token: &TokenRecord, action: FleetAction) {
+    let node = if let Bound::Node(id) = token.bound { work.model.nodes.get(id).cloned() } else { None };
+    let group = if let Bound::Group(id) = token.bound { work.model.groups.get(id).cloned() } else { None };
+    match (node, group) {
+        (Some(node), _) => work.draft().note(&*node),
+        (None, Some(group)) => work.draft().note(&*group),
+        (None, None) => return work.draft().act(action),
+    }
+    work.draft().name_part(format!("join-tokens.{}", token.id));
 }
 
 /// The token of an id, where it is seen.

@@ -37,7 +37,7 @@ pub struct AuditEvent {
 }
 
 /// What was done to the fleet as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum FleetAction {
     /// After the store was restored, its hosts were led on.
@@ -53,6 +53,18 @@ pub enum FleetAction {
     BackupMade {
         /// The revision that it holds.
         of_revision: u64,
+    },
+    /// A join token was made by which hosts join without a node group.
+    #[serde(rename = "token.made")]
+    TokenMade {
+        /// Its id, without the secret.
+        token: String,
+    },
+    /// Such a token was taken back.
+    #[serde(rename = "token.deleted")]
+    TokenDeleted {
+        /// Its id.
+        token: String,
     },
 }
 
@@ -151,7 +163,8 @@ pub struct AuditedObject {
     /// The cluster that it left: whoever is bound to that is told of it by the name that it had there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<ClusterId>,
-    /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal, or of a node that joined.
+    /// Which part of it was made or taken back, as `certificates.SERIAL` or `tokens.ID` of a principal or of a node that joined, or
+    /// `join-tokens.ID` of the node or node group that a join token is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
 }
@@ -167,7 +180,7 @@ mod tests {
         let text = format!(r#"{{"at":1,"principal":"p","manager":"m","objects":[{object}]}}"#);
         let AuditRecord::Commit(event) = serde_json::from_str(&text).unwrap() else { panic!("it is a commit") };
         assert_eq!(event.whose, None);
-        assert_eq!((&event.objects[0].was, event.objects[0].left, event.action), (&None, None, None));
+        assert_eq!((&event.objects[0].was, event.objects[0].left, &event.action), (&None, None, &None));
         assert_eq!(serde_json::to_string(&AuditRecord::Commit(event)).unwrap(), text);
     }
 

@@ -119,7 +119,7 @@ impl Draft {
 
     /// What it does to the fleet as a whole.
     pub(super) fn action(&self) -> Option<FleetAction> {
-        self.action
+        self.action.clone()
     }
 
     /// Adds an entry that is no object, under its own key.

@@ -278,3 +278,11 @@ macro_rules! described {
     };
 }
 pub(crate) use described;
+/// Reads a truth value as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
+pub fn truth(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "t" | "true" | "on" | "y" | "yes" => Some(true),
+        "0" | "f" | "false" | "off" | "n" | "no" => Some(false),
+        _ => None,
+    }
+}

@@ -90,6 +90,7 @@ pub mod rule {
         Error INSTANCE_TRAITS "instance.traits" in "instance_info": "A node has not the traits that its instance wants.";
         Warning LABEL_HELD_BACK "label.held_back" in "labels": "A label cannot flow to the host label map.";
         Warning LABEL_IDLE_NULL "label.idle_null" in "labels": "A label is null where nothing is merged.";
+        Warning LABEL_VARIABLE "label.variable" in "labels": "Labels have one variable of labels.env, so that none is in it.";
         Warning MASTER_ABSENT "master.absent": "Tasks fall to master, and no node has that name.";
         Error NODE_INCOMPLETE "node.incomplete": "Something above a node is missing.";
         Warning PRIMARY_PARKED "primary.parked": "A node that is parked holds a tag as primary.";

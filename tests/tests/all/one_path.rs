@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stemma_tests::fleet::Fleet;
 use stemma_tests::program::{eventually, file_contains, run};
 
-fn file(id: &str, parameters: Value) -> Value {
+fn file(id: &str, parameters: &Value) -> Value {
     json!({"id": id, "type": "file", "tags": ["w"], "parameters": parameters})
 }
 
@@ -34,7 +34,7 @@ fn y01_validate_names_both_tasks_their_path_and_a_node() -> Result<()> {
         (json!({"path": "/etc/z", "content": "a"}), json!({"path": "/etc/z/y", "content": "b"}), "/etc/z/y"),
         (json!({"path": "/bin/z", "content": "a"}), json!({"path": "/usr/bin/z", "content": "b"}), "/usr/bin/z"),
     ] {
-        std::fs::write(&manifest, site("1", &[file("a", first), file("b", second.clone())], &["n"]))?;
+        std::fs::write(&manifest, site("1", &[file("a", &first), file("b", &second)], &["n"]))?;
         let said = run("stemma", ["validate", "-f", &manifest.to_string_lossy()])?;
         let said = String::from_utf8([said.stdout, said.stderr].concat())?;
         let line = said.lines().find(|line| line.contains("error task.path release/r@1 task b: on 1 host (n): "));
@@ -53,8 +53,8 @@ fn y01_a_host_writes_a_path_for_the_first_task_and_says_of_the_second_that_it_do
         Ok(manifest)
     };
     let (a, b) = (json!({"path": "/etc/z", "content": "a"}), json!({"path": "/etc/z", "content": "b"}));
-    let mark = || file("mark", json!({"path": "/etc/mark", "template": "{{ labels.round }}"}));
-    let tasks = [file("a", a), file("b", b), mark()];
+    let mark = || file("mark", &json!({"path": "/etc/mark", "template": "{{ labels.round }}"}));
+    let tasks = [file("a", &a), file("b", &b), mark()];
     // No node stands there yet: the release is stored, and whoever comes has the finding.
     fleet.stemma(&["apply", "-f", &write(&site("1", &tasks, &[]))?.to_string_lossy()])?;
     fleet.stemma(&["label", "cluster", "c", "round=1"])?;
@@ -78,13 +78,13 @@ fn y01_a_host_writes_a_path_for_the_first_task_and_says_of_the_second_that_it_do
     ensure!(std::fs::metadata(agent.path("etc/z"))?.ino() == written, "it was written again: {}", agent.log());
 
     // Where a node has them, what is written out is refused, and what is rendered is told.
-    let later = |second: Value| [file("a", json!({"path": "/etc/y", "content": "a"})), file("c", second), mark()];
-    let plain = write(&site("2", &later(json!({"path": "/etc/y/x", "content": "c"})), &[]))?;
+    let later = |second: &Value| [file("a", &json!({"path": "/etc/y", "content": "a"})), file("c", second), mark()];
+    let plain = write(&site("2", &later(&json!({"path": "/etc/y/x", "content": "c"})), &[]))?;
     let refused = fleet.cli(&["apply", "-f", &plain.to_string_lossy()])?;
     let said = String::from_utf8([refused.stdout, refused.stderr].concat())?;
     let names_all = ["node n1: task c: ", "task a", "/etc/y/x lies below /etc/y", "nothing was changed"];
     ensure!(!refused.status.success() && names_all.iter().all(|part| said.contains(part)), "{said}");
-    let rendered = write(&site("3", &later(json!({"path": "{{ params.dir }}/y", "content": "c"})), &[]))?;
+    let rendered = write(&site("3", &later(&json!({"path": "{{ params.dir }}/y", "content": "c"})), &[]))?;
     let said = fleet.cli(&["--yes", "apply", "-f", &rendered.to_string_lossy()])?;
     let said = String::from_utf8([said.stdout, said.stderr].concat())?;
     ensure!(said.contains("task.path") && said.contains("/etc/y is the path of task a too"), "{said}");

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
+use stemma_core::field::Form;
 use stemma_core::manifest::{KindFields, kinds};
 use stemma_tests::chance::{Chance, is_long};
 use stemma_tests::fleet::Fleet;
@@ -12,9 +13,8 @@ use stemma_tests::fleet::Fleet;
 /// The manager of all writes.
 const MANAGER: &str = "git";
 /// Fields that are not drawn: what stands beside a manifest, an identity that is given once, what hosts report, what a controller's configuration
-/// declares, what no answer shows, what keeps the next draw from its write, and those whose example is their default.
-const NOT_DRAWN: [&str; 9] =
-    ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected", "matching", "phase"];
+/// declares, what no answer shows, and what keeps the next draw from its write.
+const NOT_DRAWN: [&str; 7] = ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected"];
 /// Texts that some YAML has another type or meaning for.
 const TEXTS: [&str; 20] = [
     "yes",
@@ -61,6 +61,15 @@ fn object(chance: &mut Chance, kind: &KindFields, share: usize) -> Result<Value>
             }),
             "parameters" if is_level => map(chance, |chance| any(chance, 0)),
             "description" => (*chance.one(&TEXTS)).into(),
+            // No answer says who owns what of a namespace, which is shown in Glance's form.
+            name if kind.kind != "Namespace" && !is_needed(kind.kind, name) && chance.percent(20) => {
+                match part.form.plain() {
+                    Form::Flag => false.into(),
+                    Form::Names | Form::ListOf(_) | Form::TextOrList => json!([]),
+                    Form::Map | Form::MapOf(_) | Form::MapOrList | Form::Object(_) => json!({}),
+                    _ => serde_json::from_str(part.help.example).context(part.name)?,
+                }
+            }
             _ => serde_json::from_str(part.help.example).context(part.name)?,
         };
     }

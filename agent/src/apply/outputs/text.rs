@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Before each variable of `labels.env`.
-const PREFIX: &str = "STEMMA_LABEL_";
+use stemma_core::labels::variable;
 
 /// One flat object, keys sorted, with a line end.
 #[must_use]
@@ -76,12 +75,6 @@ fn is_file_name(name: &str) -> bool {
     name.len() <= 71
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
-}
-
-fn variable(key: &str) -> String {
-    let name =
-        key.bytes().map(|byte| if byte.is_ascii_alphanumeric() { byte.to_ascii_uppercase() as char } else { '_' });
-    PREFIX.chars().chain(name).collect()
 }
 
 /// Inside double quotes systemd takes the backslash from before `"`, `\`, `` ` `` and `$`, and leaves all else.

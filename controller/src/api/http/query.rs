@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use hyper::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use stemma_core::field::truth;
 use stemma_core::name::is_blank;
 use stemma_wire::endpoint::{PAGE, Query};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -219,15 +220,6 @@ impl Parameters {
     pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, BadQuery> {
         let Some(value) = self.one(name)? else { return Ok(None) };
         truth(value).map(Some).ok_or_else(|| BadQuery::value(name, value, "it is true or false"))
-    }
-}
-
-/// Reads a truth value as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
-pub(crate) fn truth(text: &str) -> Option<bool> {
-    match text.trim().to_ascii_lowercase().as_str() {
-        "1" | "t" | "true" | "on" | "y" | "yes" => Some(true),
-        "0" | "f" | "false" | "off" | "n" | "no" => Some(false),
-        _ => None,
     }
 }
 

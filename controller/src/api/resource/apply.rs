@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::finding::strictly;
-use stemma_core::manifest::{Author, Document, Key, Scope, read_document, write};
+use stemma_core::manifest::{Author, Document, Key, Scope, is_null, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
     Object, ReleaseSpec,
@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::changes::{Changes, LostLabels, kept_by_others};
 use super::moved_primaries::MovedPrimaries;
+use super::nodes::check_reports;
 use super::objects::Shown;
 use super::writes;
 use crate::api::Api;
@@ -264,10 +265,7 @@ impl<'a> Applying<'a> {
             Some(before) => check_presumed(before, *presumed)?,
             None => check_absent(*presumed)?,
         }
-        if document.body.get("reports").is_some_and(|raw| raw.get() != "null") {
-            let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
-            return Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"));
-        }
+        check_reports(document.body.get("reports").is_some_and(|raw| !is_null(raw)))?;
         if let (Some(uuid), Some(before)) = (document.uuid, before)
             && uuid != before.meta.uuid
         {

@@ -67,14 +67,14 @@ impl Shown for NodeGroupSpec {
     }
 
     /// A group stays in its cluster. What is there may be said again, as a body is sent back that was read.
-    fn check_fixed(model: &Model, group: &NodeGroup, fields: &Map<String, Value>) -> Result<(), ApiError> {
-        let cluster = group.spec.cluster.0;
+    fn check_fixed(model: &Model, spec: &Self, fields: &Map<String, Value>) -> Result<(), ApiError> {
+        let cluster = spec.cluster.0;
         let name = model.clusters.get(cluster).map(|cluster| cluster.meta.name.to_string());
         let uuid = cluster.to_string();
         let is_own = |said: &Value| said.as_str().is_some_and(|said| said == uuid || Some(said) == name.as_deref());
         for field in ["cluster", "cluster_id"] {
             if let Some(said) = fields.get(field).filter(|said| !is_own(said)) {
-                let message = format!("{field} of a node group cannot be changed to {said}; nothing was changed");
+                let message = format!("{field} of this node group is {uuid} and cannot be {said}; nothing was changed");
                 let advice = "make a node group in the other cluster, and move the nodes: `stemma node move`";
                 return Err(ApiError::new(ErrorType::FieldInvalid, message).field(field).detail(advice));
             }

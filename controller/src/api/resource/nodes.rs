@@ -95,6 +95,7 @@ impl Shown for NodeSpec {
     }
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
+        check_reports(body.get("reports").is_some_and(|said| !said.is_null()))?;
         if body.contains_key("traits") {
             let message = "Cannot patch /traits: a node's traits are a resource of their own";
             let advice = "PUT /v1/nodes/{node}/traits, or `stemma trait add`";
@@ -106,6 +107,18 @@ impl Shown for NodeSpec {
     fn no_name() -> Result<Option<NodeName>, ApiError> {
         Ok(None)
     }
+}
+
+/// Refuses what a host alone reports.
+///
+/// # Errors
+/// Where a body has it.
+pub(super) fn check_reports(says_any: bool) -> Result<(), ApiError> {
+    if !says_any {
+        return Ok(());
+    }
+    let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
+    Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"))
 }
 
 /// Finds a node as Ironic does: a text like a uuid is one as it stands, any other must be a name.

@@ -130,11 +130,11 @@ pub(super) trait Shown: Resource + Fields {
         refusal
     }
 
-    /// Refuses what a merge patch says otherwise of what no write changes.
+    /// Refuses what a body says otherwise of what no write changes.
     ///
     /// # Errors
     /// With the first such field.
-    fn check_fixed(_model: &Model, _object: &Object<Self>, _fields: &Map<String, Value>) -> Result<(), ApiError> {
+    fn check_fixed(_model: &Model, _spec: &Self, _fields: &Map<String, Value>) -> Result<(), ApiError> {
         Ok(())
     }
 
@@ -218,7 +218,6 @@ pub(super) fn read_body<S: Shown>(mut body: Map<String, Value>) -> Result<Body, 
         }
     }
     S::adapt(&mut body)?;
-    kept::check(S::EXTRA, &mut body)?;
     Body::parse(&Value::Object(body).to_string()).map_err(|e| bad_field(S::KIND.word(), &e))
 }
 

@@ -122,7 +122,7 @@ pub(super) fn merge<S: Shown>(
     caller: &Caller,
 ) -> Result<(), ApiError> {
     object.meta.name = take_name::<S>(object, &mut fields)?;
-    S::check_fixed(&work.model, object, &fields)?;
+    S::check_fixed(&work.model, &object.spec, &fields)?;
     let mut present = shown_fields(api, work, &object.spec);
     // Of a kind whose labels are a field as others are, that stands there already.
     present.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
@@ -192,6 +192,7 @@ fn json_patch<S: Shown>(
     if let Some(merge @ Value::Null) = changes.get_mut(MERGE_LABELS) {
         *merge = false.into();
     }
+    S::check_fixed(&work.model, &object.spec, &changes)?;
     let name = take_name::<S>(object, &mut changes)?;
     if S::KEEPS_NAME && name != object.meta.name {
         let message = format!("cannot change {} property(ies) name; nothing was changed", S::KIND.word());
@@ -308,7 +309,7 @@ fn whole_map(
         (_, Some(value)) => {
             let whole = match value {
                 Value::Object(whole) => Some(whole.clone()),
-                Value::String(text) => map_from_text(text),
+                Value::String(text) => map_from_text(text, map != MapName::Parameters),
                 _ => None,
             };
             let whole = whole.ok_or_else(|| {

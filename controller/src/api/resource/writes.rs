@@ -47,9 +47,10 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
     let caller = request.caller()?;
     let mut fields = request.object()?;
     let (uuid, name) = S::identify(request, &mut fields)?;
-    let body = read_body::<S>(fields)?;
+    let body = read_body::<S>(fields.clone())?;
     let create = |work: &mut Work<'_>| {
         let blank = S::blank(&work.model, request)?;
+        S::check_fixed(&work.model, &blank, &fields)?;
         let spec = update(api, work, &blank, &body, &caller, S::SHAPE)?;
         work.create(uuid, name.clone(), spec)
     };

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::field::truth;
 use crate::name::cut;
 use crate::ownership::OwnedMap;
 
@@ -105,11 +106,7 @@ pub fn read_merge(raw: &RawValue) -> Result<Option<bool>, InvalidMerge> {
         Some(b'"') => serde_json::from_str::<String>(raw.get()).map_err(|_| wrong())?,
         _ => raw.get().to_owned(),
     };
-    match word.trim().to_ascii_lowercase().as_str() {
-        "1" | "t" | "true" | "on" | "y" | "yes" => Ok(Some(true)),
-        "0" | "f" | "false" | "off" | "n" | "no" => Ok(Some(false)),
-        _ => Err(wrong()),
-    }
+    truth(&word).map(Some).ok_or_else(wrong)
 }
 
 #[cfg(test)]

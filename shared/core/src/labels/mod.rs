@@ -13,6 +13,7 @@ mod fold;
 mod layer;
 mod line;
 mod parameter;
+mod variable;
 mod written;
 
 pub use differences::{Differences, differences};
@@ -22,6 +23,7 @@ pub use line::{Effect, Effective, Line, Offer, OfferEffect, Standing, Statement}
 pub use parameter::{
     InvalidParameter, MAX_PARAMETER_DEPTH, MAX_PARAMETERS, ParameterValue, ParametersTooLarge, check_parameters,
 };
+pub use variable::{meeting, variable};
 pub use written::{FromJson, InvalidEntry, Written, removing};
 
 use crate::key::{AnnotationKey, AnnotationValue, LabelKey, LabelValue};

@@ -6,7 +6,7 @@ use uuid::Uuid as AnyUuid;
 
 use self::KeptForm::{Any, Flag, List, Name, Number, Object, Text, Uuid};
 use super::error::BodyError;
-use crate::field::{Bound, Form};
+use crate::field::{Bound, Form, truth};
 use crate::name::{cut, uuid_form};
 
 /// One kept field.
@@ -54,21 +54,50 @@ impl KeptForm {
 }
 
 impl Kept {
-    /// A value as it is stored.
+    /// A value as it is stored: a uuid in one form, and words for numbers and truth in JSON's own form.
     ///
     /// # Errors
-    /// That a uuid is needed, and this is none. Other forms are checked where a body comes in.
+    /// For a value of another form, with the one that is needed.
     pub(super) fn read(&self, value: Value) -> Result<Value, BodyError> {
-        match (self.form, &value) {
-            (Uuid, Value::Null) => Ok(Value::Null),
-            (Uuid, Value::String(text)) if AnyUuid::parse_str(text).is_ok() => Ok(uuid_form(text).into()),
-            (Uuid, _) => Err(BodyError::new(
-                "",
-                format!("a uuid is needed here, not {}: give one, or null", cut(&value.to_string())),
-            )),
-            (Text(_) | Name(_) | Number | Flag | Object | List | Any, _) => Ok(value),
-        }
+        let needed = match (self.form, &value) {
+            (_, Value::Null)
+            | (Any, _)
+            | (Flag, Value::Bool(_))
+            | (Object, Value::Object(_))
+            | (List, Value::Array(_)) => return Ok(value),
+            (Uuid, Value::String(text)) if AnyUuid::parse_str(text).is_ok() => return Ok(uuid_form(text).into()),
+            (Name(most) | Text(most), Value::String(text)) if text.chars().count() <= most => return Ok(value),
+            (Number, Value::Number(number)) if !number.is_f64() => return Ok(value),
+            (Number, Value::String(text)) if text.trim().parse::<i64>().is_ok() => {
+                return Ok(text.trim().parse::<i64>().map_or(Value::Null, Value::from));
+            }
+            (Flag, Value::String(_) | Value::Number(_)) if truth_of(&value).is_some() => {
+                return Ok(truth_of(&value).into());
+            }
+            (Uuid, _) => {
+                let found = cut(&value.to_string());
+                return Err(BodyError::new("", format!("a uuid is needed here, not {found}: give one, or null")));
+            }
+            (Name(most) | Text(most), _) => {
+                return Err(needs(&format!("a text of at most {most} characters"), &value));
+            }
+            (Number, _) => "a whole number",
+            (Flag, _) => "true or false",
+            (Object, _) => "an object",
+            (List, _) => "a list",
+        };
+        Err(needs(needed, &value))
     }
+}
+
+fn needs(form: &str, found: &Value) -> BodyError {
+    BodyError::new("", format!("{form} is needed here, not {}", cut(&found.to_string())))
+}
+
+/// A text or a number that says true or false, as `OpenStack`'s clients send it.
+fn truth_of(value: &Value) -> Option<bool> {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    truth(&text)
 }
 
 macro_rules! kept {
@@ -142,5 +171,40 @@ kept! {
         Text(255), Some("\"\"") => conductor_group;
         Flag, Some("false") => disable_power_off protected retired;
         Name(80), Some("null") => resource_class;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn y05_a_kept_field_has_its_form_in_every_write() {
+        let uuid = "0D8E1F4A5B6C4D7E8F90A1B2C3D4E5F6";
+        for (form, sent, stored) in [
+            (Number, json!("2"), Some(json!(2))),
+            (Number, json!(-5), Some(json!(-5))),
+            (Number, json!(1.5), None),
+            (Number, json!("x"), None),
+            (Flag, json!("yes"), Some(json!(true))),
+            (Flag, json!(0), Some(json!(false))),
+            (Flag, json!("maybe"), None),
+            (Object, json!({"a": 1}), Some(json!({"a": 1}))),
+            (Object, json!("x"), None),
+            (List, json!([]), Some(json!([]))),
+            (List, json!({}), None),
+            (Text(3), json!("äöü"), Some(json!("äöü"))),
+            (Text(3), json!("abcd"), None),
+            (Name(3), json!(5), None),
+            (Uuid, json!(uuid), Some(json!("0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"))),
+            (Uuid, json!("x"), None),
+            (Any, json!([1]), Some(json!([1]))),
+            (Flag, Value::Null, Some(Value::Null)),
+        ] {
+            let field = Kept { name: "x", form, default: None };
+            assert_eq!(field.read(sent.clone()).ok(), stored, "{form:?} {sent}");
+        }
     }
 }

@@ -166,6 +166,11 @@ fn changed<S: Fields>(
         if went && inherited.labels.provided.is_none() && !says_merge && writing.is_whole() {
             inherited.labels.merge = None;
         }
+        // Who applies labels owns how they merge, unless somebody does already.
+        if writing.leaves_merge_open() && !says_merge {
+            let owner = Owner::apply(author.manager());
+            next.owners().insert(MERGE_LABELS.to_owned(), [owner].into());
+        }
     }
     if let Some(node) = next.node() {
         writing.node(node)?;
@@ -222,6 +227,9 @@ impl Writing<'_> {
             }
         }
         let owned = owned_fields(before, before.owners_ref().clone(), self.names);
+        if let Some(said) = self.merge_labels_as_it_is(&owned) {
+            intent.insert(MERGE_LABELS.to_owned(), said);
+        }
         let after = match self.author {
             Author::Apply { scope: Scope::Object, .. } | Author::Add { .. } => self.own("fields", &owned, &intent),
             Author::Apply { scope: Scope::Named, .. } => self.own_named(&owned, &intent),
@@ -234,6 +242,18 @@ impl Writing<'_> {
         let owned = after.iter().filter(|(_, entry)| !is_given_back(entry));
         *next.owners() = owned.map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
         Ok(())
+    }
+
+    /// Whether an apply names labels and leaves it open whether they merge: they do as it is stored, and the manager goes on to own that.
+    fn leaves_merge_open(&self) -> bool {
+        let names = |name: &str| self.body.get(name).is_some_and(|raw| !is_null(raw));
+        matches!(self.author, Author::Apply { .. }) && names("labels") && !names(MERGE_LABELS)
+    }
+
+    /// What an apply says of `merge_labels` by naming labels alone, where its manager owns that already.
+    fn merge_labels_as_it_is(&self, owned: &OwnedMap<String, Value>) -> Option<Said<Value>> {
+        let entry = owned.get(MERGE_LABELS).filter(|_| self.leaves_merge_open())?;
+        entry.is_owned_by(&Owner::apply(self.author.manager())).then(|| entry.said.clone())
     }
 
     /// Whether the body is its manager's whole intent for the object.

@@ -30,6 +30,9 @@ const IN_MEMORY: u64 = 1024 * 1024;
 /// How long `validate` may take.
 const VALIDATE: Duration = Duration::from_mins(1);
 
+/// What stands for the staged file in the items of `validate` while values are put in: no text that anybody means has this noncharacter.
+const STAGED: &str = "\u{10FFFF}path\u{10FFFF}";
+
 /// The type.
 pub(super) struct File;
 
@@ -216,9 +219,21 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
         None if parent.is_none() && !parameters.absent => within_list(site, &path, 0o755, true)?,
         None => 0o755,
     };
-    let validate = texts.words("parameters.validate", &parameters.validate)?;
+    let validate = validate_words(&texts, &parameters.validate)?;
     let is_secret = task.is_sensitive() || site.ledger.is_secret_path(&path)?;
     Ok(FileState { path, parent, seen, present, wanted, dir_mode, validate, is_secret })
+}
+
+/// The items of `validate`, rendered, with [`STAGED`] where its author wrote `{path}`. A value in which that stands is put in as it is.
+fn validate_words(texts: &Texts<'_>, items: &[String]) -> Result<Vec<String>, TaskError> {
+    const FIELD: &str = "parameters.validate";
+    if texts.words(FIELD, items)?.iter().any(|item| item.contains(STAGED)) {
+        return Err(TaskError::new(format!(
+            "{FIELD}: a value in it has the noncharacter U+10FFFF around `path`, which stands for the new file here; take it out of the value"
+        )));
+    }
+    let marked: Vec<String> = items.iter().map(|item| item.replace("{path}", STAGED)).collect();
+    texts.words(FIELD, &marked)
 }
 
 fn path(texts: &Texts<'_>, parameters: &FileParameters) -> Result<HostPath, TaskError> {
@@ -501,7 +516,7 @@ async fn validate(site: &Site, state: &FileState, staged: &str) -> Result<String
     }
     let outside = site.host.outside(&state.path);
     let staged = outside.parent().unwrap_or(Path::new("/")).join(staged).display().to_string();
-    let argv = state.validate.iter().map(|item| item.replace("{path}", &staged)).collect();
+    let argv = state.validate.iter().map(|item| item.replace(STAGED, &staged)).collect();
     let finished = site.host.run(&Command::new(argv, VALIDATE)).await?;
     if finished.end.is_success() {
         return Ok(finished.output);

@@ -293,6 +293,27 @@ fn the_old_file_stands_until_validate_has_said_yes() {
 }
 
 #[test]
+fn y03_a_value_that_says_path_is_no_place_of_the_staged_file() {
+    let host = MemoryHost::new();
+    let parameters = json!({"path": "/etc/f", "content": "new", "validate": ["look", "{{ labels.a }}", "at={path}"]});
+    let with_label = |value: &str| {
+        let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
+        let (references, after, barriers) = (vec!["labels.a".to_owned()], vec![], vec![]);
+        let sent = [("labels.a".to_owned(), InputValue::Json(json!(value).to_string().into()))].into();
+        HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &sent).unwrap()
+    };
+    host.on_run(|host, command| {
+        assert_eq!(command.argv[1], "L{path}L", "as the label has it");
+        let staged = command.argv[2].strip_prefix("at=").unwrap();
+        assert_eq!(host.text(staged).as_deref(), Some("new"));
+        Finished { end: End::Status(0), output: String::new() }
+    });
+    ready(File.apply(&site(&host), &with_label("L{path}L"))).unwrap();
+    let refused = ready(File.apply(&site(&MemoryHost::new()), &with_label("a\u{10FFFF}path\u{10FFFF}b"))).unwrap_err();
+    assert!(refused.message.contains("parameters.validate: a value in it has the noncharacter"), "{}", refused.message);
+}
+
+#[test]
 fn x05_a_new_file_that_validate_changes_is_not_put_in_its_place() {
     type Change = fn(&MemoryHost, &str);
     let changes: [Change; 7] = [

@@ -206,12 +206,11 @@ mod help {
         Help::new("0", "Seconds that a node stays ready before it counts as available.", "30");
 }
 
-/// A field's JSON; what stands at its default is `null`. An object that is there and has no member is not at its default: `hold: {}` holds.
+/// A field's JSON; what stands at its default is `null`, but for a number. An object that is there and has no member is not at its
+/// default: `hold: {}` holds.
 fn shown<T: Serialize + Default + PartialEq>(field: &T) -> Value {
-    if *field == T::default() {
-        return Value::Null;
-    }
-    serde_json::to_value(field).expect("a spec's field is JSON with text as keys")
+    let value = serde_json::to_value(field).expect("a spec's field is JSON with text as keys");
+    if *field == T::default() && !value.is_number() { Value::Null } else { value }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub use catalog::{all_catalog_findings, catalog_findings_of, newly_uncatalogued}
 pub use cluster::{cluster_findings, newly_undeclared};
 pub use condition::{FailedConditions, is_of_condition};
 pub use node::{
-    broken, doubled, fleet_waiting, host_ahead, host_awaited, newly_ruled, newly_unmet, release_refused,
+    broken, doubled, fleet_waiting, host_ahead, host_awaited, newly_meeting, newly_ruled, newly_unmet, release_refused,
     report_findings, report_left_out, report_refused, report_waiting, too_large,
 };
 pub use placed::{keep_new, newly_odd, newly_orphaned};

@@ -10,7 +10,7 @@ use crate::idle;
 use crate::input::MAX_DEPTH;
 use crate::inspection::{Note, NoteKind};
 use crate::key::MAX_VALUE;
-use crate::labels::{MAX_EFFECTIVE, MAX_KEYS};
+use crate::labels::{self, Labels, MAX_EFFECTIVE, MAX_KEYS};
 use crate::name::ReleaseRef;
 use crate::object::{
     MAX_FACT, MAX_FACT_PATH, MAX_FACTS, MAX_RESULT_TEXTS, MAX_RESULTS, MAX_SENTENCE, MAX_TASK_ID, Node, NodeId,
@@ -167,6 +167,32 @@ impl Unmet {
     }
 }
 
+/// What is said of labels of one node that have one variable.
+fn meeting(labels: &Labels) -> Vec<String> {
+    let met = labels::meeting(labels.iter().map(|(key, _)| key.as_str()));
+    let message = |(variable, keys): (String, Vec<&str>)| {
+        format!("labels {} would all be {variable}: none of them is in labels.env; rename all but one", keys.join(", "))
+    };
+    met.into_iter().map(message).collect()
+}
+
+/// Labels of these nodes that have one variable by a step of the fleet, and had not before.
+pub fn newly_meeting(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
+    let of = |fleet: &Fleet, id| fleet.node_view(id).map(|view| meeting(&view.labels())).unwrap_or_default();
+    let mut found = Gravest::<NodeId>::default();
+    for id in nodes {
+        let mut met = of(after, id);
+        if met.is_empty() {
+            continue;
+        }
+        let known = of(before, id);
+        met.retain(|message| !known.contains(message));
+        let Some(node) = after.node(id) else { continue };
+        found.extend(met.into_iter().map(|message| of_node(rule::LABEL_VARIABLE, node, message)));
+    }
+    found.list("write")
+}
+
 /// The new findings of nodes to which inspection rules give something else than before.
 pub fn newly_ruled(
     before: &Fleet,
@@ -244,6 +270,8 @@ impl Answer {
             let message = format!("label {key} is null where nothing is merged: it has no effect");
             findings.push(Finding::of(rule::LABEL_IDLE_NULL, object, message));
         }
+        let labels = self.labels();
+        findings.extend(meeting(&labels).into_iter().map(|message| Finding::of(rule::LABEL_VARIABLE, object, message)));
         findings.extend(idle::findings(object, &self.entry.node.spec));
         let node = &self.entry.node;
         if let Some(set) = self.task_set().filter(|_| parked(&node.spec, self.said()).next().is_some()) {
