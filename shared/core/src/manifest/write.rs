@@ -161,6 +161,13 @@ fn changed<S: Fields>(
     let says_merge = next.owners_ref().contains_key(MERGE_LABELS);
     if let Some(inherited) = next.inherited() {
         writing.inherited(inherited)?;
+        // A map without a key that this manager provided, as who said how it merges.
+        let owned_before = spec.owners_ref().contains_key(MERGE_LABELS);
+        let is_named = body.get("labels").is_some_and(|raw| !is_null(raw));
+        let is_empty = inherited.labels.provided.as_ref().is_some_and(OwnedMap::is_empty);
+        if is_empty && !is_named && owned_before && !says_merge && writing.is_whole() {
+            inherited.labels.provided = None;
+        }
         // The default of a map that went, not what somebody said.
         let went = spec.inherited_ref().is_some_and(|before| before.labels.provided.is_some());
         if went && inherited.labels.provided.is_none() && !says_merge && writing.is_whole() {
