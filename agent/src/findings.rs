@@ -1,5 +1,7 @@
 //! Findings of this host as they are reported: sentences, no more of them than a list takes.
 
+use stemma_core::finding::first_few;
+
 /// Leaves so many of them at most. Where there are more, the last says how many are not named.
 pub(crate) fn bound(findings: &mut Vec<String>, most: usize) {
     if findings.len() > most {
@@ -13,13 +15,10 @@ pub(crate) fn bound(findings: &mut Vec<String>, most: usize) {
 /// How many of the files are named that are left out by their names.
 const MOST_NAMED: usize = 4;
 
-/// What is said of the files of a directory that are left out by their names (`paths::is_shared_name`): one sentence, however many there are.
+/// What is said of the files of a directory that are left out by their names (`is_run_parts_name`): one sentence, however many there are.
 pub(crate) fn left_out(dir: &str, names: &[String]) -> Option<String> {
-    let (first, more) = (&names[..names.len().min(MOST_NAMED)], names.len().saturating_sub(MOST_NAMED));
-    let mut named = first.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-    if more > 0 {
-        named = format!("{named} and {more} more");
-    }
+    let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    let named = first_few(quoted.iter().map(String::as_str), MOST_NAMED);
     (!names.is_empty()).then(|| {
         format!(
             "{dir}: left out by their names: {named}: a name that is read has letters, digits, \"-\" and \"_\" alone, as run-parts takes it: \

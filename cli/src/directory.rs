@@ -8,6 +8,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use stemma_core::name::is_run_parts_name;
+
 use crate::output::printable;
 
 /// What manifests end with.
@@ -89,7 +91,7 @@ impl Named {
         let name = name.to_string_lossy();
         let is_ending = |text: &str| endings.iter().any(|ending| text.eq_ignore_ascii_case(ending));
         match name.rsplit_once('.') {
-            Some((word, ending)) if endings.contains(&ending) && is_word(word) => return Self::Meant,
+            Some((word, ending)) if endings.contains(&ending) && is_run_parts_name(word) => return Self::Meant,
             Some((_, ending)) if is_ending(ending) => return Self::LeftOver,
             _ => {}
         }
@@ -103,11 +105,6 @@ impl Named {
         let is_put_away = parts.windows(2).any(|pair| is_ending(pair[0]) && is_mark(pair[1]));
         if is_hidden || is_put_away || parts.iter().any(goes_on) { Self::LeftOver } else { Self::Otherwise }
     }
-}
-
-/// Whether run-parts would take the name.
-fn is_word(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
 /// Whether a part of a name says that a file was put away: a known word, a number, one of dpkg's, of ucf's, or of an editor's (`~1~`).

@@ -123,7 +123,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
         file.take(&mut manifests, &mut problems);
     }
     if problems.is_empty() && manifests.objects.is_empty() {
-        problems.add(shown(paths), "no object here: a manifest is *.yaml, *.yml or *.json, right in the directory");
+        problems.add(shown(paths), "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory, with a NAME of letters, digits, - and _");
     }
     (manifests, problems)
 }

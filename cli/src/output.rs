@@ -90,8 +90,13 @@ pub(crate) fn printable(text: &str) -> String {
 /// The same for text of several lines, in which a tab is a tab.
 #[must_use]
 pub(crate) fn printable_lines(text: &str) -> String {
-    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t");
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
+    text.lines().map(printable_line).collect::<Vec<_>>().join("\n")
+}
+
+/// The same for one line, in which a tab is a tab.
+#[must_use]
+pub(crate) fn printable_line(line: &str) -> String {
+    line.split('\t').map(printable).collect::<Vec<_>>().join("\t")
 }
 
 /// A word as a shell takes it.

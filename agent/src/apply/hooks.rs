@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use log::{info, warn};
 use serde::Serialize;
+use stemma_core::name::is_run_parts_name;
 
 use super::ledger::{Desired, HookSnapshot};
 use crate::findings::left_out;
@@ -122,7 +123,7 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
         if stat.kind != Kind::File || stat.mode & 0o111 == 0 {
             continue;
         }
-        if !paths::is_shared_name(&name) {
+        if !is_run_parts_name(&name) {
             left.push(name);
         } else if stat.is_open_to_others(own) {
             findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));

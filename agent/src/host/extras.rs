@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 
 use rustix::fs::IFlags;
+use stemma_core::finding::first_few;
 
 /// The extended attribute in which the kernel gives and takes an access control list.
 pub(crate) const ACL: &CStr = c"system.posix_acl_access";
@@ -138,10 +139,7 @@ impl Extras {
                 .filter(|flag| gone.contains(*flag))
                 .map(flag_name),
         );
-        let more = lost.len().saturating_sub(MOST_NAMED);
-        lost.truncate(MOST_NAMED);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        (!lost.is_empty()).then(|| format!("{}{more}", lost.join(", ")))
+        (!lost.is_empty()).then(|| first_few(lost.iter().map(String::as_str), MOST_NAMED))
     }
 
     /// The permission bits without those that the owning group has by the mask of an access control list alone: its mode shows the mask.

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use stemma_core::key::{LabelKey, LabelValue};
+use stemma_core::name::is_run_parts_name;
 use stemma_wire::message::observed::ReportedLabel;
 
 use crate::findings::left_out;
 use crate::host::{Dir, Host, HostError, HostPath, Kind, Stat};
-use crate::paths::is_shared_name;
 
 /// Where they stand.
 pub(super) const DIR: &str = "/etc/stemma/labels.d";
@@ -56,7 +56,7 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
         }
     };
     let (names, left): (Vec<_>, Vec<_>) =
-        names.into_iter().filter(|name| !name.starts_with('.')).partition(|name| is_shared_name(name));
+        names.into_iter().filter(|name| !name.starts_with('.')).partition(|name| is_run_parts_name(name));
     let mut found = read_files(names.into_iter().map(|name| {
         let text = text(&*dir, &name, own);
         (name, text)

@@ -126,16 +126,11 @@ impl Objects {
     /// As [`Self::of`].
     pub(crate) async fn of_kind(api: &mut Api, kind: Kind, names: &[String], selection: &Selection) -> Result<Self> {
         if !selection.is_empty() {
-            check_unselected(names, selection)?;
-            if !kind.has_manifest() {
-                return Err(Exit::Usage.because(format!("a {} has no labels: name it", kind.name())));
-            }
-            let listed = question::list(api, kind, &Filter::of(selection)).await?;
-            let all = listed.iter().map(|object| Object { kind: kind.name(), name: question::name(kind, object) });
-            let all: Vec<_> = all.collect();
-            if all.is_empty() {
+            let names = selected(api, kind, names, selection).await?;
+            if names.is_empty() {
                 tell!("no {} is selected; nothing was changed", kind.name());
             }
+            let all = names.into_iter().map(|name| Object { kind: kind.name(), name }).collect();
             return Ok(Self { all, is_single: false, is_selected: true });
         }
         if names.is_empty() {
@@ -154,11 +149,29 @@ impl Objects {
     }
 }
 
+/// The names of the objects of a kind that a selection finds.
+///
+/// # Errors
+/// When names are given too, for a kind without labels, or when the list can't be read.
+pub(crate) async fn selected(
+    api: &mut Api,
+    kind: Kind,
+    names: &[String],
+    selection: &Selection,
+) -> Result<Vec<String>> {
+    check_unselected(names, selection)?;
+    if !kind.has_manifest() {
+        return Err(Exit::Usage.because(format!("a {} has no labels: name it", kind.name())));
+    }
+    let listed = question::list(api, kind, &Filter::of(selection)).await?;
+    Ok(listed.iter().map(|object| question::name(kind, object)).collect())
+}
+
 /// Refuses names beside a selection.
 ///
 /// # Errors
 /// When both are there.
-pub(crate) fn check_unselected(names: &[String], selection: &Selection) -> Result<()> {
+fn check_unselected(names: &[String], selection: &Selection) -> Result<()> {
     if names.is_empty() || selection.is_empty() {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::{Api, Event, Refusal, Told};
 use crate::args::{Condition, EventClass, EventsAsked, Filter, Kind, Output, Selection, Waited};
-use crate::command::each::check_unselected;
+use crate::command::each::selected;
 use crate::command::question::{self, objects};
 use crate::exit::Exit;
 use crate::output::{cell, printable};
@@ -113,12 +113,11 @@ pub(crate) async fn awaited(
     if selection.is_empty() {
         return Ok(names);
     }
-    check_unselected(&names, selection)?;
-    let found = question::list(api, kind, &Filter::of(selection)).await?;
+    let found = selected(api, kind, &names, selection).await?;
     if found.is_empty() {
         return Err(Exit::NotFound.because(format!("no {} is selected", kind.name())));
     }
-    Ok(found.iter().map(|object| question::name(kind, object)).collect())
+    Ok(found)
 }
 
 /// Waits until objects are as they should be.

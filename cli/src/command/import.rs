@@ -19,7 +19,6 @@ use crate::command::question;
 use crate::manifest::{MAX_MANIFEST, text};
 use crate::output::printable;
 use crate::problem::Problems;
-
 use crate::yaml::{block, documents};
 
 /// Under whose name an import writes, unless said.

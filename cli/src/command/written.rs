@@ -121,14 +121,12 @@ pub(crate) fn is_bare(form: Form, value: &Value) -> bool {
     matches!(form.plain(), Form::Object(_)) && value.as_object().is_some_and(Map::is_empty)
 }
 
-/// How a manifest says the default of a field, where it can.
+/// How a manifest says that a field is at its default, where it can.
 fn default_of(form: Form) -> Option<Value> {
     match form.plain() {
-        Form::Flag => Some(false.into()),
         Form::Text => Some("".into()),
-        Form::Names | Form::Objects | Form::ListOf(_) | Form::TextOrList => Some(json!([])),
-        Form::Map | Form::MapOf(_) | Form::Parameters | Form::MapOrList | Form::Object(_) => Some(json!({})),
-        Form::Count | Form::Number | Form::Share | Form::OneOf(_) | Form::Any | Form::UpTo(..) => None,
+        Form::Object(_) => Some(json!({})),
+        other => other.empty(),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Purpose, load};
 use crate::args::{Files, Output};
 use crate::command::question;
 use crate::exit::Exit;
-use crate::output::{printable, printable_lines};
+use crate::output::{printable_line, printable_lines};
 use crate::problem::Problems;
 use crate::tree;
 
@@ -133,7 +133,7 @@ fn print(one: &Rendered) {
 
 /// A body line by line, with what a terminal must not obey as escapes. Of a file's, one whose last line has no end is marked as `diff` marks it.
 fn body(text: &str, is_of_file: bool) -> String {
-    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t") + "\n";
+    let line = |line: &str| printable_line(line) + "\n";
     let mut shown: String = text.split_terminator('\n').map(line).collect();
     if is_of_file && !text.is_empty() && !text.ends_with('\n') {
         shown.push_str("\\ no newline at the end\n");

@@ -126,11 +126,10 @@ fn quoted(text: &str) -> String {
 }
 
 /// Whether every reader takes the character as itself. YAML 1.1 takes no control character but the tab and the ends of lines, counts U+0085, U+2028
-/// and U+2029 among those, and a byte order mark for one. No Unicode text has a character whose last four digits are FFFE or FFFF.
+/// and U+2029 among those, and a byte order mark for one: all of these are control or formatting characters. No Unicode text has a character whose last four digits are FFFE or FFFF.
 fn is_printed(letter: char) -> bool {
-    let is_end_of_line = matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}');
     let is_no_character = u32::from(letter) & 0xFFFE == 0xFFFE || matches!(letter, '\u{FDD0}'..='\u{FDEF}');
-    !(letter.is_control() || is_formatting(letter) || is_end_of_line || letter == '\u{FEFF}' || is_no_character)
+    !(letter.is_control() || is_formatting(letter) || is_no_character)
 }
 
 #[cfg(test)]

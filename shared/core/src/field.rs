@@ -3,6 +3,8 @@
 //! [`described!`] makes a type that a manifest is read into, and the table of its fields, from the same rows. So the reader
 //! takes no field that the reference does not name, and the reference names none that the reader refuses.
 
+use serde_json::{Map, Value};
+
 /// What a field's JSON is like, for whoever describes the API or writes a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -165,6 +167,24 @@ impl Form {
             // A task may name all tasks of its release, whose ids are longer than names.
             Self::TextOrList => Bound::of(WHOLE).entries(4096).each(1024),
             Self::UpTo(bound, _) => bound,
+        }
+    }
+
+    /// The value without anything in it, of a form whose default that is.
+    #[must_use]
+    pub fn empty(self) -> Option<Value> {
+        match self.plain() {
+            Self::Flag => Some(false.into()),
+            Self::Names | Self::Objects | Self::ListOf(_) | Self::TextOrList => Some(Value::Array(Vec::new())),
+            Self::Map | Self::MapOf(_) | Self::Parameters | Self::MapOrList => Some(Value::Object(Map::new())),
+            Self::Text
+            | Self::Count
+            | Self::Number
+            | Self::Object(_)
+            | Self::Share
+            | Self::OneOf(_)
+            | Self::Any
+            | Self::UpTo(..) => None,
         }
     }
 

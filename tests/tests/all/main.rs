@@ -26,6 +26,7 @@ mod description;
 mod events;
 mod extensions;
 mod faults;
+mod forms;
 mod found;
 mod fuel;
 mod fuzz;

@@ -63,12 +63,11 @@ fn object(chance: &mut Chance, kind: &KindFields, share: usize) -> Result<Value>
             "description" => (*chance.one(&TEXTS)).into(),
             // No answer says who owns what of a namespace, which is shown in Glance's form.
             name if kind.kind != "Namespace" && !is_needed(kind.kind, name) && chance.percent(20) => {
-                match part.form.plain() {
-                    Form::Flag => false.into(),
-                    Form::Names | Form::ListOf(_) | Form::TextOrList => json!([]),
-                    Form::Map | Form::MapOf(_) | Form::MapOrList | Form::Object(_) => json!({}),
-                    _ => serde_json::from_str(part.help.example).context(part.name)?,
-                }
+                let empty = match part.form.plain() {
+                    Form::Object(_) => Some(json!({})),
+                    other => other.empty(),
+                };
+                empty.map_or_else(|| serde_json::from_str(part.help.example).context(part.name), Ok)?
             }
             _ => serde_json::from_str(part.help.example).context(part.name)?,
         };

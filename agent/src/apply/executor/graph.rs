@@ -139,6 +139,12 @@ impl Graph {
         }
     }
 
+    /// Whether a task does not run on this host.
+    #[must_use]
+    pub fn is_left_out(&self, at: usize) -> bool {
+        self.vertices[at].state == TaskState::LeftOut
+    }
+
     fn is_over(&self, at: usize) -> bool {
         matches!(self.vertices[at].state, TaskState::Ended(_) | TaskState::LeftOut)
     }

@@ -101,7 +101,7 @@ impl Run {
             profile.tasks.iter().map(|task| Planned::read(&site, ceiling, desired, task, mode)).unzip();
         let mut graph = Graph::new(vertices, WIDTH);
         subscribe(&mut tasks, &mut graph);
-        give_paths(&site, &mut tasks);
+        give_paths(&site, &mut tasks, &graph);
         let mut run = Self {
             site,
             task_set: desired.digest,

@@ -21,8 +21,6 @@ pub(super) struct Planned {
     pub(super) id: String,
     pub(super) content: [u8; 32],
     pub(super) kind: Readiness,
-    /// Whether it does not run in this set.
-    is_left_out: bool,
     /// The tasks that it subscribes to, by their places.
     pub(super) subscribes: Vec<usize>,
     /// The tasks that run again when it has changed something.
@@ -56,20 +54,16 @@ impl Planned {
                 id: task.id.clone(),
                 content: content(task, &desired.task_set.inputs),
                 kind,
-                is_left_out: left_out,
                 subscribes: Vec::new(),
                 refreshes: Vec::new(),
             },
         )
     }
-}
 
-impl Planned {
     /// The path that it writes, and what it leaves there; `None`: it writes none, or cannot say which.
     fn path(&self, site: &Site) -> Option<(HostPath, Leaves)> {
         let Readiness::Runnable { applier, task, .. } = &self.kind else { return None };
-        let kind = task_type(&task.task.kind).filter(|_| !self.is_left_out)?;
-        let (_, leaves) = kind.path(&task.task.parameters)?;
+        let (_, leaves) = task_type(&task.task.kind)?.path(&task.task.parameters)?;
         Some((applier.keeps(site, task)?, leaves))
     }
 }
@@ -81,10 +75,10 @@ impl Readiness {
     }
 }
 
-/// Gives each path to the first task that has it, in order, and refuses the others: two would undo each other's work for ever.
-pub(super) fn give_paths(site: &Site, tasks: &mut [Planned]) {
+/// Gives each path to the first task that has it and runs, in order, and refuses the others: two would undo each other's work for ever.
+pub(super) fn give_paths(site: &Site, tasks: &mut [Planned], graph: &Graph) {
     let mut claims = Claims::default();
-    for at in 0..tasks.len() {
+    for at in (0..tasks.len()).filter(|at| !graph.is_left_out(*at)) {
         let Some((path, leaves)) = tasks[at].path(site) else { continue };
         if let Err(taken) = claims.claim(at, path.as_str(), leaves) {
             let why = taken.sentence(&tasks[taken.first.by].id);

@@ -286,7 +286,7 @@ impl Ledger {
         let aside = format!("{name}{SET_ASIDE}");
         warn!(name, error = why, to = aside.as_str(); "a record of the agent's state cannot be used and is set aside");
         match dir.rename(name, &aside) {
-            // Another command of the agent has set it aside, or has written it anew.
+            // Another command of the agent has set it aside.
             Err(error) if error.is(ErrorKind::NotFound) => Ok(()),
             renamed => renamed,
         }

@@ -97,7 +97,7 @@ impl RealHost {
     pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
         let failed = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        match rustix::fs::openat2(&self.fd, &path.as_str()[1..], flags, Mode::empty(), CONFINED) {
+        match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED) {
             Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(failed)?.is_some()),
             Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(failed(errno)),
@@ -612,8 +612,13 @@ fn unescaped(path: &str) -> Vec<u8> {
 /// Opens a directory to list it, sync it and work in it.
 fn open_dir(at: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    open_at(at, path, flags, CONFINED)
+}
+
+/// Opens what is there, within these bounds.
+fn open_at(at: BorrowedFd<'_>, path: &str, flags: OFlags, within: ResolveFlags) -> Result<OwnedFd, Errno> {
     loop {
-        match rustix::fs::openat2(at, path, flags, Mode::empty(), CONFINED) {
+        match rustix::fs::openat2(at, path, flags, Mode::empty(), within) {
             // The kernel could not rule out a rename that escapes: it asks to be asked again.
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return other,

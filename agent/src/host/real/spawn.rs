@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::fs::{MemfdFlags, OFlags, ResolveFlags};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -49,19 +48,19 @@ impl Drop for Group {
 }
 
 /// Runs a command to its end or its limit. The command's own exit decides: what it left behind may hold its output open.
-pub(super) async fn run(root: &Path, at: BorrowedFd<'_>, command: &Command) -> Result<Finished, HostError> {
+pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &Command) -> Result<Finished, HostError> {
     let program = command.argv.first().map_or("", String::as_str);
     let failed = |operation| HostError::io(operation, program);
     let (reader, writer) = io::pipe().map_err(failed("open a pipe for"))?;
     let mut prepared = prepare(root, command, writer)?;
     // It is entered in the new process: until then it is held.
-    let entered = command.cwd.as_ref().map(|cwd| enter(at, cwd)).transpose()?;
+    let entered = command.cwd.as_ref().map(|cwd| enter(root_fd, cwd)).transpose()?;
     prepared.current_dir(entered.as_ref().map_or_else(|| root.to_owned(), link_of));
     let mut child = {
         let _score = UsualScore::begin();
         prepared.spawn().map_err(failed("run"))?
     };
-    // Their end of the output is the command's alone.
+    // It holds the writing end of the output too: while that is open here, the output never ends.
     drop(prepared);
     let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let mut output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed("read from"))?;
@@ -89,13 +88,8 @@ pub(super) async fn run(root: &Path, at: BorrowedFd<'_>, command: &Command) -> R
 fn enter(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    loop {
-        match rustix::fs::openat2(root, &cwd.as_str()[1..], flags, Mode::empty(), within) {
-            // The kernel could not rule out a rename that escapes: it asks to be asked again.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            opened => return opened.map_err(|errno| HostError::io("enter", cwd.as_str())(errno.into())),
-        }
-    }
+    super::open_at(root, &cwd.as_str()[1..], flags, within)
+        .map_err(|errno| HostError::io("enter", cwd.as_str())(errno.into()))
 }
 
 /// The name by which a directory that is open is entered.

@@ -90,14 +90,17 @@ fn threads() -> Option<u64> {
 /// Takes the signals that this process was made to ignore (`nohup`, a script's `&`): it still does nothing about them, and a command has what is
 /// taken at its default, where it would have what is ignored as ignored.
 fn take_ignored_signals() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // The standard library ignores SIGPIPE for the agent itself, and gives it back to each command.
+    let ignored: Vec<i32> = ignored_signals(&status).filter(|number| *number != Signal::PIPE.as_raw()).collect();
+    if ignored.is_empty() {
+        return;
+    }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
     let _within = runtime.enter();
-    for number in ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
-        // The standard library ignores this one for the agent itself, and gives it back to each command.
-        if number != Signal::PIPE.as_raw() {
-            // Faults (SIGILL, SIGFPE, SIGSEGV) cannot be taken.
-            let _ = signal(SignalKind::from_raw(number));
-        }
+    for number in ignored {
+        // Faults (SIGILL, SIGFPE, SIGSEGV) cannot be taken.
+        let _ = signal(SignalKind::from_raw(number));
     }
 }
 

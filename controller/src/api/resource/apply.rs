@@ -14,7 +14,7 @@ use stemma_core::ownership::{InvalidOwner, Party};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
-use super::changes::{Changes, LostLabels, kept_by_others};
+use super::changes::{Changes, LostLabels, shown_kept};
 use super::moved_primaries::MovedPrimaries;
 use super::nodes::check_reports;
 use super::objects::Shown;
@@ -290,8 +290,7 @@ impl<'a> Applying<'a> {
             json!({"kind": S::KIND, "name": name, "uuid": written.object.meta.uuid, "action": written.action});
         if let Some(before) = before {
             row["changes"] = self.changes.of(self.api, (&model, before), (&work.model, &written.object));
-            let manager = self.author.manager();
-            let kept = kept_by_others(&before.spec, &written.object.spec, manager);
+            let kept = shown_kept(&before.spec, &written.object.spec, self.author.manager());
             if !kept.is_null() {
                 row["kept"] = kept;
             }

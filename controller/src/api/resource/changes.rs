@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use stemma_core::fleet::lost_labels;
 use stemma_core::key::LabelKey;
-use stemma_core::manifest::{Owners, kept, owners};
+use stemma_core::manifest::{Owners, kept_by_others, owners};
 use stemma_core::object::{NodeId, Object};
 use stemma_core::ownership::{Manager, Owner, Said};
 
@@ -145,8 +145,8 @@ impl Change {
 }
 
 /// What an apply left out and others own, with them, as an answer lists it; `null` where there is nothing.
-pub(super) fn kept_by_others<S: Shown>(old: &S, new: &S, manager: &Manager) -> Value {
-    let kept = kept(&owners(old), &owners(new), manager);
+pub(super) fn shown_kept<S: Shown>(old: &S, new: &S, manager: &Manager) -> Value {
+    let kept = kept_by_others(&owners(old), &owners(new), manager);
     if kept.is_empty() {
         return Value::Null;
     }

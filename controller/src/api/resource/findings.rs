@@ -10,8 +10,8 @@ use stemma_core::idle;
 use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object};
 use stemma_core::requirement::Unmet;
 use stemma_core::resolve::{
-    FailedConditions, Resolution, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings,
-    is_of_condition, keep_new, newly_meeting, newly_odd, newly_orphaned, newly_parked_primaries, newly_ruled,
+    FailingTasks, Resolution, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings,
+    is_told_together, keep_new, newly_meeting, newly_odd, newly_orphaned, newly_parked_primaries, newly_ruled,
     newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, resolve_cluster, unset_in_empty,
 };
 use uuid::Uuid;
@@ -26,13 +26,13 @@ use crate::registry::work::Work;
 pub(super) fn of_write(api: &Api, work: &Work<'_>) -> Vec<Finding> {
     let mut clusters = BTreeSet::new();
     let mut findings = Gravest::default();
-    let (mut unset, mut failed) = (Unset::default(), FailedConditions::default());
+    let (mut unset, mut failed) = (Unset::default(), FailingTasks::default());
     for node in work.told_hosts() {
         clusters.extend(work.model.fleet.cluster_of_node(node));
         let Some(object) = work.model.fleet.node(node) else { continue };
         let resolution = work.model.resolve(node.0);
         let found = state::findings_of_answer(api, &work.model, object, &resolution);
-        let own = found.into_iter().filter(|finding| !is_of_condition(finding));
+        let own = found.into_iter().filter(|finding| !is_told_together(finding));
         findings.extend_of(own.map(|finding| (finding, Some(node))));
         if let Some(answer) = resolution.answer() {
             unset.add(answer);

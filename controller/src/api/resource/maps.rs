@@ -3,12 +3,13 @@
 
 use serde_json::{Map, Value};
 use stemma_core::labels::BodyShape;
+use stemma_core::manifest::{MERGE_LABELS, settle_merge_labels};
 use stemma_core::object::Object;
-use stemma_core::ownership::Party;
+use stemma_core::ownership::{Owner, Party};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, read_body, update};
-use super::patching::{MERGE_LABELS, merge};
+use super::patching::merge;
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Request};
@@ -83,8 +84,11 @@ impl MapBody {
             Self::Stop(keys) => MapWrite::Stop(keys),
             Self::HandOver { from, to, keys } => MapWrite::HandOver { from, to, keys },
         };
+        let before = object.spec.clone();
         let inherited = object.spec.inherited().ok_or_else(|| no_map::<S>(map))?;
-        map.write(inherited, write, &caller.manager, work.now())
+        map.write(inherited, write, &caller.manager, work.now())?;
+        settle_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
+        Ok(())
     }
 }
 
@@ -122,16 +126,15 @@ fn no_map<S: Shown>(map: MapName) -> ApiError {
 /// For a body that is no JSON object.
 pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError> {
     let body = request.object();
-    let is_text = map != MapName::Parameters.name();
-    match body {
-        Ok(mut body) if body.len() == 1 && body.get(map).is_some_and(Value::is_object) => {
-            Ok(body.remove(map).unwrap_or_default())
-        }
-        body if is_text => match request.texts() {
-            Ok(changes @ Value::Object(_)) => Ok(changes),
-            _ => body.map(Value::Object),
-        },
-        body => body.map(Value::Object),
+    if let Ok(body) = &body
+        && let (1, Some(changes @ Value::Object(_))) = (body.len(), body.get(map))
+    {
+        return Ok(changes.clone());
+    }
+    // The body is the map itself: where its values are text, numbers that no other body may hold are read as such.
+    match request.texts() {
+        Ok(changes @ Value::Object(_)) if map != MapName::Parameters.name() => Ok(changes),
+        Ok(_) | Err(_) => body.map(Value::Object),
     }
 }
 
@@ -146,10 +149,10 @@ fn whole_map(mut body: Map<String, Value>, map: MapName) -> Result<Map<String, V
 fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {
     let value = body.remove(map.name());
     match (value, body.keys().next()) {
-        (Some(value @ Value::Object(_)), None) => Ok(value),
+        (Some(value), None) if !value.is_null() => Ok(value),
         (_, Some(other)) => Err(ApiError::new(
             ErrorType::FieldUnknown,
-            format!("this call takes {{\"{}\": {{…}}}} alone, not {}", map.name(), quote(other)),
+            format!("this call takes {{\"{}\": {{…}}}}, not {}", map.name(), quote(other)),
         )),
         (_, None) => {
             Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{}\": {{…}}}}", map.name()))

@@ -6,8 +6,9 @@ use std::fmt::Display;
 use serde_json::{Map, Value, json};
 use stemma_core::field::Form;
 use stemma_core::labels::{BodyShape, Layer};
-use stemma_core::manifest::{Author, Fields, Scope, write};
+use stemma_core::manifest::{Author, Fields, MERGE_LABELS, Scope, settle_merge_labels, write};
 use stemma_core::object::{Inherited, Kind, NodeId, Object};
+use stemma_core::ownership::Owner;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, raw, read_body, shown_fields, update};
@@ -22,9 +23,6 @@ use crate::registry::admit::bad_body;
 use crate::registry::maps::{MapName, MapWrite};
 use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
-
-/// No field of the tables, since it stands beside the map of labels.
-pub(super) const MERGE_LABELS: &str = "merge_labels";
 
 /// `PATCH` of an object, in its three forms.
 ///
@@ -167,6 +165,7 @@ fn json_patch<S: Shown>(
 ) -> Result<(), ApiError> {
     let patch = patch.renamed(S::RENAMED).tested_as(|field, value| as_shown(api, work, &object.spec, field, value));
     let mut patch = patch.written_out(|| whole_document(api, work, object)).map_err(|e| bad_patch(&e))?;
+    let before = object.spec.clone();
     // Labels that are a field as others are stay in the document.
     let is_field = |name: &str| <S as Fields>::FIELDS.iter().any(|field| field.name == name);
     for map in MapName::ALL.into_iter().filter(|map| !is_field(map.name())) {
@@ -174,6 +173,7 @@ fn json_patch<S: Shown>(
             map_operation::<S>(&mut object.spec, map, &operation, work, caller)?;
         }
     }
+    settle_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
     let mut document = shown_fields(api, work, &object.spec);
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
@@ -218,29 +218,18 @@ fn show_defaults<S: Shown>(patch: &Patch, document: &mut Map<String, Value>) {
         let name = &operation.path[0];
         let field = <S as Fields>::FIELDS.iter().find(|field| field.name == name);
         if operation.path.len() > 1 {
-            field.map(|field| document.entry(name.clone()).or_insert_with(|| default_of(field.form)));
+            field
+                .map(|field| document.entry(name.clone()).or_insert_with(|| field.form.empty().unwrap_or(Value::Null)));
         } else if operation.verb == Verb::Replace && (name == MERGE_LABELS || field.is_some() || S::is_kept(name)) {
             document.entry(name.clone()).or_insert(Value::Null);
         }
     }
 }
 
-/// What a field of this form is where nobody set it, as a patch sees it.
-fn default_of(form: Form) -> Value {
-    match form {
-        Form::Flag => false.into(),
-        Form::Names | Form::Objects | Form::ListOf(_) | Form::TextOrList => json!([]),
-        Form::Map | Form::MapOf(_) | Form::Parameters | Form::MapOrList => json!({}),
-        Form::Text | Form::Count | Form::Number | Form::Object(_) | Form::Share | Form::OneOf(_) | Form::Any => {
-            Value::Null
-        }
-        Form::UpTo(_, of) => default_of(*of),
-    }
-}
-
 /// What a patch can test, copy and move: all fields, and the maps as they are provided here.
 fn whole_document<S: Shown>(api: &Api, work: &Work<'_>, object: &Object<S>) -> Map<String, Value> {
-    let defaults = <S as Fields>::FIELDS.iter().map(|field| (field.name.to_owned(), default_of(field.form)));
+    let defaults =
+        <S as Fields>::FIELDS.iter().map(|field| (field.name.to_owned(), field.form.empty().unwrap_or(Value::Null)));
     let mut document: Map<String, Value> = defaults.collect();
     if let Some(inherited) = object.spec.inherited_ref() {
         document.insert(MERGE_LABELS.into(), inherited.labels.merge.unwrap_or(false).into());

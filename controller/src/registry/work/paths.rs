@@ -28,10 +28,14 @@ impl Work<'_> {
         }
         for node in self.told_hosts() {
             let Some(set) = meeting(&self.model, node) else { continue };
+            let mut plain = refused(&set).filter(|(one, _)| is_plain(&set, one)).peekable();
+            // Of most nodes nothing is refused. To resolve what they had before would throw away what is remembered of their group.
+            if plain.peek().is_none() {
+                continue;
+            }
             let before = meeting(self.context.whole, node);
             let known: BTreeSet<[&str; 2]> = before.iter().flat_map(|set| refused(set)).map(|(_, ids)| ids).collect();
-            let is_new = |(one, ids): &(&WithoutPath, [&str; 2])| is_plain(&set, one) && !known.contains(ids);
-            if let Some((one, ids)) = refused(&set).find(is_new) {
+            if let Some((one, ids)) = plain.find(|(_, ids)| !known.contains(ids)) {
                 return Err(self.path_taken(node, &set, one, ids));
             }
         }

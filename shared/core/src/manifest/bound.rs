@@ -285,8 +285,9 @@ fn members_of<K: Ord + Display>(set: &OwnedSet<K>) -> Value {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::author::Author;
     use super::super::testing::Anybody;
-    use super::super::write::{Author, WriteError, write};
+    use super::super::write::{WriteError, write};
     use super::super::{Body, extra};
     use super::*;
     use crate::labels::BodyShape;

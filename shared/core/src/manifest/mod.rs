@@ -5,6 +5,7 @@
 //! now returns to its default), plain updates, and the documents. What comes in names other objects by name; stored
 //! specs name them by uuid, so [`Names`] stands between.
 
+mod author;
 mod body;
 mod bound;
 mod document;
@@ -12,8 +13,9 @@ mod empty;
 mod error;
 mod extra;
 mod fields;
-mod kept;
+mod merge_labels;
 mod names;
+mod owners;
 mod parts;
 mod reader;
 mod reference;
@@ -27,18 +29,20 @@ mod testing;
 mod tests;
 mod write;
 
+pub use author::{Author, Scope};
 pub use body::{Body, is_null};
 pub use bound::{check_bounds, check_tags_beside};
 pub use document::{Document, Key, read_document};
 pub use error::{BodyError, BodyErrorKind};
 pub use extra::{Kept, KeptForm};
 pub use fields::{Field, Fields};
-pub use kept::{Owners, kept, owners};
+pub use merge_labels::{MERGE_LABELS, settle_merge_labels};
 pub use names::Names;
+pub use owners::{Owners, kept_by_others, owners};
 pub use reader::{MAX_DEPTH, read, read_value};
 pub use reference::{KindFields, kinds, kinds_of_api, markdown, meaning, of_form, schema};
 pub use set::{Objects, assemble};
 pub use sound::check_role_changes;
 pub use taken::check_taken;
 pub use task::read_tasks;
-pub use write::{Author, MapConflict, Scope, WriteError, check_own_annotations, write};
+pub use write::{MapConflict, WriteError, check_own_annotations, write};

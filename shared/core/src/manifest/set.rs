@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::author::{Author, Scope};
 use super::body::is_null;
 use super::bound;
 use super::document::{Document, Key};
@@ -16,7 +17,7 @@ use super::fields::Fields;
 use super::names::Names;
 use super::parts::Reports;
 use super::reader::read;
-use super::write::{Author, Scope, WriteError, mistakes, write};
+use super::write::{WriteError, mistakes, write};
 use crate::object::{
     Cluster, ClusterId, ClusterSpec, ClusterTemplate, ClusterTemplateSpec, FactMap, GroupId, InspectionRule,
     InspectionRuleSpec, Kind, Meta, Namespace, NamespaceSpec, Node, NodeGroup, NodeGroupSpec, NodeId, NodeSpec, Object,

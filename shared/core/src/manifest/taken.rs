@@ -44,9 +44,10 @@ fn conflicts<K: fmt::Display, V: Serialize>(map: &'static str, taken: Vec<Confli
 
 #[cfg(test)]
 mod tests {
+    use super::super::author::Author;
     use super::super::body::Body;
     use super::super::testing::Anybody;
-    use super::super::write::{Author, write};
+    use super::super::write::write;
     use super::*;
     use crate::labels::BodyShape;
     use crate::object::ClusterSpec;

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::author::Author;
 use super::testing::Anybody;
-use super::write::{Author, WriteError, write};
+use super::write::{WriteError, write};
 use super::{Body, BodyError, KindFields, assemble, kinds, kinds_of_api, read_document, schema};
 use crate::field::{Form, Part};
 use crate::labels::BodyShape;

@@ -341,6 +341,12 @@ pub fn odd_host_uuid(uuid: Uuid) -> Option<&'static str> {
     uuid.is_nil().then_some("the nil uuid names no host: leave uuid out, and the node gets one of its own")
 }
 
+/// Whether `run-parts` would take a file of this name (run-parts(8)): letters, digits, `_` and `-` alone. What editors and package managers
+/// leave beside a file (`10-a~`, `10-a.dpkg-old`, `#10-a#`) has another one.
+pub fn is_run_parts_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
 fn is_name(text: &str) -> bool {
     is_word(text, MAX_NAME, |byte| byte.is_ascii_alphanumeric(), is_name_byte)
 }

@@ -80,3 +80,38 @@ fn an_error_does_not_grow_with_what_was_sent() {
     let Err(InvalidName::Malformed { name, .. }) = Name::new(&"x".repeat(10_000)) else { panic!("taken") };
     assert_eq!(name.len(), 64);
 }
+
+#[test]
+fn y08_a_run_parts_name_is_one_that_run_parts_takes() {
+    for name in ["50-reload", "reload", "RELOAD_2", "_x", "-", "0"] {
+        assert!(is_run_parts_name(name), "{name}");
+    }
+    for name in [
+        "",
+        "50-reload~",
+        "50-reload.dpkg-old",
+        "50-reload.dpkg-dist",
+        "50-reload.dpkg-new",
+        "50-reload.dpkg-tmp",
+        "50-reload.rpmsave",
+        "50-reload.rpmnew",
+        "50-reload.rpmorig",
+        "50-reload.ucf-old",
+        "50-reload.ucf-dist",
+        "50-reload.bak",
+        "50-reload.orig",
+        "50-reload.swp",
+        ".50-reload.swp",
+        "#50-reload#",
+        ".#50-reload",
+        ".hidden",
+        "50-reload.sh",
+        "50 reload",
+        "50-reload,v",
+        "réload",
+        "a\nb",
+        "a/b",
+    ] {
+        assert!(!is_run_parts_name(name), "{name}");
+    }
+}

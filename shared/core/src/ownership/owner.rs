@@ -113,7 +113,7 @@ impl FromStr for Party {
 }
 
 impl Party {
-    pub(super) fn is(&self, owner: &Owner) -> bool {
+    pub(crate) fn is(&self, owner: &Owner) -> bool {
         self.manager == owner.manager && self.operation.is_none_or(|operation| operation == owner.operation)
     }
 }

@@ -270,6 +270,12 @@ impl Profile {
         all
     }
 
+    /// The place, among its reads, of what one of its tasks reads.
+    pub(crate) fn read_at(&self, reference: &Reference) -> u32 {
+        let at = self.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
+        u32::try_from(at).expect("a profile has fewer reads than u32 counts")
+    }
+
     /// Whether two of its tasks may write one path: where not, no node is looked at for that.
     pub fn may_share_paths(&self) -> bool {
         !self.of_one_path.is_empty()

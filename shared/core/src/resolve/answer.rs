@@ -288,10 +288,7 @@ impl TaskSet {
             LeftOut::by_definition(profile.release.task(*ix)).is_some_and(|reason| reason == *why)
         };
         let (by_definition, otherwise): (Vec<_>, Vec<_>) = left_out.into_iter().partition(is_by_definition);
-        let place = |(reference, input): (&Reference, &Input)| {
-            let at = profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
-            (u32::try_from(at).expect("a profile has fewer reads than u32 counts"), input.clone())
-        };
+        let place = |(reference, input): (&Reference, &Input)| (profile.read_at(reference), input.clone());
         let inputs_of_places: Vec<(u32, Input)> = inputs.iter().map(place).collect();
         let mut set = Self {
             digest: TaskDigest([0; 32]),
@@ -338,9 +335,7 @@ impl TaskSet {
     fn inputs_of(&self, task: &CompiledTask) -> Inputs {
         let mut inputs = Inputs::new();
         for reference in &task.references {
-            let at = self.profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
-            let at = u32::try_from(at).expect("a profile has fewer reads than u32 counts");
-            let inserted = inputs.insert(reference.clone(), self.input_at(at).clone());
+            let inserted = inputs.insert(reference.clone(), self.input_at(self.profile.read_at(reference)).clone());
             inserted.expect("they were inputs of one task set before");
         }
         inputs
@@ -428,11 +423,7 @@ impl TaskSet {
         if references.is_empty() {
             return "{}".to_owned();
         }
-        let input = |reference: &Reference| {
-            let at = self.profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
-            let at = u32::try_from(at).expect("a profile has fewer reads than u32 counts");
-            (reference.to_string(), self.input_at(at))
-        };
+        let input = |reference: &Reference| (reference.to_string(), self.input_at(self.profile.read_at(reference)));
         canonical_object(references.iter().map(input).collect(), |out, input| input.write_canonical(out))
     }
 

@@ -155,10 +155,7 @@ struct TaskReads {
 
 impl ProfileReads {
     pub(super) fn of(profile: &Profile) -> Self {
-        let place = |reference: &Reference| {
-            let at = profile.reads.binary_search(reference).expect("a profile reads whatever its tasks read");
-            u32::try_from(at).expect("a profile has fewer reads than u32 counts")
-        };
+        let place = |reference: &Reference| profile.read_at(reference);
         let of_task = |ix: TaskIx| {
             let task = profile.release.task(ix);
             let of_condition = task.condition.as_ref().map_or(&[][..], |condition| condition.references());

@@ -9,7 +9,7 @@ use super::PlainAnswer;
 use super::answer::{Answer, Resolution};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use super::{
-    FailedConditions, Unset, all_catalog_findings, catalog_findings, cluster_findings, is_of_condition, unset_in_empty,
+    FailingTasks, Unset, all_catalog_findings, catalog_findings, cluster_findings, is_told_together, unset_in_empty,
 };
 use crate::catalog::Meant;
 use crate::finding::{Finding, sort_findings};
@@ -79,7 +79,7 @@ pub fn resolve_cluster(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> Cl
 
 /// What is found about hosts and told once for all of them.
 fn of_hosts<'a>(answers: impl Iterator<Item = &'a Arc<Answer>>) -> Vec<Finding> {
-    let (mut unset, mut failed) = (Unset::default(), FailedConditions::default());
+    let (mut unset, mut failed) = (Unset::default(), FailingTasks::default());
     for answer in answers {
         unset.add(answer);
         failed.add(answer);
@@ -99,7 +99,7 @@ fn resolve_nodes(fleet: &Fleet, cache: &ResolveCache, id: ClusterId) -> ClusterA
     nodes.sort_by(|a, b| natural_cmp(&a.node().display_name(), &b.node().display_name()));
     let mut findings = cluster_findings(fleet, id);
     let own = nodes.iter().flat_map(|answer| answer.findings());
-    findings.extend(own.filter(|finding| !is_of_condition(finding)));
+    findings.extend(own.filter(|finding| !is_told_together(finding)));
     let releases: BTreeMap<_, _> =
         nodes.iter().filter_map(|answer| answer.release()).map(|one| (&one.name, one)).collect();
     findings.extend(releases.into_values().flat_map(|release| release.findings.iter().cloned()));

@@ -178,14 +178,19 @@ fn meeting(labels: &Labels) -> Vec<String> {
 
 /// Labels of these nodes that have one variable by a step of the fleet, and had not before.
 pub fn newly_meeting(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item = NodeId>) -> Vec<Finding> {
-    let of = |fleet: &Fleet, id| fleet.node_view(id).map(|view| meeting(&view.labels())).unwrap_or_default();
+    let of = |fleet: &Fleet, id| fleet.node_view(id).map(|view| view.labels()).unwrap_or_default();
     let mut found = Gravest::<NodeId>::default();
+    // Nodes of a group that have no labels of their own share its map: it is looked at once.
+    let mut last = (Labels::default(), Vec::new());
     for id in nodes {
-        let mut met = of(after, id);
-        if met.is_empty() {
+        let labels = of(after, id);
+        if !labels.is_same(&last.0) {
+            last = (labels.clone(), meeting(&labels));
+        }
+        if last.1.is_empty() {
             continue;
         }
-        let known = of(before, id);
+        let (mut met, known) = (last.1.clone(), meeting(&of(before, id)));
         met.retain(|message| !known.contains(message));
         let Some(node) = after.node(id) else { continue };
         found.extend(met.into_iter().map(|message| of_node(rule::LABEL_VARIABLE, node, message)));

@@ -13,69 +13,20 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::author::{Author, Scope};
 use super::body::{Body, is_null};
-use super::bound;
 use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields};
+use super::merge_labels::MERGE_LABELS;
 use super::names::Names;
 use super::parts::WrittenTags;
 use super::reader::read;
-use super::sound;
+use super::{bound, merge_labels, sound};
 use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
-use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after, read_merge};
+use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
-use crate::ownership::{Conflict, Entry, Intent, Manager, Operation, OwnedMap, OwnedSet, Owner, Party, Said};
-
-const MERGE_LABELS: &str = "merge_labels";
-
-/// Who writes, and how.
-#[derive(Clone, Copy, Debug)]
-pub enum Author<'a> {
-    /// Server-side apply: the manager's whole intent.
-    Apply {
-        /// Who.
-        manager: &'a Manager,
-        /// What the body is the manager's whole intent for.
-        scope: Scope,
-        /// Whether others' values are taken over.
-        force: bool,
-        /// Whose keys and fields, of those applied, become this manager's first.
-        adopt: Option<&'a Party>,
-    },
-    /// A part of what the manager applies: nothing that the body leaves out is taken back, and what stands as it says keeps its owners.
-    Add {
-        /// Who.
-        manager: &'a Manager,
-        /// Whether others' values are taken over.
-        force: bool,
-    },
-    /// A plain write of the fields that the body names.
-    Update {
-        /// Who.
-        manager: &'a Manager,
-        /// The body's shape, which decides what `merge_labels` left out means.
-        shape: BodyShape,
-    },
-}
-
-impl<'a> Author<'a> {
-    /// Who writes.
-    pub const fn manager(self) -> &'a Manager {
-        match self {
-            Self::Apply { manager, .. } | Self::Add { manager, .. } | Self::Update { manager, .. } => manager,
-        }
-    }
-}
-
-/// What an apply is its manager's whole intent for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// The object, as a manifest: fields and maps that it leaves out are given up.
-    Object,
-    /// The fields and maps that the body names: others stay as they are.
-    Named,
-}
+use crate::ownership::{Conflict, Entry, Intent, Operation, OwnedMap, OwnedSet, Owner, Said};
 
 /// A key or field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,27 +109,10 @@ fn changed<S: Fields>(
     check_known::<S>(body)?;
     let mut writing = Writing { body, author, names, now_ms, conflicts: Vec::new() };
     writing.fields(&mut next, spec)?;
-    let says_merge = next.owners_ref().contains_key(MERGE_LABELS);
     if let Some(inherited) = next.inherited() {
         writing.inherited(inherited)?;
-        // A map without a key that this manager provided, as who said how it merges.
-        let owned_before = spec.owners_ref().contains_key(MERGE_LABELS);
-        let is_named = body.get("labels").is_some_and(|raw| !is_null(raw));
-        let is_empty = inherited.labels.provided.as_ref().is_some_and(OwnedMap::is_empty);
-        if is_empty && !is_named && owned_before && !says_merge && writing.is_whole() {
-            inherited.labels.provided = None;
-        }
-        // The default of a map that went, not what somebody said.
-        let went = spec.inherited_ref().is_some_and(|before| before.labels.provided.is_some());
-        if went && inherited.labels.provided.is_none() && !says_merge && writing.is_whole() {
-            inherited.labels.merge = None;
-        }
-        // Who applies labels owns how they merge, unless somebody does already.
-        if writing.leaves_merge_open() && !says_merge {
-            let owner = Owner::apply(author.manager());
-            next.owners().insert(MERGE_LABELS.to_owned(), [owner].into());
-        }
     }
+    merge_labels::settle(spec, &mut next, body, author);
     if let Some(node) = next.node() {
         writing.node(node)?;
     }
@@ -234,7 +168,7 @@ impl Writing<'_> {
             }
         }
         let owned = owned_fields(before, before.owners_ref().clone(), self.names);
-        if let Some(said) = self.merge_labels_as_it_is(&owned) {
+        if let Some(said) = merge_labels::left_open(self.body, self.author, &owned) {
             intent.insert(MERGE_LABELS.to_owned(), said);
         }
         let after = match self.author {
@@ -249,23 +183,6 @@ impl Writing<'_> {
         let owned = after.iter().filter(|(_, entry)| !is_given_back(entry));
         *next.owners() = owned.map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
         Ok(())
-    }
-
-    /// Whether an apply names labels and leaves it open whether they merge: they do as it is stored, and the manager goes on to own that.
-    fn leaves_merge_open(&self) -> bool {
-        let names = |name: &str| self.body.get(name).is_some_and(|raw| !is_null(raw));
-        matches!(self.author, Author::Apply { .. }) && names("labels") && !names(MERGE_LABELS)
-    }
-
-    /// What an apply says of `merge_labels` by naming labels alone, where its manager owns that already.
-    fn merge_labels_as_it_is(&self, owned: &OwnedMap<String, Value>) -> Option<Said<Value>> {
-        let entry = owned.get(MERGE_LABELS).filter(|_| self.leaves_merge_open())?;
-        entry.is_owned_by(&Owner::apply(self.author.manager())).then(|| entry.said.clone())
-    }
-
-    /// Whether the body is its manager's whole intent for the object.
-    fn is_whole(&self) -> bool {
-        matches!(self.author, Author::Apply { scope: Scope::Object, .. })
     }
 
     /// Whether a field or map is left out: to an apply, `null` says no more than a name that is not there; to an update, it takes back.
@@ -439,7 +356,7 @@ fn read_field<S: Fields>(
         return Ok(Some((field.show)(spec, names)));
     }
     if name == MERGE_LABELS {
-        return read_merge_labels(spec, raw);
+        return merge_labels::read(spec, raw);
     }
     let Some(kept) = S::EXTRA.iter().find(|kept| kept.name == name) else { return Ok(None) };
     bound::check_kept(kept, raw, || spec.extra_ref().get(name).cloned().unwrap_or(Value::Null))?;
@@ -450,20 +367,6 @@ fn read_field<S: Fields>(
     }
     spec.extra().insert(name.to_owned(), value.clone());
     Ok(Some(value))
-}
-
-/// Reads `merge_labels`, a field of its own beside the map of labels.
-fn read_merge_labels<S: Fields>(spec: &mut S, raw: &RawValue) -> Result<Option<Value>, BodyError> {
-    bound::check_keyed(MERGE_LABELS, raw, || Value::Null).map_err(|error| BodyError::new("", error.reason))?;
-    let sent = read_merge(raw).map_err(|why| BodyError::new("", why.to_string()))?;
-    let Some(inherited) = spec.inherited() else { return Ok(None) };
-    inherited.labels.merge = sent;
-    Ok(Some(shown_merge_labels(spec)))
-}
-
-/// `merge_labels` as it is stored; `null` where nobody said and no labels are provided.
-fn shown_merge_labels<S: Fields>(spec: &S) -> Value {
-    spec.inherited_ref().and_then(|own| own.labels.merge).into()
 }
 
 fn reset<S: Fields>(spec: &mut S, name: &str, names: &dyn Names) {
@@ -479,7 +382,7 @@ fn table<S: Fields>(name: &str) -> Option<&'static Field<S>> {
 pub(super) fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> OwnedMap<String, Value> {
     let value = |name: &str| match table::<S>(name) {
         Some(field) => (field.show)(spec, names),
-        None if name == MERGE_LABELS => shown_merge_labels(spec),
+        None if name == MERGE_LABELS => merge_labels::shown(spec),
         None => spec.extra_ref().get(name).cloned().unwrap_or(Value::Null),
     };
     let entries = owners.into_iter().map(|(name, owners)| {
@@ -507,174 +410,4 @@ pub fn check_own_annotations(inherited: &Inherited) -> Result<(), AnnotationsToo
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::document::read_document;
-    use super::super::testing::Anybody;
-    use super::*;
-    use crate::object::ClusterSpec;
-
-    fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
-        let body = Body::parse(fields).unwrap();
-        let manager = Manager::new(who).unwrap();
-        let author = Author::Apply { manager: &manager, scope: Scope::Object, force: false, adopt: None };
-        write(spec, &body, author, &Anybody::default(), 7)
-    }
-
-    fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
-        let body = Body::parse(fields).unwrap();
-        let manager = Manager::new(who).unwrap();
-        write(spec, &body, Author::Update { manager: &manager, shape }, &Anybody::default(), 7)
-    }
-
-    #[test]
-    fn what_is_adopted_is_applied_without_a_conflict() {
-        let mut spec = ClusterSpec::default();
-        apply(&mut spec, "ops", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
-        let git = Manager::new("git").unwrap();
-        let [by_update, ops] = ["ops:update", "ops:apply"].map(|party| party.parse::<Party>().unwrap());
-        let body = Body::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
-        let mut write_as = |adopt| {
-            let author = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt };
-            write(&mut spec, &body, author, &Anybody::default(), 7)
-        };
-        assert!(write_as(None).is_err());
-        assert!(write_as(Some(&by_update)).is_err(), "ops owns it by an apply");
-        write_as(Some(&ops)).unwrap();
-        let owners = |key: &str| -> Vec<String> {
-            let map = spec.inherited.labels.provided.as_ref().unwrap();
-            map.iter()
-                .filter(|(k, _)| &***k == key)
-                .flat_map(|(_, e)| e.owners.iter().map(ToString::to_string))
-                .collect()
-        };
-        assert_eq!((owners("tier"), owners("ntp")), (vec!["git:apply".to_owned()], vec!["ops:apply".to_owned()]));
-        assert_eq!((spec.description.as_str(), spec.owners["description"].len()), ("b", 1));
-    }
-
-    #[test]
-    fn y09_what_is_added_takes_nothing_back_and_from_nobody_what_stands() {
-        let mut spec = ClusterSpec::default();
-        apply(&mut spec, "git", r#"{"description": "a", "paused": false, "labels": {"tier": "gold"}}"#).unwrap();
-        apply(&mut spec, "ops", r#"{"keypair": "k", "labels": {"ntp": "x"}}"#).unwrap();
-        let before = spec.clone();
-        let git = Manager::new("git").unwrap();
-        let mut add = |fields: &str, force| {
-            let body = Body::parse(fields).unwrap();
-            write(&mut spec, &body, Author::Add { manager: &git, force }, &Anybody::default(), 7).map(|()| spec.clone())
-        };
-        for fields in ["{}", r#"{"keypair": "k", "labels": {"ntp": "x"}, "paused": null}"#, r#"{"labels": {}}"#] {
-            assert_eq!(add(fields, true).unwrap(), before, "{fields}");
-        }
-        assert!(matches!(add(r#"{"keypair": "l"}"#, false), Err(WriteError::Conflicts(_))));
-        let after = add(r#"{"keypair": "l", "labels": {"zone": "z"}}"#, true).unwrap();
-        assert_eq!(
-            (after.owners["keypair"][0].to_string(), after.description),
-            ("git:apply".to_owned(), "a".to_owned())
-        );
-        assert_eq!(after.inherited.labels.provided.unwrap().len(), 3);
-    }
-
-    #[test]
-    fn a_field_that_is_left_out_returns_to_its_default_for_its_manager_alone() {
-        let mut spec = ClusterSpec::default();
-        apply(&mut spec, "git", r#"{"description": "a", "paused": true, "keypair": "k"}"#).unwrap();
-        apply(&mut spec, "ops", r#"{"min_ready_seconds": 5, "description": null}"#).unwrap();
-        assert_eq!(spec.description, "a");
-        apply(&mut spec, "git", r#"{"description": "b"}"#).unwrap();
-        assert_eq!((spec.description.as_str(), spec.paused, spec.extra.is_empty()), ("b", false, true));
-        assert_eq!(spec.inherited.lifecycle.min_ready_seconds, Some(5), "another manager's");
-        assert_eq!(spec.owners.keys().collect::<Vec<_>>(), ["description", "min_ready_seconds"]);
-    }
-
-    #[test]
-    fn another_managers_value_is_a_conflict_and_nothing_changes() {
-        let mut spec = ClusterSpec::default();
-        apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "debug": null}}"#).unwrap();
-        let before = spec.clone();
-        let refused =
-            apply(&mut spec, "ops", r#"{"description": "b", "labels": {"tier": "silver", "debug": "1", "x": "y"}}"#)
-                .unwrap_err();
-        let WriteError::Conflicts(conflicts) = &refused else { panic!("{refused}") };
-        let named: Vec<_> =
-            conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
-        assert_eq!(
-            named,
-            ["fields.description git:apply \"a\"", "labels.debug git:apply null", "labels.tier git:apply \"gold\""]
-        );
-        assert_eq!(spec, before);
-        apply(&mut spec, "ops", r#"{"description": "a"}"#).unwrap();
-        assert_eq!(spec.owners["description"].len(), 2, "who agrees shares");
-    }
-
-    #[test]
-    fn an_update_touches_what_it_names() {
-        let mut spec = ClusterSpec::default();
-        apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
-        update(&mut spec, "bob", r#"{"paused": true, "labels": {"tier": "silver", "ntp": "x"}}"#, BodyShape::Own)
-            .unwrap();
-        assert_eq!(spec.description, "a");
-        let labels = spec.inherited.labels.provided.as_ref().unwrap();
-        let texts: Vec<_> = labels.iter().map(|(key, said)| format!("{} {}", key.as_str(), said.owners[0])).collect();
-        assert_eq!(texts, ["ntp git:apply", "tier bob:update"], "keys that are sent unchanged keep their owners");
-        update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Own).unwrap();
-        assert_eq!((spec.description.as_str(), &spec.inherited.labels.provided), ("", &None));
-        assert!(!spec.owners.contains_key("description"));
-    }
-
-    #[test]
-    fn a_field_that_a_plain_write_returns_to_its_default_belongs_to_nobody() {
-        let mut spec = ClusterSpec::default();
-        update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
-        assert_eq!(spec, ClusterSpec::default(), "what changes nothing takes nothing");
-        update(&mut spec, "ann", r#"{"paused": true}"#, BodyShape::Own).unwrap();
-        assert_eq!(spec.owners["paused"][0].to_string(), "ann:update");
-        update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
-        assert_eq!(spec, ClusterSpec::default());
-        apply(&mut spec, "git", r#"{"paused": false}"#).unwrap();
-        update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
-        assert_eq!(spec.owners["paused"][0].to_string(), "git:apply", "an apply states the default too");
-        // As older programs stored it.
-        spec.owners.insert("paused".to_owned(), [Owner::update(&Manager::new("ann").unwrap())].into());
-        apply(&mut spec, "git", r#"{"paused": true}"#).unwrap();
-        assert!(spec.paused);
-    }
-
-    #[test]
-    fn merge_labels_left_out_depends_on_the_bodys_shape() {
-        for (shape, merge) in [(BodyShape::Magnum, Some(false)), (BodyShape::Own, Some(true))] {
-            let mut spec = ClusterSpec::default();
-            update(&mut spec, "bob", r#"{"labels": {"a": "b"}}"#, shape).unwrap();
-            assert_eq!(spec.inherited.labels.merge, merge);
-        }
-    }
-
-    #[test]
-    fn traits_and_tags_are_owned_entry_by_entry() {
-        let mut node = NodeSpec::default();
-        apply(&mut node, "git", r#"{"traits": ["CUSTOM_A", "CUSTOM_B"], "tags": {"assigned": ["x"]}}"#).unwrap();
-        update(&mut node, "bob", r#"{"traits": ["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]}"#, BodyShape::Own).unwrap();
-        apply(&mut node, "git", r#"{"traits": ["CUSTOM_A"]}"#).unwrap();
-        let traits: Vec<_> = node.traits.members().map(ToString::to_string).collect();
-        assert_eq!(traits, ["CUSTOM_A", "CUSTOM_C"], "only what git put there goes");
-        assert!(node.tags.assigned.is_empty(), "a set that is left out is given up");
-    }
-
-    #[test]
-    fn no_node_is_assigned_a_tag_that_stands_for_a_primary() {
-        let mut node = NodeSpec::default();
-        let error = apply(&mut node, "git", r#"{"tags": {"assigned": ["x", "primary-x"]}}"#).unwrap_err();
-        assert!(error.to_string().starts_with("tags.assigned[1]: tag \"primary-x\" is reserved: "), "{error}");
-        assert_eq!(node, NodeSpec::default());
-        apply(&mut node, "git", r#"{"tags": {"unassigned": ["primary-x"]}}"#).unwrap();
-    }
-
-    #[test]
-    fn the_magnum_specs_name_of_the_flag_is_refused_with_ours() {
-        let mut spec = ClusterSpec::default();
-        let error = apply(&mut spec, "git", r#"{"override_labels": true}"#).unwrap_err();
-        assert_eq!(error.to_string(), "override_labels: is called merge_labels");
-        let error = apply(&mut spec, "git", r#"{"override-labels": true}"#).unwrap_err();
-        assert_eq!(error.to_string(), "override-labels: is called merge_labels");
-        assert!(read_document(r#"{"kind": "Cluster", "name": "c"}"#).is_ok());
-    }
-}
+mod tests;

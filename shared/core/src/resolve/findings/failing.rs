@@ -13,27 +13,27 @@ const OF_ALL: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
 
 /// The tasks whose conditions cannot be evaluated, or whose path another task has, gathered host by host.
 #[derive(Default)]
-pub struct FailedConditions(BTreeMap<(ReleaseRef, String, String), Failing>);
+pub struct FailingTasks(BTreeMap<(ReleaseRef, String, String), Failing>);
 
-/// Hosts on which one task fails so.
+/// Hosts of which the same is found of one task.
 struct Failing {
     first: NodeId,
-    /// What is found of the first of them.
+    /// What is found of the task on the first of them.
     found: Finding,
     hosts: usize,
     names: Vec<String>,
 }
 
 /// Whether a finding about one host is told of all hosts together.
-pub fn is_of_condition(finding: &Finding) -> bool {
+pub fn is_told_together(finding: &Finding) -> bool {
     OF_ALL.iter().any(|rule| finding.code == rule.code)
 }
 
-impl FailedConditions {
+impl FailingTasks {
     /// Takes in a host.
     pub fn add(&mut self, answer: &Answer) {
         let Some((set, release)) = answer.task_set().zip(answer.release()) else { return };
-        for finding in set.findings().filter(is_of_condition) {
+        for finding in set.findings().filter(is_told_together) {
             let key = (release.name.clone(), finding.object.clone(), finding.code.clone());
             let first = answer.node().id();
             let new = || Failing { first, found: finding, hosts: 0, names: Vec::new() };

@@ -9,6 +9,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use super::fields::Fields;
+use super::merge_labels::MERGE_LABELS;
 use crate::ownership::{Manager, Operation, OwnedMap, Owner};
 
 /// The owners of each key and field of an object, as `labels.KEY` or `FIELD`.
@@ -40,16 +41,20 @@ fn of_map<'m, K: Ord + Clone + Display, V: Clone + PartialEq>(
 }
 
 /// What an apply of a manager left out, and what stays of that since others own it, with them.
-pub fn kept(before: &Owners, after: &Owners, manager: &Manager) -> Owners {
+pub fn kept_by_others(before: &Owners, after: &Owners, manager: &Manager) -> Owners {
     let me = Owner::apply(manager);
     let is_mine = |owners: Option<&Arc<[Owner]>>| owners.is_some_and(|owners| owners.contains(&me));
     let is_new = !before.values().any(|owners| owners.contains(&me));
     let is_other = |owner: &&Owner| owner.operation == Operation::Apply && **owner != me;
-    let shared = after.values().filter(|owners| is_new && owners.contains(&me));
+    // How labels merge goes with the labels: it is nothing that two managers share, and nothing that stays by itself.
+    let is_flag = |name: &str| name == MERGE_LABELS;
+    let shared = after.iter().filter(|(name, owners)| is_new && !is_flag(name) && owners.contains(&me));
+    let shared = shared.map(|(_, owners)| owners);
     let joined: BTreeSet<&Owner> = shared.flat_map(|owners| owners.iter().filter(is_other)).collect();
     let stays = |(name, owners): &(&String, &Arc<[Owner]>)| {
         let given_up = is_mine(before.get(*name));
-        !is_mine(Some(owners)) && (given_up || owners.iter().any(|owner| joined.contains(owner)))
+        let is_joined = !is_flag(name) && owners.iter().any(|owner| joined.contains(owner));
+        !is_mine(Some(owners)) && (given_up || is_joined)
     };
     after.iter().filter(stays).map(|(name, owners)| (name.clone(), Arc::clone(owners))).collect()
 }
@@ -65,7 +70,7 @@ mod tests {
 
     #[test]
     fn y05_what_an_apply_leaves_out_and_others_own_is_named_with_them() {
-        for (what, before, after, kept_ones) in [
+        for (what, before, after, left) in [
             (
                 "given up, and somebody's by hand",
                 &[("labels.a", &["ci:apply"][..]), ("labels.b", &["ann:update", "ci:apply"])][..],
@@ -97,7 +102,7 @@ mod tests {
             ("gone", &[("a", &["ci:apply"])], &[], &[]),
         ] {
             let ci = Manager::new("ci").unwrap();
-            assert_eq!(kept(&owners_of(before), &owners_of(after), &ci), owners_of(kept_ones), "{what}");
+            assert_eq!(kept_by_others(&owners_of(before), &owners_of(after), &ci), owners_of(left), "{what}");
         }
     }
 }

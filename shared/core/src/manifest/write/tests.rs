@@ -1,0 +1,204 @@
+use super::super::document::read_document;
+use super::super::testing::Anybody;
+use super::*;
+use crate::object::ClusterSpec;
+use crate::ownership::{Manager, Party};
+
+fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
+    let body = Body::parse(fields).unwrap();
+    let manager = Manager::new(who).unwrap();
+    let author = Author::Apply { manager: &manager, scope: Scope::Object, force: false, adopt: None };
+    write(spec, &body, author, &Anybody::default(), 7)
+}
+
+fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) -> Result<(), WriteError> {
+    let body = Body::parse(fields).unwrap();
+    let manager = Manager::new(who).unwrap();
+    write(spec, &body, Author::Update { manager: &manager, shape }, &Anybody::default(), 7)
+}
+
+#[test]
+fn what_is_adopted_is_applied_without_a_conflict() {
+    let mut spec = ClusterSpec::default();
+    apply(&mut spec, "ops", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
+    let git = Manager::new("git").unwrap();
+    let [by_update, ops] = ["ops:update", "ops:apply"].map(|party| party.parse::<Party>().unwrap());
+    let body = Body::parse(r#"{"description": "b", "labels": {"tier": "iron"}}"#).unwrap();
+    let mut write_as = |adopt| {
+        let author = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt };
+        write(&mut spec, &body, author, &Anybody::default(), 7)
+    };
+    assert!(write_as(None).is_err());
+    assert!(write_as(Some(&by_update)).is_err(), "ops owns it by an apply");
+    write_as(Some(&ops)).unwrap();
+    let owners = |key: &str| -> Vec<String> {
+        let map = spec.inherited.labels.provided.as_ref().unwrap();
+        map.iter().filter(|(k, _)| &***k == key).flat_map(|(_, e)| e.owners.iter().map(ToString::to_string)).collect()
+    };
+    assert_eq!((owners("tier"), owners("ntp")), (vec!["git:apply".to_owned()], vec!["ops:apply".to_owned()]));
+    assert_eq!((spec.description.as_str(), spec.owners["description"].len()), ("b", 1));
+}
+
+#[test]
+fn y09_what_is_added_takes_nothing_back_and_from_nobody_what_stands() {
+    let mut spec = ClusterSpec::default();
+    apply(&mut spec, "git", r#"{"description": "a", "paused": false, "labels": {"tier": "gold"}}"#).unwrap();
+    apply(&mut spec, "ops", r#"{"keypair": "k", "labels": {"ntp": "x"}}"#).unwrap();
+    let before = spec.clone();
+    let git = Manager::new("git").unwrap();
+    let mut add = |fields: &str, force| {
+        let body = Body::parse(fields).unwrap();
+        write(&mut spec, &body, Author::Add { manager: &git, force }, &Anybody::default(), 7).map(|()| spec.clone())
+    };
+    for fields in ["{}", r#"{"keypair": "k", "labels": {"ntp": "x"}, "paused": null}"#, r#"{"labels": {}}"#] {
+        assert_eq!(add(fields, true).unwrap(), before, "{fields}");
+    }
+    assert!(matches!(add(r#"{"keypair": "l"}"#, false), Err(WriteError::Conflicts(_))));
+    let after = add(r#"{"keypair": "l", "labels": {"zone": "z"}}"#, true).unwrap();
+    assert_eq!((after.owners["keypair"][0].to_string(), after.description), ("git:apply".to_owned(), "a".to_owned()));
+    assert_eq!(after.inherited.labels.provided.unwrap().len(), 3);
+}
+
+#[test]
+fn a_field_that_is_left_out_returns_to_its_default_for_its_manager_alone() {
+    let mut spec = ClusterSpec::default();
+    apply(&mut spec, "git", r#"{"description": "a", "paused": true, "keypair": "k"}"#).unwrap();
+    apply(&mut spec, "ops", r#"{"min_ready_seconds": 5, "description": null}"#).unwrap();
+    assert_eq!(spec.description, "a");
+    apply(&mut spec, "git", r#"{"description": "b"}"#).unwrap();
+    assert_eq!((spec.description.as_str(), spec.paused, spec.extra.is_empty()), ("b", false, true));
+    assert_eq!(spec.inherited.lifecycle.min_ready_seconds, Some(5), "another manager's");
+    assert_eq!(spec.owners.keys().collect::<Vec<_>>(), ["description", "min_ready_seconds"]);
+}
+
+#[test]
+fn y05_a_map_that_a_manifest_leaves_out_is_given_up_with_what_was_said_of_it() {
+    for first in [
+        r#"{"labels": {"a": "1"}}"#,
+        r#"{"labels": {}}"#,
+        r#"{"labels": {"a": "1"}, "merge_labels": false}"#,
+        r#"{"annotations": {"a": "1"}, "parameters": {"a": 1}}"#,
+    ] {
+        let mut spec = ClusterSpec::default();
+        apply(&mut spec, "git", first).unwrap();
+        apply(&mut spec, "git", "{}").unwrap();
+        assert_eq!(spec, ClusterSpec::default(), "{first}");
+    }
+    let mut spec = ClusterSpec::default();
+    apply(&mut spec, "git", r#"{"labels": {"a": "1"}}"#).unwrap();
+    apply(&mut spec, "ops", r#"{"labels": {"b": "2"}}"#).unwrap();
+    apply(&mut spec, "git", r#"{"description": "x"}"#).unwrap();
+    let keys: Vec<_> =
+        spec.inherited.labels.provided.iter().flat_map(OwnedMap::members).map(ToString::to_string).collect();
+    assert_eq!((keys, spec.inherited.labels.merge), (vec!["b".to_owned()], Some(true)), "another's stays");
+}
+
+#[test]
+fn y05_who_first_provides_labels_owns_how_they_merge() {
+    let merges = |spec: &ClusterSpec| {
+        let owners = spec.owners.get(MERGE_LABELS).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
+        (spec.inherited.labels.merge, owners.unwrap_or_default())
+    };
+    let mut spec = ClusterSpec::default();
+    apply(&mut spec, "git", r#"{"labels": {"a": "1"}}"#).unwrap();
+    assert_eq!(merges(&spec), (Some(true), vec!["git:apply".to_owned()]));
+    apply(&mut spec, "git", r#"{"labels": {"a": "2"}}"#).unwrap();
+    assert_eq!(merges(&spec), (Some(true), vec!["git:apply".to_owned()]), "labels alone leave it as it is");
+    assert!(apply(&mut spec, "ops", r#"{"merge_labels": false}"#).is_err(), "another says it otherwise");
+    let mut spec = ClusterSpec::default();
+    update(&mut spec, "bob", r#"{"labels": {"a": "1"}}"#, BodyShape::Own).unwrap();
+    assert_eq!(merges(&spec), (Some(true), vec!["bob:update".to_owned()]));
+    update(&mut spec, "bob", r#"{"labels": null}"#, BodyShape::Own).unwrap();
+    assert_eq!(spec, ClusterSpec::default(), "as if nothing had been said");
+}
+
+#[test]
+fn another_managers_value_is_a_conflict_and_nothing_changes() {
+    let mut spec = ClusterSpec::default();
+    apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "debug": null}}"#).unwrap();
+    let before = spec.clone();
+    let refused =
+        apply(&mut spec, "ops", r#"{"description": "b", "labels": {"tier": "silver", "debug": "1", "x": "y"}}"#)
+            .unwrap_err();
+    let WriteError::Conflicts(conflicts) = &refused else { panic!("{refused}") };
+    let named: Vec<_> =
+        conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
+    assert_eq!(
+        named,
+        ["fields.description git:apply \"a\"", "labels.debug git:apply null", "labels.tier git:apply \"gold\""]
+    );
+    assert_eq!(spec, before);
+    apply(&mut spec, "ops", r#"{"description": "a"}"#).unwrap();
+    assert_eq!(spec.owners["description"].len(), 2, "who agrees shares");
+}
+
+#[test]
+fn an_update_touches_what_it_names() {
+    let mut spec = ClusterSpec::default();
+    apply(&mut spec, "git", r#"{"description": "a", "labels": {"tier": "gold", "ntp": "x"}}"#).unwrap();
+    update(&mut spec, "bob", r#"{"paused": true, "labels": {"tier": "silver", "ntp": "x"}}"#, BodyShape::Own).unwrap();
+    assert_eq!(spec.description, "a");
+    let labels = spec.inherited.labels.provided.as_ref().unwrap();
+    let texts: Vec<_> = labels.iter().map(|(key, said)| format!("{} {}", key.as_str(), said.owners[0])).collect();
+    assert_eq!(texts, ["ntp git:apply", "tier bob:update"], "keys that are sent unchanged keep their owners");
+    update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Own).unwrap();
+    assert_eq!((spec.description.as_str(), &spec.inherited.labels.provided), ("", &None));
+    assert!(!spec.owners.contains_key("description"));
+}
+
+#[test]
+fn a_field_that_a_plain_write_returns_to_its_default_belongs_to_nobody() {
+    let mut spec = ClusterSpec::default();
+    update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
+    assert_eq!(spec, ClusterSpec::default(), "what changes nothing takes nothing");
+    update(&mut spec, "ann", r#"{"paused": true}"#, BodyShape::Own).unwrap();
+    assert_eq!(spec.owners["paused"][0].to_string(), "ann:update");
+    update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
+    assert_eq!(spec, ClusterSpec::default());
+    apply(&mut spec, "git", r#"{"paused": false}"#).unwrap();
+    update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
+    assert_eq!(spec.owners["paused"][0].to_string(), "git:apply", "an apply states the default too");
+    // As older programs stored it.
+    spec.owners.insert("paused".to_owned(), [Owner::update(&Manager::new("ann").unwrap())].into());
+    apply(&mut spec, "git", r#"{"paused": true}"#).unwrap();
+    assert!(spec.paused);
+}
+
+#[test]
+fn merge_labels_left_out_depends_on_the_bodys_shape() {
+    for (shape, merge) in [(BodyShape::Magnum, Some(false)), (BodyShape::Own, Some(true))] {
+        let mut spec = ClusterSpec::default();
+        update(&mut spec, "bob", r#"{"labels": {"a": "b"}}"#, shape).unwrap();
+        assert_eq!(spec.inherited.labels.merge, merge);
+    }
+}
+
+#[test]
+fn traits_and_tags_are_owned_entry_by_entry() {
+    let mut node = NodeSpec::default();
+    apply(&mut node, "git", r#"{"traits": ["CUSTOM_A", "CUSTOM_B"], "tags": {"assigned": ["x"]}}"#).unwrap();
+    update(&mut node, "bob", r#"{"traits": ["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"]}"#, BodyShape::Own).unwrap();
+    apply(&mut node, "git", r#"{"traits": ["CUSTOM_A"]}"#).unwrap();
+    let traits: Vec<_> = node.traits.members().map(ToString::to_string).collect();
+    assert_eq!(traits, ["CUSTOM_A", "CUSTOM_C"], "only what git put there goes");
+    assert!(node.tags.assigned.is_empty(), "a set that is left out is given up");
+}
+
+#[test]
+fn no_node_is_assigned_a_tag_that_stands_for_a_primary() {
+    let mut node = NodeSpec::default();
+    let error = apply(&mut node, "git", r#"{"tags": {"assigned": ["x", "primary-x"]}}"#).unwrap_err();
+    assert!(error.to_string().starts_with("tags.assigned[1]: tag \"primary-x\" is reserved: "), "{error}");
+    assert_eq!(node, NodeSpec::default());
+    apply(&mut node, "git", r#"{"tags": {"unassigned": ["primary-x"]}}"#).unwrap();
+}
+
+#[test]
+fn the_magnum_specs_name_of_the_flag_is_refused_with_ours() {
+    let mut spec = ClusterSpec::default();
+    let error = apply(&mut spec, "git", r#"{"override_labels": true}"#).unwrap_err();
+    assert_eq!(error.to_string(), "override_labels: is called merge_labels");
+    let error = apply(&mut spec, "git", r#"{"override-labels": true}"#).unwrap_err();
+    assert_eq!(error.to_string(), "override-labels: is called merge_labels");
+    assert!(read_document(r#"{"kind": "Cluster", "name": "c"}"#).is_ok());
+}
