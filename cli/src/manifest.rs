@@ -189,10 +189,14 @@ pub(crate) fn unmarked(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// A file that is called JSON must be some: YAML takes more, as a comma after the last member.
+/// A file that is called JSON must be some: YAML takes more, as a comma after the last member. Its numbers are left to who reads them.
 fn check_json(file: &Path, text: &str) -> Result<(), serde_json::Error> {
     let is_json = file.extension().is_some_and(|end| end == "json") && !text.trim().is_empty();
-    if is_json { serde_json::from_str::<Value>(text).map(drop) } else { Ok(()) }
+    if !is_json || serde_json::from_str::<&RawValue>(text).is_ok() {
+        return Ok(());
+    }
+    // For its sentence, which knows more.
+    serde_json::from_str::<Value>(text).map(drop)
 }
 
 fn shown(paths: &[PathBuf]) -> String {
@@ -416,6 +420,22 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
         let refused = text(&endless, 4096).unwrap_err().to_string();
         assert_eq!(refused, "holds more than the 4096 bytes that are taken: split it");
+    }
+
+    /// The same as YAML and as a body of the API gives them.
+    #[test]
+    fn y04_a_json_file_keeps_the_text_of_any_number() {
+        let text = r#"{"kind": "Cluster", "name": "c", "labels": {"a": 1e400, "b": -1e400, "c": 18446744073709551616, "d": 1.10}}"#;
+        for name in ["a.json", "a.yaml"] {
+            let dir = dir(&[(name, text)]);
+            let manifests = read(&[dir.path().to_owned()]).unwrap();
+            let json = &manifests.objects[0].json;
+            for number in ["1e400", "-1e400", "18446744073709551616", "1.10"] {
+                assert!(json.contains(number), "{name}: {number}: {json}");
+            }
+        }
+        let dir = dir(&[("a.json", r#"{"kind": "Cluster", "name": "c",}"#)]);
+        assert!(read(&[dir.path().to_owned()]).unwrap_err().to_string().contains("no JSON"));
     }
 
     #[test]

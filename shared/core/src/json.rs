@@ -153,14 +153,16 @@ fn of_escape(behind: &[u8]) -> (usize, usize) {
     (5, bytes)
 }
 
-/// Reads the text of a JSON number. An integer is one of 64 bits, signed or not; anything else is a float.
+/// Reads the text of a JSON number. An integer is one of 64 bits, signed or not; anything else is a float, and none that would be read as 0.
 ///
 /// # Errors
 /// [`InvalidJson::Number`].
 pub fn number(text: &str) -> Result<Number, InvalidJson> {
     let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
     let number: Option<Number> = serde_json::from_str(text).ok();
-    number.filter(|number| !(is_integer && number.is_f64())).ok_or_else(|| InvalidJson::Number { number: cut(text) })
+    let is_zero = !text.split(['e', 'E']).next().unwrap_or_default().contains(|one| matches!(one, '1'..='9'));
+    let is_held = |number: &Number| !(is_integer && number.is_f64()) && (is_zero || number.as_f64() != Some(0.0));
+    number.filter(is_held).ok_or_else(|| InvalidJson::Number { number: cut(text) })
 }
 
 /// The first number of a value that hosts would be given as another one, with its path from the value on: they are given canonical JSON
