@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use stemma_core::field::{Form, Help, Part};
 use stemma_core::task::check_replaceable;
+use stemma_core::time::MAX_SECONDS;
 
 use crate::host::{Host, HostError, HostPath, PathRefused};
 use crate::paths;
@@ -11,7 +12,7 @@ use crate::paths;
 const LARGEST: u64 = 64 * 1024;
 
 /// A year: beyond it a number is a mistake, and far beyond no clock has such a time.
-const LONGEST_PAUSE: u64 = 366 * 24 * 3600;
+const LONGEST_PAUSE: u64 = MAX_SECONDS;
 
 /// The fields of the file, for its manual page; a table's stand behind its name and a dot.
 pub const FIELDS: &[Part] = &[
@@ -44,15 +45,19 @@ pub const FIELDS: &[Part] = &[
     ),
     Part::new(
         "schedule.drift_seconds",
-        Form::Count,
+        Form::Seconds(1, LONGEST_PAUSE),
         Help::new("1800", "Between two looks for drift. A changed file of a task is looked at within seconds.", "600"),
     ),
     Part::new(
         "schedule.retry_seconds",
-        Form::Count,
+        Form::Seconds(1, LONGEST_PAUSE),
         Help::new("60", "Before failed tasks are tried again; doubled each time, up to schedule.drift_seconds.", "30"),
     ),
-    Part::new("schedule.hook_seconds", Form::Count, Help::new("30", "What one hook may take.", "10")),
+    Part::new(
+        "schedule.hook_seconds",
+        Form::Seconds(1, LONGEST_PAUSE),
+        Help::new("30", "What one hook may take.", "10"),
+    ),
 ];
 
 /// The whole file. Every field has a default; an unknown one is refused.
@@ -157,7 +162,7 @@ pub enum ConfigError {
     Path(#[from] PathRefused),
     /// A schedule without a pause, or without a next time.
     #[error(
-        "schedule.{field} in {CONFIG} is {seconds}: write the seconds between two looks, 1 to {LONGEST_PAUSE}",
+        "schedule.{field} in {CONFIG} is {seconds}: write whole seconds, 1 to {LONGEST_PAUSE}",
         CONFIG = paths::CONFIG
     )]
     Pause {
@@ -198,9 +203,11 @@ impl Config {
             .map_err(|error| ConfigError::Syntax { path: paths::CONFIG.into(), message: error.to_string() })?;
         let label_map = HostPath::parse(&config.host_label_map.path)?;
         check_replaceable(label_map.as_str())?;
-        for (field, seconds) in
-            [("drift_seconds", config.schedule.drift_seconds), ("retry_seconds", config.schedule.retry_seconds)]
-        {
+        for (field, seconds) in [
+            ("drift_seconds", config.schedule.drift_seconds),
+            ("retry_seconds", config.schedule.retry_seconds),
+            ("hook_seconds", config.schedule.hook_seconds),
+        ] {
             if !(1..=LONGEST_PAUSE).contains(&seconds) {
                 return Err(ConfigError::Pause { field, seconds });
             }
@@ -260,6 +267,9 @@ mod tests {
             ("[host_label_map]\npath = \"etc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[host_label_map]\npath = \"/proc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[schedule]\ndrift_seconds = 0", "schedule.drift_seconds in /etc/stemma/agent.toml is 0"),
+            ("[schedule]\nhook_seconds = 0", "schedule.hook_seconds in /etc/stemma/agent.toml is 0"),
+            ("[schedule]\nhook_seconds = 31622401", "schedule.hook_seconds in /etc/stemma/agent.toml is 31622401"),
+            ("[schedule]\nhook_seconds = 9000000000000000000", "schedule.hook_seconds in /etc/stemma/agent.toml is 9"),
             (
                 "[schedule]\nretry_seconds = 9000000000000000000",
                 "retry_seconds in /etc/stemma/agent.toml is 9000000000000000000",

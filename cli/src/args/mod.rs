@@ -263,10 +263,10 @@ pub(crate) struct Audit {
     pub(crate) principal: Option<String>,
     /// Since then, as 2026-11-24T18:00:00Z, or for so long, as 2h or 3d.
     #[arg(long, value_name = "TIME|DURATION", value_parser = past)]
-    pub(crate) since: Option<jiff::Timestamp>,
+    pub(crate) since: Option<String>,
     /// Before then, likewise.
     #[arg(long, value_name = "TIME|DURATION", value_parser = past)]
-    pub(crate) until: Option<jiff::Timestamp>,
+    pub(crate) until: Option<String>,
     /// What was refused alone.
     #[arg(long)]
     pub(crate) refused: bool,
@@ -275,16 +275,18 @@ pub(crate) struct Audit {
     pub(crate) limit: usize,
 }
 
-/// A time, or how long ago it was.
-fn past(text: &str) -> Result<jiff::Timestamp, String> {
-    if let Ok(at) = text.parse() {
-        return Ok(at);
+/// A time, as it was written, or that of so long ago.
+fn past(text: &str) -> Result<String, String> {
+    let Err(no_time) = stemma_core::time::read(text) else { return Ok(text.to_owned()) };
+    // Of two refusals, the one that speaks of what was meant.
+    if text.contains('-') {
+        return Err(no_time.to_string());
     }
     let refused =
         |error: &dyn std::fmt::Display| format!("neither a time, as 2026-11-24T18:00:00Z, nor a duration: {error}");
     let seconds = node::seconds(text).map_err(|error| refused(&error))?;
     let ago = jiff::SignedDuration::from_secs(i64::try_from(seconds).map_err(|error| refused(&error))?);
-    jiff::Timestamp::now().checked_sub(ago).map_err(|error| refused(&error))
+    jiff::Timestamp::now().checked_sub(ago).map(|at| at.to_string()).map_err(|error| refused(&error))
 }
 
 /// A question of `explain` about a node.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
-use jiff::{Span, SpanRelativeTo};
 
 use super::Selection;
 
@@ -257,13 +256,8 @@ pub(crate) enum Token {
     CaHash,
 }
 
-/// A length of time in seconds: numbers, each with its unit, in one word.
-pub(super) fn seconds(text: &str) -> Result<u64, String> {
-    let length = text.parse::<Span>().ok().filter(|_| !text.contains(char::is_whitespace));
-    let length = length.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
-    let seconds = length.and_then(|length| u64::try_from(length.as_secs()).ok()).filter(|seconds| *seconds > 0);
-    seconds.ok_or_else(|| format!("{text:?} is no length of time: write it as 90s, 30m, 1h or 7d"))
-}
+/// A length of time in seconds.
+pub(super) use stemma_core::time::seconds;
 
 #[cfg(test)]
 mod tests {

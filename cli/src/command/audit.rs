@@ -57,7 +57,7 @@ async fn entries(api: &mut Api, asked: &Audit) -> Result<Vec<Value>> {
 fn path(asked: &Audit) -> String {
     let mut path = format!("{}?sort_dir=desc&limit={}", Endpoint::ListAudit.path(&[]), asked.limit.clamp(1, 1_000));
     let texts = [("object", asked.object.clone()), ("principal", asked.principal.clone())];
-    let times = [("since", asked.since), ("until", asked.until)].map(|(name, at)| (name, at.map(|at| at.to_string())));
+    let times = [("since", asked.since.clone()), ("until", asked.until.clone())];
     for (name, value) in texts.into_iter().chain(times) {
         if let Some(value) = value {
             path.push_str(&format!("&{name}={}", escape(&value)));

@@ -230,24 +230,23 @@ fn edit(node: &Object, fields: &Value) -> Result<Write> {
     Ok(Kind::Node.write(Endpoint::PatchNode, &node.name, &[])?.json(fields))
 }
 
-/// The end of a hold that was said, as a time in UTC; none for one without an end.
+/// The end of a hold that was said, as it was written or as a time in UTC; none for one without an end.
 fn end(until: Option<&str>, duration: Option<u64>) -> Result<Option<String>> {
     let now = Timestamp::now();
-    let end = match (until, duration) {
-        (None, None) => return Ok(None),
-        (Some(text), _) => text
-            .parse::<Timestamp>()
-            .map_err(|_| format!("--until {text:?} is no time: write it as 2026-11-24T18:00:00Z")),
+    let now_ms = u64::try_from(now.as_millisecond()).unwrap_or_default();
+    match (until, duration) {
+        (None, None) => Ok(None),
+        (Some(text), _) => match stemma_core::time::read(text) {
+            Ok(end) if end > now_ms => Ok(Some(text.to_owned())),
+            Ok(_) => Err(Exit::Usage.because("--until is over already")),
+            Err(why) => Err(Exit::Usage.because(format!("--until {why}"))),
+        },
         (None, Some(seconds)) => {
             let end = i64::try_from(seconds).ok().map(SignedDuration::from_secs);
             let end = end.and_then(|length| now.checked_add(length).ok());
-            end.ok_or_else(|| "--for leads past the end of all time: say less".to_owned())
+            let end = end.ok_or_else(|| Exit::Usage.because("--for leads past the end of all time: say less"))?;
+            Ok(Some(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()))
         }
-    };
-    match end {
-        Ok(end) if end > now => Ok(Some(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())),
-        Ok(_) => Err(Exit::Usage.because("--until is over already")),
-        Err(sentence) => Err(Exit::Usage.because(sentence)),
     }
 }
 
@@ -296,11 +295,14 @@ mod tests {
     #[test]
     fn a_hold_ends_at_a_time_to_come() {
         assert_eq!(end(None, None).unwrap(), None);
-        assert_eq!(end(Some("2999-01-02T03:04:05+01:00"), None).unwrap().unwrap(), "2999-01-02T02:04:05Z");
+        assert_eq!(end(Some("2999-01-02T03:04:05+01:00"), None).unwrap().unwrap(), "2999-01-02T03:04:05+01:00");
+        assert_eq!(end(Some("9999-12-31T23:59:59Z"), None).unwrap().unwrap(), "9999-12-31T23:59:59Z");
         assert!(end(None, Some(7_200)).unwrap().is_some());
         for (until, duration, told) in [
             (Some("2001-01-01T00:00:00Z"), None, "--until is over already"),
             (Some("tomorrow"), None, "--until \"tomorrow\" is no time"),
+            (Some("2999-12-31T23:59:60Z"), None, "--until \"2999-12-31T23:59:60Z\" is no time"),
+            (Some("2999-12-31T23:59:59+25:00"), None, "--until \"2999-12-31T23:59:59+25:00\" is no time"),
             (None, Some(u64::MAX), "--for leads past the end of all time"),
         ] {
             let error = end(until, duration).unwrap_err().to_string();

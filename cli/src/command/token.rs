@@ -40,8 +40,9 @@ pub(crate) async fn token(api: &mut Api, global: &Global, what: Token) -> Result
 /// Whether it can still be used. The controller keeps others for a day, so that it can be seen what became of them: `get tokens`.
 fn is_good(token: &Value, now: jiff::Timestamp) -> bool {
     let is_left = token.get("uses_left").and_then(Value::as_u64).is_none_or(|left| left > 0);
-    let expires = token.get("expires_at").and_then(Value::as_str).and_then(|at| at.parse::<jiff::Timestamp>().ok());
-    is_left && expires.is_none_or(|at| at > now)
+    let expires = token.get("expires_at").and_then(Value::as_str).and_then(|at| stemma_core::time::read(at).ok());
+    let now_ms = u64::try_from(now.as_millisecond()).unwrap_or_default();
+    is_left && expires.is_none_or(|at| at > now_ms)
 }
 
 async fn create(api: &mut Api, global: &Global, mut body: Value) -> Result<()> {

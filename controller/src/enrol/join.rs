@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use stemma_core::access::Place;
-use stemma_core::name::NodeName;
+use stemma_core::name::{InvalidName, NodeName};
 use stemma_core::object::{GroupId, Kind, Node, NodeSpec, PrincipalRole, Timestamp};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
@@ -76,8 +76,7 @@ impl Enrolment {
         from: SocketAddr,
         request: EnrollRequest,
     ) -> Result<EnrollAnswer, ApiError> {
-        let name = NodeName::new(&request.name)
-            .map_err(|error| ApiError::new(ErrorType::FieldInvalid, error.to_string()).field("name"))?;
+        let name = NodeName::new(&request.name).map_err(|error| bad_name(&error))?;
         let join =
             JoinRequest { token, name, request: self.check_request(&request.csr, None)?, seal_key: request.seal_key };
         let caller = caller(format!("token/{token}"), from, "joined");
@@ -129,7 +128,10 @@ impl Enrolment {
                 take_over(&mut work, &node, &token)?;
                 (node.meta.uuid, earlier)
             }
-            None => (make_node(&mut work, join.name.clone(), &token)?, None),
+            None => {
+                join.name.check_of_host().map_err(|error| bad_name(&error))?;
+                (make_node(&mut work, join.name.clone(), &token)?, None)
+            }
         };
         let mut record = AgentRecord {
             seal_key: Hex(join.seal_key),
@@ -233,6 +235,10 @@ pub(super) fn is_good(token: &TokenRecord, now: Timestamp) -> bool {
 /// A node without a name is called by whatever name its host has.
 fn answers_to(node: &Node, name: &NodeName) -> bool {
     node.meta.name.as_ref().is_none_or(|own| own == name)
+}
+
+fn bad_name(error: &InvalidName) -> ApiError {
+    ApiError::new(ErrorType::FieldInvalid, format!("{error}; join with --name and another name")).field("name")
 }
 
 fn make_node(work: &mut Work<'_>, name: NodeName, token: &TokenRecord) -> Result<Uuid, ApiError> {

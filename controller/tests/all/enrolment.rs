@@ -546,6 +546,22 @@ async fn s30_names_are_told_to_good_tokens_alone() {
 }
 
 #[tokio::test]
+async fn y04_a_host_joins_by_no_name_that_is_not_its_own_or_that_a_command_reads_otherwise() {
+    let fleet = Fleet::start().await;
+    let good = fleet.token(json!({})).await;
+    for name in ["--help", "-x", "x.", "localhost", "LocalHost", "Detail"] {
+        let got = fleet.enrol(&good, name, &asking().csr).await.unwrap_err();
+        assert_eq!((got.status, got.kind.as_str()), (400, "field.invalid"), "{name}: {}", got.message);
+        assert!(got.message.ends_with("; join with --name and another name"), "{}", got.message);
+    }
+    // A node of Ironic's clients is called as they like, and its host takes it over.
+    let node = make_node(&fleet, "dot.").await;
+    let bound = fleet.token(json!({"node": "dot."})).await;
+    assert_eq!(fleet.enrol(&bound, "dot.", &asking().csr).await.unwrap().node, node);
+    fleet.enrol(&good, "dot", &asking().csr).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_token_is_shown_without_its_secret_and_taken_back() {
     let fleet = Fleet::start().await;
     let token = fleet.token(json!({"uses": 3, "mode": "noop"})).await;

@@ -27,4 +27,5 @@ mod restored;
 mod said_on_host;
 mod slow_store;
 mod start;
+mod times;
 mod tls_refusals;

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding::{Finding, rule};
 use crate::object::Timestamp;
+use crate::time;
 
 /// By how much the clock may be put forward or back between two looks: more than what keeps it right ever does at once.
 const TOLERANCE_MS: u64 = 5 * 60 * 1000;
@@ -102,8 +103,7 @@ const fn is_zero(milliseconds: &u64) -> bool {
 
 /// A time, for people.
 pub fn spelled(at: Timestamp) -> String {
-    let millis = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    millis.map_or_else(|| format!("{} ms after 1970", at.0), |at| at.to_string())
+    time::spell(at.0).unwrap_or_else(|| format!("{} ms after 1970", at.0))
 }
 
 impl Expected {

@@ -12,6 +12,10 @@ pub enum Form {
     Text,
     /// True or false.
     Flag,
+    /// A time, as [`crate::time::read`] takes it.
+    Time,
+    /// A length of time in whole seconds, from the first to the second number.
+    Seconds(u64, u64),
     /// A whole number.
     Count,
     /// Any number.
@@ -157,7 +161,14 @@ impl Form {
     /// What a field of this form may hold at most.
     pub const fn bound(self) -> Bound {
         match self {
-            Self::Text | Self::Flag | Self::Count | Self::Number | Self::Share | Self::OneOf(_) => Bound::of(TEXT),
+            Self::Text
+            | Self::Time
+            | Self::Seconds(..)
+            | Self::Flag
+            | Self::Count
+            | Self::Number
+            | Self::Share
+            | Self::OneOf(_) => Bound::of(TEXT),
             Self::Map | Self::Objects | Self::Any => Bound::of(FREE),
             // As many bytes as its expressions may have together.
             Self::MapOrList => Bound::of(4 * FREE),
@@ -178,6 +189,8 @@ impl Form {
             Self::Names | Self::Objects | Self::ListOf(_) | Self::TextOrList => Some(Value::Array(Vec::new())),
             Self::Map | Self::MapOf(_) | Self::Parameters | Self::MapOrList => Some(Value::Object(Map::new())),
             Self::Text
+            | Self::Time
+            | Self::Seconds(..)
             | Self::Count
             | Self::Number
             | Self::Object(_)
@@ -200,6 +213,8 @@ impl Form {
             Self::Object(parts) | Self::MapOf(parts) | Self::ListOf(parts) => parts,
             Self::UpTo(_, of) => of.parts(),
             Self::Text
+            | Self::Time
+            | Self::Seconds(..)
             | Self::Flag
             | Self::Count
             | Self::Number
@@ -219,6 +234,8 @@ impl Form {
     pub fn words(self) -> String {
         match self {
             Self::Text => "text".to_owned(),
+            Self::Time => "time".to_owned(),
+            Self::Seconds(least, most) => format!("seconds, {least} to {most}"),
             Self::Flag => "true or false".to_owned(),
             Self::Count => "whole number".to_owned(),
             Self::Number => "number".to_owned(),

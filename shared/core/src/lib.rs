@@ -42,4 +42,5 @@ pub mod shared_text;
 pub mod shares;
 pub mod status;
 pub mod task;
+pub mod time;
 pub mod traits;

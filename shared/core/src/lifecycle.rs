@@ -11,9 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::origin::{Level, Resolved, nearest};
-
-/// The longest limit that anyone may set. Longer than a year is a mistake of units.
-pub(crate) const MAX_SECONDS: u64 = 366 * 24 * 3600;
+use crate::time::MAX_SECONDS;
 
 /// One of the four fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -24,6 +24,8 @@ fn marks(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<String
             "const" => said == value,
             "pattern" => value.as_str().is_none_or(|text| pattern(said).is_match(text)),
             "minimum" => value.as_i64().is_none_or(|number| Some(number) >= said.as_i64()),
+            "maximum" => value.as_i64().is_none_or(|number| Some(number) <= said.as_i64()),
+            "format" => *said == "date-time" && value.as_str().is_none_or(|text| stemma_core::time::read(text).is_ok()),
             "minItems" => value.as_array().is_none_or(|items| Some(items.len() as u64) >= said.as_u64()),
             "required" => value.as_object().is_none_or(|map| names(said).all(|name| map.contains_key(name))),
             _ => {

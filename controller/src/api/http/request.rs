@@ -395,7 +395,9 @@ impl Request {
     /// # Errors
     /// A manager, a reason or an `Idempotency-Key` that is none.
     pub(crate) fn caller(&self) -> Result<Caller, ApiError> {
-        let manager = Manager::new(self.query.one("manager")?.unwrap_or(self.principal()))
+        let named = self.query.one("manager")?.map(Manager::of_new);
+        let manager = named
+            .unwrap_or_else(|| Manager::new(self.principal()))
             .map_err(|e| ApiError::new(ErrorType::RequestQuery, e.to_string()).field("manager"))?;
         Ok(Caller {
             manager,

@@ -170,9 +170,7 @@ impl<'a> Named<'a> {
 
 fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
     let Some(text) = query.one(name)? else { return Ok(None) };
-    let at = text.parse::<jiff::Timestamp>().ok().and_then(|at| u64::try_from(at.as_millisecond()).ok());
-    let rule = "it is a time since 1970, as 2026-11-24T18:00:00Z";
-    at.map(|at| Some(Timestamp(at))).ok_or_else(|| BadQuery::value(name, text, rule))
+    Timestamp::read(text).map(Some).map_err(|why| BadQuery::value(name, text, why.to_string()))
 }
 
 /// What of the audit whoever asks sees: all, or what one cluster's objects and principals did and had done to them.

@@ -147,7 +147,8 @@ pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Handler
     })?;
     let wrong = |e: BodyError| ApiError::new(ErrorType::RoleInvalid, e.reason.clone()).field(e.within("roles").field);
     let roles: BTreeMap<Name, RoleChange> = read_value(&roles).map_err(wrong)?;
-    check_role_changes(&roles).map_err(wrong)?;
+    let stood = ClusterSpec::locate(&api.model(), request)?;
+    check_role_changes(&stood.spec.roles, &roles).map_err(wrong)?;
     let edit =
         |work: &Work<'_>, cluster: &mut Cluster| set_fields(api, work, cluster, [("roles", json!(roles))], &caller);
     let answer = |_: &Model, cluster: &Cluster| Answer::json(200, json!({"roles": cluster.spec.roles}));

@@ -280,6 +280,7 @@ impl<'a> Work<'a> {
 
     fn check_name<S: Resource>(&self, uuid: Uuid, name: &S::Name, spec: &S) -> Result<(), ApiError> {
         let Some(text) = S::name_text(name) else { return Ok(()) };
+        S::check_new_name(name)?;
         match S::shelf(&self.model).holder(spec.scope(), &text) {
             Some(other) if other != uuid => Err(exists(S::KIND, &text, "name")),
             _ => Ok(()),

@@ -127,6 +127,8 @@ fn of_part(part: &Part) -> Value {
 fn of_form(form: Form) -> Value {
     match form {
         Form::Text => json!({"type": "string"}),
+        Form::Time => json!({"type": "string", "format": "date-time"}),
+        Form::Seconds(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
         Form::Flag => json!({"type": "boolean"}),
         Form::Count => json!({"type": "integer", "minimum": 0}),
         Form::Number => json!({"type": "number"}),

@@ -13,14 +13,14 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::body::is_null;
-use super::empty::{check_key, check_not_empty, check_says_something, is_empty};
+use super::empty::{check_key, check_naming, check_not_empty, check_says_something, is_empty};
 use super::error::{BodyError, BodyErrorKind};
 use super::extra::{Kept, KeptForm};
 use super::fields::Fields;
 use super::names::Names;
 use super::parts::{LEVELED, OF_NODE};
 use crate::field::{Bound, Described, Form, Help, Part};
-use crate::json::{compact_len, count, items, members, text};
+use crate::json::{self, compact_len, count, items, members, text};
 use crate::labels::Layer;
 use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
 use crate::ownership::OwnedSet;
@@ -44,8 +44,16 @@ pub(super) fn check_kept(kept: &Kept, sent: &RawValue, stood: impl FnOnce() -> V
 fn check_kept_form(form: KeptForm, value: &RawValue) -> Result<(), BodyError> {
     check_length(form.bound(), value)?;
     match form {
-        KeptForm::Name(_) => check_not_empty(value),
-        KeptForm::Object => check_inner_keys(value),
+        KeptForm::Name(_) => check_named(value),
+        KeptForm::NameOrNone(_) => {
+            let is_none = text(value.get()).is_ok_and(|text| text.is_empty());
+            if is_none { Ok(()) } else { check_named(value) }
+        }
+        KeptForm::Object => {
+            check_keys(form.bound(), value)?;
+            check_below(value)?;
+            check_numbers(value)
+        }
         KeptForm::List => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
             let checked = check_not_empty(one);
             checked.map_err(|error| error.within(&format!("[{at}]")))
@@ -141,6 +149,7 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
         return Err(BodyError::of(BodyErrorKind::MissingField, "", "is empty, and is needed"));
     }
     check_length(bound, value)?;
+    check_seconds(part.form.plain(), value)?;
     if part.form.plain() == Form::Text && !bound.takes_empty {
         check_shown(value)?;
     }
@@ -150,6 +159,17 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
         return Err(BodyError::new("", format!("it has {entries} entries, and the most are {most}: leave some out")));
     }
     check_entries(part.form, bound, value)
+}
+
+/// Checks a length of time. What is no number is left to who reads it.
+fn check_seconds(form: Form, value: &RawValue) -> Result<(), BodyError> {
+    let (Form::Seconds(least, most), Ok(Value::Number(seconds))) = (form, serde_json::from_str(value.get())) else {
+        return Ok(());
+    };
+    if seconds.as_u64().is_some_and(|seconds| (least..=most).contains(&seconds)) {
+        return Ok(());
+    }
+    Err(BodyError::new("", format!("takes {least} to {most} whole seconds, not {}", value.get())))
 }
 
 /// Checks a text, or anything else as JSON.
@@ -172,7 +192,8 @@ fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyE
         Form::Names | Form::TextOrList => check_texts(bound, value),
         Form::Map | Form::MapOrList => {
             check_keys(bound, value)?;
-            check_below(value)
+            check_below(value)?;
+            if bound.takes_empty { Ok(()) } else { check_numbers(value) }
         }
         Form::Object(parts) => check_members(parts, value),
         Form::MapOf(parts) => {
@@ -186,6 +207,8 @@ fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyE
         }),
         Form::Objects => check_says_something(value),
         Form::Text
+        | Form::Time
+        | Form::Seconds(..)
         | Form::Flag
         | Form::Count
         | Form::Number
@@ -219,6 +242,23 @@ fn check_text(bound: Bound, one: &RawValue) -> Result<(), BodyError> {
         check_not_empty(one)?;
     }
     check_length(bound.bytes(bound.each), one)
+}
+
+/// Checks a text that names something. What is no text is left to who reads it.
+fn check_named(value: &RawValue) -> Result<(), BodyError> {
+    if !value.get().starts_with('"') {
+        return Ok(());
+    }
+    text(value.get()).map_or(Ok(()), |text| check_naming(&text))
+}
+
+/// Refuses a whole number that whoever reads it as a double would take for another one, as in parameters.
+fn check_numbers(value: &RawValue) -> Result<(), BodyError> {
+    let Ok(read) = json::value(value) else { return Ok(()) };
+    match json::inexact(&read) {
+        Some((place, why)) => Err(BodyError::new(place.trim_start_matches('.'), why.to_string())),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a text that a person would take for none. An empty one is none, and takes away what stood there.
@@ -339,6 +379,68 @@ mod tests {
     }
 
     #[test]
+    fn y04_a_control_character_is_in_no_name_and_in_no_key() {
+        let says = |body: &Value| update(&mut NodeSpec::default(), body);
+        for odd in ["a\nb", "a\0", "\u{7f}", "a\u{85}b", "a\u{2028}"] {
+            for name in ["resource_class", "owner", "lessee", "shard", "driver", "instance_name", "conductor_group"] {
+                let refused = says(&json!({name: odd})).unwrap_err();
+                assert!(
+                    refused.starts_with(&format!("{name}: ")) && refused.contains("control character"),
+                    "{refused}"
+                );
+            }
+            for field in ["extra", "properties", "instance_info", "driver_info"] {
+                for value in [json!({odd: 1}), json!({"a": {odd: 1}}), json!({"a": [{odd: 1}]})] {
+                    let refused = says(&json!({field: value})).unwrap_err();
+                    assert!(refused.starts_with(field) && refused.contains("control character"), "{refused}");
+                }
+            }
+            let allocation = update(&mut AllocationSpec::default(), &json!({"resource_class": odd}));
+            assert!(allocation.is_err_and(|refused| refused.contains("control character")), "{odd:?}");
+        }
+        assert_eq!(says(&json!({"extra": {"a": "b\n"}, "maintenance_reason": "a\nb", "conductor_group": ""})), Ok(()));
+        let long = says(&json!({"extra": {"k".repeat(513): 1}})).unwrap_err();
+        assert!(long.starts_with("extra: has a key of 513 bytes"), "{long}");
+    }
+
+    /// As of 2^53 + 1 doubles have no such number (IEEE 754).
+    #[test]
+    fn y04_whole_numbers_have_the_same_limit_in_all_free_json() {
+        for field in ["parameters", "properties", "extra", "instance_info"] {
+            let says = |number: &str| {
+                let body = Body::parse(&format!(r#"{{"{field}": {{"a": [{number}]}}}}"#)).unwrap();
+                let author = Author::Update { manager: &Manager::new("test").unwrap(), shape: BodyShape::Own };
+                write(&mut NodeSpec::default(), &body, author, &Anybody::default(), 0).map_err(|why| why.to_string())
+            };
+            for number in ["9007199254740992", "-9007199254740992", "1.10", "1e2", "0", "-0", "0e9", "5e-324"] {
+                assert_eq!(says(number), Ok(()), "{field} {number}");
+            }
+            for number in ["9007199254740993", "-9007199254740993", "18446744073709551616", "1e400", "-1e400", "1e-400"]
+            {
+                let refused = says(number).unwrap_err();
+                let is_placed = refused.starts_with(field) && refused.contains("number out of range");
+                assert!(is_placed, "{field} {number}: {refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn y04_what_an_older_program_took_is_written_again_and_no_larger() {
+        let mut spec = NodeSpec::default();
+        spec.properties.insert("a\nb".into(), json!(9_007_199_254_740_993_u64));
+        spec.extra.insert("resource_class".into(), json!("a\nb"));
+        let whole = json!({"properties": {"a\nb": 9_007_199_254_740_993_u64}, "resource_class": "a\nb"});
+        assert_eq!(update(&mut spec, &whole), Ok(()));
+        assert!(update(&mut spec, &json!({"properties": {"a\nb": 9_007_199_254_740_993_u64, "c": 1}})).is_err());
+        assert_eq!(update(&mut spec, &json!({"properties": {"a": 1}, "resource_class": "a"})), Ok(()));
+        let mut group = NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
+        group.splay_seconds = Some(4_000_000_000);
+        assert_eq!(update(&mut group, &json!({"splay": 4_000_000_000_u32, "description": "x"})), Ok(()));
+        let says = "splay: takes 0 to 31622400 whole seconds, not 31622401".to_owned();
+        assert_eq!(update(&mut NodeGroupSpec::new(group.cluster), &json!({"splay": 31_622_401})), Err(says));
+    }
+
+    #[test]
     fn x03_what_a_write_leaves_is_bounded_however_it_came_to_be() {
         let says = |before: Option<usize>, after: usize| {
             let before = before.map(cluster);
@@ -439,7 +541,6 @@ mod tests {
                 (json!({"canary": {"selector": ["a=b", empty]}}), "canary.selector[1]"),
                 (json!({"canary": empty}), "canary"),
                 (json!({"windows": [{"days": ["Mon", empty]}]}), "windows[0].days[1]"),
-                (json!({"windows": [{"days": ["Mon"], "start": empty}]}), "windows[0].start"),
             ] {
                 let refused = update(&mut group(), &json!({"strategy": strategy}));
                 assert_eq!(refused, Err(format!("strategy.{place}: {says}")), "{strategy}");

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 
 use super::error::BodyError;
 use crate::json::{items, members, text};
-use crate::name::is_blank;
+use crate::name::{cut, has_control, is_blank};
 
 /// Whether it is a text of nothing: where one names something, it would stand for nothing, or for everything.
 pub(super) fn is_empty(value: &RawValue) -> bool {
@@ -21,6 +21,24 @@ pub(super) fn check_not_empty(value: &RawValue) -> Result<(), BodyError> {
 pub(super) fn check_key(key: &str) -> Result<(), BodyError> {
     if is_blank(key) {
         return Err(BodyError::new("", "has an entry whose key is empty: give it a name, or take it out"));
+    }
+    if has_control(key) {
+        let why = format!("has an entry whose key {:?} has a control character: give it another name", cut(key));
+        return Err(BodyError::new("", why));
+    }
+    Ok(())
+}
+
+/// Refuses a text that is to name something and is empty, or has what controls a terminal or ends a line.
+pub(super) fn check_naming(text: &str) -> Result<(), BodyError> {
+    if is_blank(text) {
+        return Err(BodyError::new("", "is empty: name something, or leave it out"));
+    }
+    if has_control(text) {
+        return Err(BodyError::new(
+            "",
+            format!("{:?} has a control character, which no name has: leave it out", cut(text)),
+        ));
     }
     Ok(())
 }

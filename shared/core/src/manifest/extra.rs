@@ -4,7 +4,7 @@
 use serde_json::Value;
 use uuid::Uuid as AnyUuid;
 
-use self::KeptForm::{Any, Flag, List, Name, Number, Object, Text, Uuid};
+use self::KeptForm::{Any, Flag, List, Name, NameOrNone, Number, Object, Text, Uuid};
 use super::error::BodyError;
 use crate::field::{Bound, Form, truth};
 use crate::name::{cut, uuid_form};
@@ -27,6 +27,8 @@ pub enum KeptForm {
     Text(usize),
     /// A text of at most so many characters that names something, and is never empty.
     Name(usize),
+    /// The same, which is empty where it names nothing.
+    NameOrNone(usize),
     /// A uuid in any of its forms, stored in one.
     Uuid,
     /// A whole number.
@@ -46,7 +48,7 @@ impl KeptForm {
     pub const fn bound(self) -> Bound {
         match self {
             // A character takes four bytes at most.
-            Text(characters) | Name(characters) => Form::Text.bound().bytes(4 * characters),
+            Text(characters) | Name(characters) | NameOrNone(characters) => Form::Text.bound().bytes(4 * characters),
             Uuid | Number | Flag => Form::Text.bound(),
             Object | List | Any => Form::Any.bound(),
         }
@@ -66,7 +68,9 @@ impl Kept {
             | (Object, Value::Object(_))
             | (List, Value::Array(_)) => return Ok(value),
             (Uuid, Value::String(text)) if AnyUuid::parse_str(text).is_ok() => return Ok(uuid_form(text).into()),
-            (Name(most) | Text(most), Value::String(text)) if text.chars().count() <= most => return Ok(value),
+            (Name(most) | NameOrNone(most) | Text(most), Value::String(text)) if text.chars().count() <= most => {
+                return Ok(value);
+            }
             (Number, Value::Number(number)) if !number.is_f64() => return Ok(value),
             (Number, Value::String(text)) if text.trim().parse::<i64>().is_ok() => {
                 return Ok(text.trim().parse::<i64>().map_or(Value::Null, Value::from));
@@ -78,7 +82,7 @@ impl Kept {
                 let found = cut(&value.to_string());
                 return Err(BodyError::new("", format!("a uuid is needed here, not {found}: give one, or null")));
             }
-            (Name(most) | Text(most), _) => {
+            (Name(most) | NameOrNone(most) | Text(most), _) => {
                 return Err(needs(&format!("a text of at most {most} characters"), &value));
             }
             (Number, _) => "a whole number",
@@ -168,7 +172,7 @@ kept! {
         Name(36), Some("null") => chassis_uuid;
         Uuid, Some("null") => instance_uuid;
         Object, Some("{}") => clean_step deploy_step driver_info driver_internal_info extra network_data;
-        Text(255), Some("\"\"") => conductor_group;
+        NameOrNone(255), Some("\"\"") => conductor_group;
         Flag, Some("false") => disable_power_off protected retired;
         Name(80), Some("null") => resource_class;
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::is_null;
-use super::empty::check_says_something;
+use super::empty::{check_naming, check_says_something};
 use super::error::{BodyError, BodyErrorKind};
 use super::names::Names;
 use super::reader::read;
@@ -17,7 +17,8 @@ use super::task::read_tasks;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
 use crate::object::{
-    Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec, TraitSet,
+    Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec, Timestamp,
+    TraitSet, Window,
 };
 use crate::requirement::Requirements;
 use crate::task::Task;
@@ -49,13 +50,19 @@ pub(super) fn text_of<const MOST: usize>(
     to.as_deref().map_or(Ok(()), |text| short(text, MOST))
 }
 
-/// A text that names something: an empty one would name nothing.
+/// A text that names something: an empty one would name nothing. What stands there already, as an older program took it, may be written
+/// again.
 pub(super) fn naming(to: &mut Option<String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = to.take();
     *to = value(raw)?;
-    match to {
-        Some(text) if is_blank(text.as_str()) => Err(BodyError::new("", "is empty: name something, or leave it out")),
-        Some(_) | None => Ok(()),
-    }
+    to.as_deref().filter(|text| stood.as_deref() != Some(*text)).map_or(Ok(()), check_naming)
+}
+
+/// The same of one that is required: an empty one is refused where what is required is asked for.
+pub(super) fn needed_name(to: &mut String, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
+    *to = value(raw)?;
+    if to.is_empty() || *to == stood { Ok(()) } else { check_naming(to) }
 }
 
 /// The same of at most so many characters.
@@ -80,11 +87,16 @@ const MAX_MEMBER: usize = 80;
 
 /// The properties of a namespace.
 pub(super) fn properties(to: &mut Properties, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
     *to = value(raw)?;
-    check_properties(to)
+    check_properties(to, &stood)
 }
 
-fn check_properties(properties: &Properties) -> Result<(), BodyError> {
+fn check_properties(properties: &Properties, stood: &Properties) -> Result<(), BodyError> {
+    properties.iter().filter(|(name, _)| !stood.contains_key(*name)).try_for_each(|(name, property)| {
+        let again = property.name.as_deref();
+        again.map_or(Ok(()), check_naming).map_err(|error| error.within("name").within(name))
+    })?;
     properties.iter().try_for_each(|(name, property)| {
         let again = property.name.as_deref().unwrap_or_default();
         short(again, MAX_MEMBER).map_err(|error| error.within("name").within(name))
@@ -97,10 +109,14 @@ pub(super) fn members<M: Member + DeserializeOwned>(
     raw: &RawValue,
     _: &dyn Names,
 ) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
     *to = value(raw)?;
     let mut names = BTreeSet::new();
     for (at, member) in to.iter().enumerate() {
         let place = format!("[{at}].name");
+        if stood.iter().all(|one| one.name() != member.name()) {
+            check_naming(member.name()).map_err(|error| error.within(&place))?;
+        }
         short(member.name(), MAX_MEMBER).map_err(|error| error.within(&place))?;
         if !names.insert(member.name()) {
             let reason = format!("{:?} stands there twice: keep one of them", cut(member.name()));
@@ -112,11 +128,13 @@ pub(super) fn members<M: Member + DeserializeOwned>(
 
 /// The types of resources that a namespace applies to, with what stands before the names of its properties there.
 pub(super) fn associations(to: &mut Vec<Association>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    let stood = to.clone();
     members(to, raw, names)?;
-    for (at, one) in to.iter().enumerate() {
+    for (at, one) in to.iter().enumerate().filter(|(_, one)| !stood.contains(one)) {
         for (field, text) in [("prefix", &one.prefix), ("properties_target", &one.properties_target)] {
-            let text = text.as_deref().unwrap_or_default();
-            short(text, MAX_MEMBER).map_err(|error| error.within(field).within(&format!("[{at}]")))?;
+            let Some(text) = text.as_deref() else { continue };
+            let checked = check_naming(text).and_then(|()| short(text, MAX_MEMBER));
+            checked.map_err(|error| error.within(field).within(&format!("[{at}]")))?;
         }
     }
     Ok(())
@@ -124,6 +142,7 @@ pub(super) fn associations(to: &mut Vec<Association>, raw: &RawValue, names: &dy
 
 /// The objects of a namespace, each of which requires a property once.
 pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    let stood = to.clone();
     members(to, raw, names)?;
     for (at, object) in to.iter().enumerate() {
         let mut required = BTreeSet::new();
@@ -131,31 +150,45 @@ pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn 
             let reason = format!("{:?} stands there twice: keep one of them", cut(twice));
             return Err(BodyError::new(format!("[{at}].required"), reason));
         }
-        check_properties(&object.properties).map_err(|error| error.within("properties").within(&format!("[{at}]")))?;
+        let none = Properties::new();
+        let before = stood.iter().find(|one| one.name == object.name).map_or(&none, |one| &one.properties);
+        let checked = check_properties(&object.properties, before);
+        checked.map_err(|error| error.within("properties").within(&format!("[{at}]")))?;
     }
     Ok(())
 }
 
 /// A release's tasks.
 pub(super) fn tasks(to: &mut Vec<Task>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood: BTreeSet<String> = to.iter().map(|task| task.id.clone()).collect();
     *to = read_tasks(raw)?;
-    Ok(())
+    // The rest of the rule is asked where a release is put together.
+    let is_odd = |id: &str| Name::declare(id, NameKind::Task).is_ok() && !stood.contains(id);
+    to.iter().enumerate().filter(|(_, task)| is_odd(&task.id)).try_for_each(|(at, task)| {
+        let named = Name::of_new(&task.id, NameKind::Task);
+        named.map(drop).map_err(|why| BodyError::new(format!("[{at}].id"), why.to_string()))
+    })
 }
 
 /// A hold, whose end is a time where there is one: any other text would hold for ever, and so would an empty one.
 pub(super) fn hold(to: &mut Option<Box<Hold>>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = to.take();
     *to = value(raw)?;
-    let until = value::<BTreeMap<String, Value>>(raw)?.remove("until");
-    if until.is_some_and(|until| until.as_str().is_some_and(is_blank)) {
-        return Err(BodyError::new("until", "is empty: write a time as 2026-12-31T00:00:00Z, or leave it out"));
+    let said: BTreeMap<String, Value> = value(raw)?;
+    let text = |name: &str| said.get(name).and_then(Value::as_str);
+    if text("reason").is_some_and(str::is_empty) {
+        return Err(BodyError::new("reason", "is empty: say why, or leave it out"));
     }
-    match to {
-        Some(hold) if !hold.until.is_empty() && hold.end().is_none() => {
-            let why = format!("{:?} is no time since 1970: write one as 2026-12-31T00:00:00Z", cut(&hold.until));
-            Err(BodyError::new("until", why))
-        }
-        Some(_) | None => Ok(()),
+    check_time("until", text("until"), stood.as_ref().map(|stood| stood.until.as_str()))
+}
+
+/// Checks a field that holds a time. What stands there already, as an older program took it, may be written again.
+fn check_time(field: &str, sent: Option<&str>, stood: Option<&str>) -> Result<(), BodyError> {
+    let Some(sent) = sent.filter(|sent| is_blank(sent) || Some(*sent) != stood) else { return Ok(()) };
+    if is_blank(sent) {
+        return Err(BodyError::new(field, "is empty: write a time as 2026-12-31T00:00:00Z, or leave it out"));
     }
+    Timestamp::read(sent).map(drop).map_err(|why| BodyError::new(field, why.to_string()))
 }
 
 /// The roles of a group or node, sorted.
@@ -187,27 +220,40 @@ fn check_means_keys(field: &str, patterns: &[String]) -> Result<(), BodyError> {
     }
 }
 
-/// How rollouts go. An empty date is none, and would look like one that holds them.
+/// How rollouts go. An empty time is none, and would look like one that holds them.
 pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    *to = value(raw)?;
-    match to.as_ref().and_then(|rollout| rollout.freeze.as_deref()) {
-        Some(freeze) if is_blank(freeze) => {
-            Err(BodyError::new("freeze", "is empty: write a date as 2026-12-31T00:00:00Z, or leave it out"))
-        }
-        Some(_) | None => Ok(()),
+    fn freeze(rollout: Option<&Rollout>) -> Option<&str> {
+        rollout?.freeze.as_deref()
     }
+    let stood = to.take();
+    *to = value(raw)?;
+    check_time("freeze", freeze(to.as_ref()), freeze(stood.as_ref()))
 }
 
 /// How a group's hosts are rolled out. An empty selector of those that go first would be all of them.
 pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = to.take();
     *to = value(raw)?;
-    match to.as_ref().and_then(|strategy| strategy.canary.as_ref()) {
-        Some(canary) => {
-            let canary = RawValue::from_string(canary.to_string()).expect("a value's text is JSON");
-            check_says_something(&canary).map_err(|error| error.within("canary"))
-        }
-        None => Ok(()),
+    let Some(strategy) = to else { return Ok(()) };
+    if let Some(canary) = &strategy.canary {
+        check_says_something(&text_of_value(canary)).map_err(|error| error.within("canary"))?;
     }
+    // As an older program took them.
+    if stood.is_some_and(|stood| stood.windows == strategy.windows) {
+        return Ok(());
+    }
+    strategy.windows.iter().enumerate().try_for_each(|(at, window)| {
+        check_window(window).map_err(|error| error.within(&format!("[{at}]")).within("windows"))
+    })
+}
+
+fn check_window(window: &Value) -> Result<(), BodyError> {
+    let window: Window = read(&text_of_value(window))?;
+    window.check().map_err(|(field, why)| BodyError::new(field, why))
+}
+
+fn text_of_value(value: &Value) -> Box<RawValue> {
+    RawValue::from_string(value.to_string()).expect("a value's text is JSON")
 }
 
 /// Which node is to hold a tag. An empty name is no node's, and would be taken for nobody's.
@@ -221,16 +267,24 @@ pub(super) fn primaries(to: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &
 
 /// Tags that are declared, by a release or a cluster.
 pub(super) fn tags(to: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
     *to = value(raw)?;
-    to.keys().try_for_each(|name| declared_tag(name).map_err(|error| error.within(name)))
+    let mut new = to.keys().filter(|name| !stood.contains_key(*name));
+    new.try_for_each(|name| declared_tag(name).map_err(|error| error.within(name)))
 }
 
 /// The roles of a release: their own names, and what they produce.
 pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
     *to = value(raw)?;
     to.iter().try_for_each(|(name, role)| {
-        Name::declare(name, NameKind::Role).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
-        declared_tags(role.tags.iter().flatten()).map_err(|error| error.within(&format!("{name}.tags")))?;
+        let before = stood.get(name);
+        if before.is_none() {
+            Name::of_new(name, NameKind::Role).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
+        }
+        let before = before.and_then(|role| role.tags.as_deref()).unwrap_or_default();
+        let tags = declared_tags(role.tags.iter().flatten(), |tag| before.contains(tag));
+        tags.map_err(|error| error.within(&format!("{name}.tags")))?;
         role.limits.iter().try_for_each(|(limit, value)| {
             let refused = check_limit(limit, value);
             refused.map_err(|why| BodyError::new(format!("{name}.limits.{limit}"), why))
@@ -262,9 +316,14 @@ fn check_limit(name: &str, value: &Value) -> Result<(), String> {
 ///
 /// # Errors
 /// [`BodyError`] with the role and the place in its list.
-pub fn check_role_changes(changes: &BTreeMap<Name, RoleChange>) -> Result<(), BodyError> {
+pub fn check_role_changes(
+    stood: &BTreeMap<Name, RoleChange>,
+    changes: &BTreeMap<Name, RoleChange>,
+) -> Result<(), BodyError> {
     changes.iter().try_for_each(|(name, change)| {
-        declared_tags(&change.add_tags).map_err(|error| error.within(&format!("{name}.add_tags")))
+        let before = stood.get(name).map_or(&[][..], |change| change.add_tags.as_slice());
+        let tags = declared_tags(&change.add_tags, |tag| before.contains(tag));
+        tags.map_err(|error| error.within(&format!("{name}.add_tags")))
     })
 }
 
@@ -273,18 +332,22 @@ pub(super) fn role_changes(
     raw: &RawValue,
     _: &dyn Names,
 ) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
     *to = value(raw)?;
-    check_role_changes(to)
+    check_role_changes(&stood, to)
 }
 
-/// Tags that come to be by being named here: none of them may be a word that selectors give another meaning.
-pub(super) fn declared_tags<'a>(tags: impl IntoIterator<Item = &'a TagName>) -> Result<(), BodyError> {
-    let mut tags = tags.into_iter().enumerate();
+/// Tags that come to be by being named here: none of them may be a word that selectors give another meaning, unless it stood there.
+pub(super) fn declared_tags<'a>(
+    tags: impl IntoIterator<Item = &'a TagName>,
+    stood: impl Fn(&TagName) -> bool,
+) -> Result<(), BodyError> {
+    let mut tags = tags.into_iter().enumerate().filter(|(_, tag)| !stood(tag));
     tags.try_for_each(|(at, tag)| declared_tag(tag).map_err(|error| error.within(&format!("[{at}]"))))
 }
 
 fn declared_tag(name: &TagName) -> Result<(), BodyError> {
-    TagName::declare(name).map(drop).map_err(|why| BodyError::new("", why.to_string()))
+    TagName::of_new(name).map(drop).map_err(|why| BodyError::new("", why.to_string()))
 }
 
 pub(super) fn requirements(to: &mut Requirements, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
@@ -303,6 +366,7 @@ pub(super) fn suppressed_traits(to: &mut TraitSet, raw: &RawValue, names: &dyn N
 mod tests {
     use super::super::testing::Anybody;
     use super::*;
+    use crate::object::NamespaceTag;
 
     #[test]
     fn a_hold_ends_at_a_time_or_when_it_is_taken_back() {
@@ -339,10 +403,117 @@ mod tests {
     fn x06_an_empty_date_of_a_rollout_is_refused() {
         for empty in [r#"{"freeze": ""}"#, r#"{"freeze": " "}"#, "{\"freeze\": \"\u{2800}\"}"] {
             let said = says(empty, rollout);
-            assert!(said.starts_with("freeze: is empty: write a date"), "{empty}: {said}");
+            assert!(said.starts_with("freeze: is empty: write a time"), "{empty}: {said}");
         }
         for taken in [r#"{"freeze": "2026-12-31T00:00:00Z"}"#, r#"{"freeze": null}"#, r#"{"max_groups": 1}"#, "null"] {
             assert_eq!(says(taken, rollout), "taken", "{taken}");
+        }
+    }
+
+    #[test]
+    fn y04_a_time_that_there_is_not_is_refused_in_every_field() {
+        for text in ["2026-12-31T23:59:60Z", "2026-12-31T23:59:59+25:00", "2026-12-31T23:59:59Z[Europe/Berlin]", "soon"]
+        {
+            let until = says(&serde_json::json!({"until": text}).to_string(), hold);
+            let freeze = says(&serde_json::json!({"freeze": text}).to_string(), rollout);
+            assert!(until.starts_with(&format!("until: {text:?} is no time")), "{until}");
+            assert_eq!(freeze, until.replacen("until", "freeze", 1));
+        }
+        let last = "9999-12-31T23:59:59Z";
+        assert_eq!(says(&serde_json::json!({"until": last}).to_string(), hold), "taken");
+        assert_eq!(Hold { until: last.into(), ..Hold::default() }.end(), Some(Timestamp(253_402_300_799_000)));
+        assert_eq!(says(r#"{"reason": ""}"#, hold), "reason: is empty: say why, or leave it out");
+    }
+
+    #[test]
+    fn y04_a_time_of_an_older_program_is_written_again_and_no_other_is() {
+        let odd = "2026-12-31T23:59:60Z";
+        let mut held = Some(Box::new(Hold { until: odd.into(), reason: "a".into() }));
+        let body = |until: &str| raw(&serde_json::json!({"until": until, "reason": "a longer one"}).to_string());
+        hold(&mut held, &body(odd), &Anybody::default()).unwrap();
+        assert_eq!(held.as_ref().map(|hold| (&*hold.until, &*hold.reason)), Some((odd, "a longer one")));
+        assert!(held.as_ref().is_some_and(|hold| hold.end().is_some()));
+        hold(&mut held, &body("2026-12-31T22:59:60Z"), &Anybody::default()).unwrap_err();
+        let windows = vec![serde_json::json!({"foo": 1})];
+        let mut stood = Some(Strategy { windows, ..Strategy::default() });
+        let body = raw(r#"{"windows": [{"foo": 1}], "max_failures": 7}"#);
+        strategy(&mut stood, &body, &Anybody::default()).unwrap();
+        assert_eq!(stood.and_then(|strategy| strategy.max_failures), Some(7));
+    }
+
+    #[test]
+    fn y04_a_window_has_days_a_start_a_duration_and_a_zone() {
+        let of = |window: Value| says(&serde_json::json!({"windows": [window]}).to_string(), strategy);
+        let whole =
+            || serde_json::json!({"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"});
+        let with = |name: &str, value: Value| {
+            let mut window = whole();
+            window[name] = value;
+            of(window)
+        };
+        assert_eq!(of(whole()), "taken");
+        assert_eq!(of(serde_json::json!({"start": "00:00", "duration": "1w"})), "taken");
+        for (said, begins) in [
+            (with("days", serde_json::json!(["Mon", "Xyz"])), "windows[0].days[1]: \"Xyz\" is no day"),
+            (with("start", "25:99".into()), "windows[0].start: \"25:99\" is no time of a day"),
+            (with("duration", "soon".into()), "windows[0].duration: \"soon\" is no length of time"),
+            (with("duration", "8d".into()), "windows[0].duration: \"8d\" is longer than a week"),
+            (
+                with("time_zone", "Mars Olympus".into()),
+                "windows[0].time_zone: \"Mars Olympus\" is no name of a time zone",
+            ),
+            (with("foo", 1.into()), "windows[0].foo: "),
+            (of(serde_json::json!({})), "windows[0].start: "),
+            (of(serde_json::json!({"start": "22:00"})), "windows[0].duration: "),
+        ] {
+            assert!(said.starts_with(begins), "{begins}: {said}");
+        }
+    }
+
+    #[test]
+    fn y04_what_stands_in_a_namespace_has_a_name_without_control_characters() {
+        for odd in ["a\nb", "\u{7f}", " "] {
+            let body = |of: Value| of.to_string();
+            for (said, place) in [
+                (says(&body(serde_json::json!([{"name": odd}])), definitions), "[0].name"),
+                (says(&body(serde_json::json!([{"name": odd}])), members::<NamespaceTag>), "[0].name"),
+                (says(&body(serde_json::json!([{"name": odd}])), associations), "[0].name"),
+                (says(&body(serde_json::json!([{"name": "a", "prefix": odd}])), associations), "[0].prefix"),
+            ] {
+                assert!(said.starts_with(&format!("{place}: ")), "{odd:?}: {said}");
+            }
+        }
+        let empty = says(r#"[{"name": "a", "prefix": ""}]"#, associations);
+        assert_eq!(empty, "[0].prefix: is empty: name something, or leave it out");
+    }
+
+    #[test]
+    fn y04_names_of_an_older_program_are_written_again_and_no_new_ones_are() {
+        fn again<T: Clone>(
+            mut stood: T,
+            json: &str,
+            read: impl Fn(&mut T, &RawValue, &dyn Names) -> Result<(), BodyError>,
+        ) {
+            read(&mut stood, &raw(json), &Anybody::default()).expect(json);
+        }
+        let tags: BTreeMap<TagName, TagSpec> = serde_json::from_str(r#"{"Self": {}}"#).unwrap();
+        again(tags, r#"{"Self": {}, "a": {}}"#, super::tags);
+        let roles: BTreeMap<Name, RoleSpec> = serde_json::from_str(r#"{"Null": {"tags": ["Primary-x"]}}"#).unwrap();
+        again(roles, r#"{"Null": {"tags": ["Primary-x"]}}"#, super::roles);
+        again(
+            vec![NamespaceTag { name: "a\nb".into() }],
+            r#"[{"name": "a\nb"}, {"name": "c"}]"#,
+            members::<NamespaceTag>,
+        );
+        again(Some("a\nb".to_owned()), r#""a\nb""#, naming);
+        for (said, begins) in [
+            (says(r#"{"Self": {}}"#, super::tags), "Self: tag \"Self\" is reserved"),
+            (says(r#"{"Null": {}}"#, super::roles), "Null: role \"Null\" is reserved"),
+            (says(r#"{"a": {"tags": ["Primary-x"]}}"#, super::roles), "a.tags[0]: tag \"Primary-x\" is reserved"),
+            (says(r#"{"a": {"add_tags": ["SELF"]}}"#, role_changes), "a.add_tags[0]: tag \"SELF\" is reserved"),
+            (says(r#"[{"id": "MASTER", "type": "file"}]"#, tasks), "[0].id: task \"MASTER\" is reserved"),
+        ] {
+            assert!(said.starts_with(begins), "{begins}: {said}");
         }
     }
 

@@ -14,9 +14,9 @@ use crate::ownership::Manager;
 /// Whether JSON of this form may be so, by its kind alone.
 fn is_of(form: Form, value: &Value) -> bool {
     match form {
-        Form::Text | Form::OneOf(_) => value.is_string(),
+        Form::Text | Form::Time | Form::OneOf(_) => value.is_string(),
         Form::Flag => value.is_boolean(),
-        Form::Count => value.is_u64(),
+        Form::Count | Form::Seconds(..) => value.is_u64(),
         Form::Number => value.is_number(),
         Form::Map | Form::Object(_) | Form::MapOf(_) | Form::Parameters => value.is_object(),
         Form::MapOrList => value.is_object() || value.is_array(),
@@ -136,7 +136,14 @@ fn bounds(form: Form) -> Vec<(Value, Value)> {
     let filled = |bytes: usize| json!({"e": "x".repeat(bytes - 8)});
     let both = |of: &dyn Fn(usize) -> Value, most: usize| (of(most), of(most + 1));
     match form.plain() {
-        Form::Text | Form::Flag | Form::Count | Form::Number | Form::Share | Form::OneOf(_) => {
+        Form::Text
+        | Form::Time
+        | Form::Seconds(..)
+        | Form::Flag
+        | Form::Count
+        | Form::Number
+        | Form::Share
+        | Form::OneOf(_) => {
             vec![both(&text, bound.bytes)]
         }
         Form::Names => vec![both(&texts, bound.entries), both(&|bytes| json!([text(bytes)]), bound.each)],
@@ -217,6 +224,8 @@ fn try_empty(path: &str, part: &Part, take: &dyn Fn(&Value) -> Result<(), BodyEr
         Form::Map | Form::MapOf(_) | Form::MapOrList => vec![json!({"": {}})],
         Form::Text if part.is_required() => vec![json!(""), json!(" ")],
         Form::Text
+        | Form::Time
+        | Form::Seconds(..)
         | Form::Flag
         | Form::Count
         | Form::Number

@@ -38,6 +38,11 @@ pub fn is_blank(text: &str) -> bool {
     text.chars().all(|character| character.is_whitespace() || character.is_control() || is_invisible(character))
 }
 
+/// Whether a text has a character that controls a terminal or ends a line: no name has one.
+pub fn has_control(text: &str) -> bool {
+    text.chars().any(|character| character.is_control() || matches!(character, '\u{2028}' | '\u{2029}'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 use uuid::Uuid;
 
-pub use blank::is_blank;
+pub use blank::{has_control, is_blank};
 pub use near::{near, suggest};
 pub use release::{ReleaseRef, Version};
 
@@ -143,6 +143,16 @@ pub enum InvalidName {
     },
 }
 
+impl InvalidName {
+    /// The same refusal, of the text as it was written.
+    fn of(self, text: &str) -> Self {
+        match self {
+            Self::Malformed { kind, rule, .. } => malformed(kind, text, rule),
+            Self::Reserved { kind, rule, .. } => reserved(kind, text, rule),
+        }
+    }
+}
+
 /// What a [`Name`] is declared as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NameKind {
@@ -211,6 +221,16 @@ impl Name {
         if is_name(text) { Ok(Self(text.into())) } else { Err(malformed(kind.word(), text, NAME_RULE)) }
     }
 
+    /// The same of a name that somebody writes: reserved words are reserved in capitals too. A store may have such a one, of an older
+    /// program.
+    ///
+    /// # Errors
+    /// As [`Name::declare`].
+    pub fn of_new(text: &str, kind: NameKind) -> Result<Self, InvalidName> {
+        check_reserved(&text.to_ascii_lowercase(), kind).map_err(|why| why.of(text))?;
+        Self::declare(text, kind)
+    }
+
     /// Whether the name begins with `primary-`.
     pub fn is_primary(&self) -> bool {
         self.0.starts_with(PRIMARY_PREFIX)
@@ -239,6 +259,15 @@ impl TagName {
         check_reserved(text.split_once(':').map_or(text, |(base, _)| base), NameKind::Tag)?;
         Self::new(text)
     }
+
+    /// The same of a tag that somebody writes: reserved words are reserved in capitals too.
+    ///
+    /// # Errors
+    /// [`InvalidName`].
+    pub fn of_new(text: &str) -> Result<Self, InvalidName> {
+        Self::declare(&text.to_ascii_lowercase()).map_err(|why| why.of(text))?;
+        Self::new(text)
+    }
 }
 
 impl ObjectName {
@@ -248,6 +277,18 @@ impl ObjectName {
     /// [`InvalidName`]: odd characters, too long, or like a uuid (a path names an object by either).
     pub fn new(text: &str) -> Result<Self, InvalidName> {
         check_object_name("name", text).map(|()| Self(text.into()))
+    }
+
+    /// Checks what an object may be called that gets its name now. A store may have others, of an older program.
+    ///
+    /// # Errors
+    /// [`InvalidName::Reserved`]: what a command would take for an option, or one of these words, which stand in paths.
+    pub fn check_new(&self, in_paths: &[&str]) -> Result<(), InvalidName> {
+        check_no_option("name", self)?;
+        if in_paths.iter().any(|word| word.eq_ignore_ascii_case(self)) {
+            return Err(reserved("name", self, "it is a path, and the object could never be asked for"));
+        }
+        Ok(())
     }
 }
 
@@ -262,6 +303,23 @@ impl NodeName {
             return Err(reserved("node", text, "it is a path below /v1/nodes/"));
         }
         Ok(Self(text.into()))
+    }
+
+    /// Checks the name by which a host joins as a new node. Who creates a node by its name may choose any, as Ironic's clients do.
+    ///
+    /// # Errors
+    /// [`InvalidName::Reserved`]: what a command would take for an option, a path's word in capitals, `localhost`, which is every host,
+    /// or a final dot, which makes another text of the same host.
+    pub fn check_of_host(&self) -> Result<(), InvalidName> {
+        check_no_option("node", self)?;
+        Self::new(&self.to_ascii_lowercase()).map_err(|why| why.of(self))?;
+        if self.eq_ignore_ascii_case("localhost") {
+            return Err(reserved("node", self, "every host calls itself so; give it a name of its own (join --name)"));
+        }
+        if self.ends_with('.') {
+            return Err(reserved("node", self, "it is the same host without the final dot; leave the dot out"));
+        }
+        Ok(())
     }
 }
 
@@ -287,7 +345,10 @@ impl NamespaceName {
     /// # Errors
     /// [`InvalidName::Malformed`].
     pub fn of_new(text: &str) -> Result<Self, InvalidName> {
-        if is_blank(text) { Err(malformed("namespace", text, NAMESPACE_RULE)) } else { Self::new(text) }
+        if is_blank(text) || has_control(text) {
+            return Err(malformed("namespace", text, NAMESPACE_RULE));
+        }
+        Self::new(text)
     }
 }
 
@@ -371,6 +432,13 @@ fn check_object_name(kind: &'static str, text: &str) -> Result<(), InvalidName> 
     }
     if is_uuid_like(text) {
         return Err(reserved(kind, text, "it looks like a uuid, and a path names an object by either"));
+    }
+    Ok(())
+}
+
+fn check_no_option(kind: &'static str, text: &str) -> Result<(), InvalidName> {
+    if text.starts_with('-') {
+        return Err(reserved(kind, text, "commands take what begins with '-' for an option"));
     }
     Ok(())
 }

@@ -45,6 +45,68 @@ fn reserved_words_are_refused_where_something_is_declared() {
 }
 
 #[test]
+fn y04_reserved_words_are_reserved_in_any_case_for_what_is_new() {
+    for (text, kind, refused) in [
+        ("Self", NameKind::Task, true),
+        ("MASTER", NameKind::Role, true),
+        ("Null", NameKind::Tag, true),
+        ("self", NameKind::Role, true),
+        ("Primary-mysql", NameKind::Tag, true),
+        ("Primary-mysql", NameKind::Role, false),
+        ("Masters", NameKind::Role, false),
+        ("MySQL", NameKind::Tag, false),
+    ] {
+        let answer = Name::of_new(text, kind);
+        assert_eq!(matches!(answer, Err(InvalidName::Reserved { .. })), refused, "{text} as {kind:?}");
+    }
+    let refused = TagName::of_new("PRIMARY-db").unwrap_err().to_string();
+    assert!(refused.starts_with("tag \"PRIMARY-db\" is reserved: 'primary-' stands for"), "{refused}");
+    assert!(TagName::of_new("Self:1").is_err() && TagName::of_new("MySQL:A").is_ok_and(|tag| &*tag == "MySQL:A"));
+    // As an older program took it.
+    assert!(Name::declare("Self", NameKind::Task).is_ok() && TagName::declare("Primary-x").is_ok());
+}
+
+#[test]
+fn y04_a_new_name_is_one_that_commands_and_paths_reach() {
+    for (text, says) in [
+        ("--help", "for an option"),
+        ("-x", "for an option"),
+        ("x.", "leave the dot out"),
+        ("localhost", "join --name"),
+        ("LocalHost", "join --name"),
+        ("Detail", "it is a path below /v1/nodes/"),
+        ("LABELS", "it is a path below /v1/nodes/"),
+    ] {
+        // A store may have it.
+        let refused = NodeName::new(text).unwrap().check_of_host().unwrap_err().to_string();
+        assert!(refused.starts_with(&format!("node {text:?} is reserved: ")) && refused.contains(says), "{refused}");
+    }
+    for good in ["web-1", "WEB-1", "localhost.example.net", "_a", "~", "x-"] {
+        assert_eq!(NodeName::new(good).unwrap().check_of_host(), Ok(()), "{good}");
+    }
+    for (text, taken) in [("detail", false), ("Detail", false), ("-c", false), ("details", true), ("c", true)] {
+        assert_eq!(ObjectName::new(text).unwrap().check_new(&["detail"]).is_ok(), taken, "{text}");
+    }
+}
+
+#[test]
+fn y04_what_controls_a_terminal_or_ends_a_line_is_in_no_name() {
+    for (text, has) in [
+        ("a\nb", true),
+        ("a\0", true),
+        ("\u{7f}", true),
+        ("a\u{85}b", true),
+        ("a\u{2028}b", true),
+        ("a\u{2029}", true),
+        ("a b", false),
+        ("\u{fc}", false),
+        ("", false),
+    ] {
+        assert_eq!(has_control(text), has, "{text:?}");
+    }
+}
+
+#[test]
 fn a_node_is_not_called_like_a_path_or_a_uuid() {
     for bad in ["detail", "traits", "states", "12345678-1234-4234-8234-123456789abc", "..", ".", "a/b", ""] {
         assert!(NodeName::new(bad).is_err(), "{bad:?}");

@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ClusterId, Extra, FieldOwners, TagSpec, TemplateId};
-use crate::field::{Form, described};
+use crate::field::{Form, REQUIRED, described};
 use crate::host_labels::HostLabels;
 use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
 use crate::lifecycle::Lifecycle;
-use crate::name::{Name, ReleaseRef, TagName};
+use crate::name::{Name, ReleaseRef, TagName, cut};
 use crate::requirement::Requirements;
 use crate::task::Mode;
+use crate::time;
 
 /// What goes down the levels, as one level's author gave it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -122,11 +123,11 @@ described! {
         pub order: Vec<String> = Form::up_to(4_096, &Form::Names), "none", r#"["databases", "frontends"]"#;
         /// Until this date no new lease is given.
         #[serde(skip_serializing_if = "Option::is_none")]
-        pub freeze: Option<FreezeUntil> = Form::Text, "none", r#""2026-12-31T00:00:00Z""#;
+        pub freeze: Option<FreezeUntil> = Form::Time, "none", r#""2026-12-31T00:00:00Z""#;
     }
 }
 
-/// A date as its author wrote it. Core reads no calendar; the controller does.
+/// A time as its author wrote it.
 pub type FreezeUntil = String;
 
 /// A number of nodes, or a percentage of them.
@@ -159,7 +160,25 @@ described! {
         pub pause_after_canary: bool = Form::Flag, "false", "true";
         /// When new leases are given: days, start, duration, time zone.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        pub windows: Vec<Value> = Form::Objects, "always", r#"[{"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"}]"#;
+        pub windows: Vec<Value> = Form::ListOf(Window::PARTS), "always", r#"[{"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"}]"#;
+    }
+}
+
+described! {
+    /// When new leases are given, each week again. Kept as it was written: an older program took anything.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Window {
+        /// On which days it begins: Mon, Tue, Wed, Thu, Fri, Sat, Sun.
+        #[serde(default)]
+        pub days: Option<Vec<String>> = Form::Names, "every day", r#"["Mon", "Thu"]"#;
+        /// When it begins, as HH:MM.
+        pub start: String = Form::Text, REQUIRED, r#""22:00""#;
+        /// How long it is open, a week at most.
+        pub duration: String = Form::Text, REQUIRED, r#""4h""#;
+        /// In which time zone it begins, as the IANA names it.
+        #[serde(default)]
+        pub time_zone: Option<String> = Form::Text, "UTC", r#""Europe/Berlin""#;
     }
 }
 
@@ -248,6 +267,36 @@ impl NodeGroupSpec {
     }
 }
 
+impl Window {
+    /// The first field that is wrong, and what is wrong with it.
+    ///
+    /// # Errors
+    /// The field's name, with a sentence.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        const WEEK: u64 = 7 * 86_400;
+        let days = self.days.iter().flatten().enumerate();
+        if let Some((at, day)) = days.into_iter().find(|(_, day)| !time::is_day(day)) {
+            let why = format!("{:?} is no day: they are Mon, Tue, Wed, Thu, Fri, Sat, Sun", cut(day));
+            return Err((format!("days[{at}]"), why));
+        }
+        if time::minute_of_day(&self.start).is_none() {
+            let why = format!("{:?} is no time of a day: write it as 22:00, from 00:00 to 23:59", cut(&self.start));
+            return Err(("start".to_owned(), why));
+        }
+        let length = time::seconds(&self.duration).map_err(|why| ("duration".to_owned(), why.to_string()))?;
+        if length > WEEK {
+            return Err(("duration".to_owned(), format!("{:?} is longer than a week: say 7d at most", self.duration)));
+        }
+        match self.time_zone.as_deref().filter(|zone| !time::is_zone_name(zone)) {
+            Some(zone) => {
+                let why = format!("{:?} is no name of a time zone: write it as Europe/Berlin, or UTC", cut(zone));
+                Err(("time_zone".to_owned(), why))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 fn asks_nothing(requirements: &Requirements) -> bool {
     requirements.0.is_empty()
 }
@@ -274,7 +323,9 @@ impl MaxUnavailable {
         match value {
             Value::Number(number) => u32::try_from(number.as_u64()?).ok().filter(|count| *count > 0).map(Self::Nodes),
             Value::String(text) => {
-                let share = text.strip_suffix('%')?.parse().ok()?;
+                let digits = text.strip_suffix('%')?;
+                let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+                let share = digits.parse().ok().filter(|_| is_plain)?;
                 (1..=100).contains(&share).then_some(Self::Percent(share))
             }
             _ => None,

@@ -14,7 +14,7 @@ described! {
     pub struct Hold {
         /// Until this date the node keeps its task set.
         #[serde(skip_serializing_if = "String::is_empty")]
-        pub until: String = Form::Text, "until it is taken back", r#""2026-12-31T00:00:00Z""#;
+        pub until: String = Form::Time, "until it is taken back", r#""2026-12-31T00:00:00Z""#;
         /// Why.
         #[serde(skip_serializing_if = "String::is_empty")]
         pub reason: String = Form::Text, "", r#""a disk is changed""#;
@@ -61,6 +61,10 @@ impl Hold {
 
     /// When it ends, where that is a time.
     pub fn end(&self) -> Option<Timestamp> {
+        if let Ok(end) = Timestamp::read(&self.until) {
+            return Some(end);
+        }
+        // As an older program took it.
         let end: jiff::Timestamp = self.until.parse().ok()?;
         u64::try_from(end.as_millisecond()).ok().map(Timestamp)
     }

@@ -30,7 +30,7 @@ use uuid::Uuid;
 pub use allocation::{AllocationDecision, AllocationSpec, Merits};
 pub use cluster::{
     ClusterSpec, ClusterTemplateSpec, FreezeUntil, Inherited, MaxUnavailable, NodeGroupSpec, RoleChange, Rollout,
-    Strategy, StrategyType,
+    Strategy, StrategyType, Window,
 };
 pub use hold::{Held, Hold, SaidOnHost};
 pub use namespace::{
@@ -49,12 +49,23 @@ pub use rule::{InspectionRuleSpec, MAX_PRIORITY, Multiple, Phase, RuleAction, Ru
 
 use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef};
 use crate::ownership::Owner;
+use crate::time::{self, InvalidTime};
 use crate::traits::Trait;
 
 /// Milliseconds since 1970-01-01T00:00:00Z. Core reads no clock: the caller says when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// Reads a time, as [`time::read`] does.
+    ///
+    /// # Errors
+    /// [`InvalidTime`].
+    pub fn read(text: &str) -> Result<Self, InvalidTime> {
+        time::read(text).map(Self)
+    }
+}
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(

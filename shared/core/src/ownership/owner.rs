@@ -1,6 +1,6 @@
 //! Who owns a key: a manager, by applying or by updating.
 
-use crate::name::{checked_text, cut, written_as_text};
+use crate::name::{checked_text, cut, has_control, is_blank, written_as_text};
 use std::str::FromStr;
 
 /// The longest name of a manager, in bytes, as Kubernetes has it.
@@ -47,6 +47,9 @@ pub enum InvalidOwner {
     /// Empty, too long, or with control characters.
     #[error("manager {0:?} must have 1 to {MAX_MANAGER} bytes and no control characters")]
     Manager(String),
+    /// The name of an owner, where a manager's is needed.
+    #[error("manager {0:?} ends as an owner does: leave ':apply' or ':update' out")]
+    Owner(String),
     /// Neither `:apply` nor `:update` at its end.
     #[error("owner {0:?} must end in ':apply' or ':update'")]
     Operation(String),
@@ -62,6 +65,22 @@ impl Manager {
             return Err(InvalidOwner::Manager(cut(text)));
         }
         Ok(Self(text.into()))
+    }
+}
+
+impl Manager {
+    /// The same of a name that somebody gives itself: it must be seen, and be no owner's. A store may have others, of an older program.
+    ///
+    /// # Errors
+    /// [`InvalidOwner::Manager`], [`InvalidOwner::Owner`].
+    pub fn of_new(text: &str) -> Result<Self, InvalidOwner> {
+        if is_blank(text) || has_control(text) {
+            return Err(InvalidOwner::Manager(cut(text)));
+        }
+        if Operation::split(text).is_some() {
+            return Err(InvalidOwner::Owner(cut(text)));
+        }
+        Self::new(text)
     }
 }
 

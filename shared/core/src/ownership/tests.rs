@@ -27,6 +27,25 @@ fn shown(map: &Map) -> String {
 }
 
 #[test]
+fn y04_a_manager_is_called_as_no_owner_is() {
+    for (text, taken) in [
+        ("ci", true),
+        ("ci:prod", true),
+        ("admin:update", false),
+        ("a:apply", false),
+        (":update", false),
+        ("", false),
+        (" ", false),
+        ("a\nb", false),
+        ("a\u{2028}b", false),
+    ] {
+        assert_eq!(Manager::of_new(text).is_ok(), taken, "{text:?}");
+    }
+    // As an older program took it.
+    assert_eq!("a:apply:update".parse::<Owner>().map(|owner| owner.to_string()), Ok("a:apply:update".to_owned()));
+}
+
+#[test]
 fn a_tombstone_is_owned_shared_and_in_conflict_like_a_value() {
     let map = applied(&Map::default(), "a", &[("x", None), ("y", Some(1))]);
     let map = applied(&map, "b", &[("x", None)]);

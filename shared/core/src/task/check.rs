@@ -3,7 +3,7 @@
 //! It is judged where a release is written (admission, and `stemma validate`), by [`mistakes`] alone. A release that is stored
 //! already is read, compiled and served whatever stands in it; what its tasks' types do not take is a finding there.
 
-use super::form::NO_TIME;
+use super::form::odd_seconds;
 use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type};
 use crate::condition::Author;
 use crate::finding::{FEW, Finding, first_few, rule};
@@ -34,9 +34,9 @@ pub fn mistakes(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
     }
 }
 
-/// A time within which nothing ends.
+/// A time within which nothing ends, or that nobody waits for.
 fn no_time(task: &Task) -> Option<(String, String)> {
-    (task.timeout_seconds == Some(0)).then(|| ("timeout_seconds".to_owned(), NO_TIME.to_owned()))
+    Some(("timeout_seconds".to_owned(), odd_seconds(task.timeout_seconds?)?.to_owned()))
 }
 
 /// The parameters with a number that hosts would be given as another one.
@@ -122,8 +122,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_limit_is_at_least_a_second() {
-        for (seconds, is_refused) in [(None, false), (Some(1), false), (Some(0), true)] {
+    fn y04_a_time_limit_is_from_a_second_to_a_year() {
+        for (seconds, is_refused) in
+            [(None, false), (Some(1), false), (Some(0), true), (Some(31_622_400), false), (Some(31_622_401), true)]
+        {
             let task = Task { timeout_seconds: seconds, ..Task::new("t", "file") };
             assert_eq!(no_time(&task).is_some(), is_refused, "{seconds:?}");
         }

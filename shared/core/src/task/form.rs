@@ -4,12 +4,25 @@ use serde_json::Value;
 
 use super::path::{Use, check_written, is_template};
 use crate::name::{cut, is_blank};
+use crate::time::MAX_SECONDS;
 
 /// The most bytes that a process can be given in one argument or variable (Linux's `MAX_ARG_STRLEN`, without the NUL at its end).
 const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 
 /// Why a time of 0 is none.
-pub(super) const NO_TIME: &str = "is no time in which a task could end: write seconds from 1 on, or take it out";
+const NO_TIME: &str = "is no time in which a task could end: write seconds from 1 on, or take it out";
+
+/// What is wrong with a time in which nobody would see a task end.
+const ENDLESS: &str = "is longer than a year: write at most 31622400 seconds, or take it out";
+
+/// What is wrong with the seconds that a task may take.
+pub(super) fn odd_seconds(seconds: u64) -> Option<&'static str> {
+    match seconds {
+        0 => Some(NO_TIME),
+        1..=MAX_SECONDS => None,
+        _ => Some(ENDLESS),
+    }
+}
 
 /// What a parameter holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +101,8 @@ impl Form {
                 Value::String(text) => check_variable(name, certain(text)).err(),
                 other => Some(format!("{:?} has a text for its value, not {}: quote it", cut(name), shown(other))),
             }),
-            (Self::Seconds, value) if value.as_u64() == Some(0) => Some(NO_TIME.to_owned()),
-            (Self::Count | Self::Seconds, value) if value.is_u64() => None,
+            (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(odd_seconds).map(str::to_owned),
+            (Self::Count, value) if value.is_u64() => None,
             _ => Some(self.expected(value)),
         }
     }

@@ -107,7 +107,7 @@ described! {
         /// Whether only roles and tags that operators gave place it, and only an admin does; of a group: each task that it lists (docs/trust.md, rule 2).
         #[serde(default, skip_serializing_if = "is_default")]
         pub privileged: bool = Form::Flag, "false", "true";
-        /// How long one attempt may take, in seconds.
+        /// How long one attempt may take: 1 to 31622400 seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub timeout_seconds: Option<u64> = Form::Count, "the type's", "60";
         /// Further attempts after the first.

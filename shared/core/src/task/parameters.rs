@@ -468,6 +468,11 @@ mod tests {
                 json!({"script": "a", "timeout": 0}),
                 "parameters.timeout: is no time in which a task could end: write seconds from 1 on, or take it out",
             ),
+            (
+                "shell",
+                json!({"script": "a", "timeout": 1_000_000_000_000_u64}),
+                "parameters.timeout: is longer than a year: write at most 31622400 seconds, or take it out",
+            ),
             ("shell", json!({"script": "a", "timeout": -1}), "parameters.timeout: takes a whole number from 1, not -1"),
         ] {
             let found = mistakes(kind, &parameters);

@@ -134,7 +134,7 @@ mod tests {
         let schemas = all();
         let group = &schemas["NodeGroup"]["properties"];
         for (field, schema) in [
-            ("splay", json!({"type": ["integer", "null"], "minimum": 0})),
+            ("splay", json!({"type": ["integer", "null"], "minimum": 0, "maximum": 31_622_400})),
             ("mode", json!({"enum": ["observe", "noop", "apply", null]})),
             ("requirements", of_form("requirements", Form::MapOrList)),
             ("roles", json!({"type": ["array", "null"], "items": {"type": "string"}})),

@@ -113,7 +113,7 @@ impl TagWrite {
 }
 
 fn tag_name(text: &str) -> Result<TagName, ApiError> {
-    TagName::declare(text).map_err(|e| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field("name"))
+    TagName::of_new(text).map_err(|e| ApiError::new(ErrorType::FieldInvalid, e.to_string()).field("name"))
 }
 
 /// Refuses to delete a tag that is assigned, and names the nodes.

@@ -25,6 +25,10 @@ impl Resource for AllocationSpec {
         ObjectName::new(text).map(Some).map_err(|e| bad_name(&e))
     }
 
+    fn check_new_name(name: &Option<ObjectName>) -> Result<(), ApiError> {
+        name.as_ref().map_or(Ok(()), |name| name.check_new(&[])).map_err(|e| bad_name(&e))
+    }
+
     fn references(&self) -> Vec<Reference> {
         self.node().map(|id| Reference::uuid(Kind::Node, id.0)).into_iter().collect()
     }

@@ -3,8 +3,16 @@
 //! One table ([`KINDS`]) and one trait ([`Resource`]). A new kind is its `Resource`, a row in the table and its shelf
 //! in the [`Model`]. From these follow how it is loaded, followed, written and deleted. What its events show is told in `api/resource/events`.
 
-/// The names of a kind whose objects always have one, and how one is read that somebody writes.
+/// The names of a kind whose objects always have one, and how one is read that somebody writes. After the type stand the words that are
+/// paths where its objects are asked for.
 macro_rules! named_by {
+    (ObjectName but $in_paths:expr) => {
+        named_by!(ObjectName, new);
+
+        fn check_new_name(name: &ObjectName) -> Result<(), ApiError> {
+            name.check_new($in_paths).map_err(|e| super::bad_name(&e))
+        }
+    };
     ($name:ident) => {
         named_by!($name, new);
     };
@@ -141,6 +149,14 @@ pub trait Resource: Spec + Classified + Idle + 'static {
     /// # Errors
     /// When the value is none.
     fn parse_name(text: &str) -> Result<Self::Name, ApiError>;
+
+    /// Checks the name that an object gets now, also by a rename. Those that stand in a store are read whatever they are.
+    ///
+    /// # Errors
+    /// When no command or path would reach it.
+    fn check_new_name(_name: &Self::Name) -> Result<(), ApiError> {
+        Ok(())
+    }
 
     /// Within what the name is unique; `None`: in the whole fleet.
     fn scope(&self) -> Option<Uuid> {

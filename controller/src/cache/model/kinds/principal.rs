@@ -41,6 +41,10 @@ impl Resource for PrincipalSpec {
         ObjectName::new(text).map_err(|e| bad_name(&e))
     }
 
+    fn check_new_name(name: &ObjectName) -> Result<(), ApiError> {
+        name.check_new(&[]).map_err(|e| bad_name(&e))
+    }
+
     fn references(&self) -> Vec<Reference> {
         self.cluster.map(|id| Reference::uuid(Kind::Cluster, id.0)).into_iter().collect()
     }

@@ -19,6 +19,10 @@ impl Resource for InspectionRuleSpec {
         ObjectName::new(text).map(Some).map_err(|e| bad_name(&e))
     }
 
+    fn check_new_name(name: &Option<ObjectName>) -> Result<(), ApiError> {
+        name.as_ref().map_or(Ok(()), |name| name.check_new(&[])).map_err(|e| bad_name(&e))
+    }
+
     kept_in!(rules, Rule);
 
     fn remove_change(object: &Object<Self>) -> Option<Change> {

@@ -82,7 +82,7 @@ impl Resource for NamespaceSpec {
 
 impl Resource for ClusterTemplateSpec {
     bounded!(LEVEL);
-    named_by!(ObjectName);
+    named_by!(ObjectName but &[]);
     kept_in!(templates, Template);
 
     fn references(&self) -> Vec<Reference> {
@@ -100,7 +100,7 @@ impl Resource for ClusterTemplateSpec {
 
 impl Resource for ClusterSpec {
     bounded!(LEVEL);
-    named_by!(ObjectName);
+    named_by!(ObjectName but &["detail"]);
     kept_in!(clusters, Cluster);
 
     fn references(&self) -> Vec<Reference> {
@@ -123,7 +123,7 @@ impl Resource for ClusterSpec {
 
 impl Resource for NodeGroupSpec {
     bounded!(LEVEL);
-    named_by!(ObjectName);
+    named_by!(ObjectName but &[]);
     kept_in!(groups, NodeGroup);
 
     fn scope(&self) -> Option<Uuid> {

@@ -20,7 +20,8 @@ impl Fields for AllocationSpec {
         field!(
             Self,
             resource_class: Form::Text,
-            Help::new(REQUIRED, "The node's, letter by letter.", r#""baremetal""#)
+            Help::new(REQUIRED, "The node's, letter by letter.", r#""baremetal""#),
+            sound::needed_name
         ),
         field!(
             Self,

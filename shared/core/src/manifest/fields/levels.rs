@@ -18,6 +18,7 @@ use crate::object::{
     Strategy, TagSpec,
 };
 use crate::task::Mode;
+use crate::time::MAX_SECONDS;
 
 /// How `host_labels` stands on each of them.
 const HOST_LABELS: Form = Form::Object(HostLabels::PARTS);
@@ -137,12 +138,12 @@ impl Fields for NodeGroupSpec {
             ),
             field!(
                 Self,
-                splay_seconds as "splay" => Form::Count,
+                splay_seconds as "splay" => Form::Seconds(0, MAX_SECONDS),
                 Help::new("0", "Over how many seconds its hosts spread their hooks at a change.", "30")
             ),
             field!(
                 Self,
-                silent_after_seconds as "silent_after" => Form::Count,
+                silent_after_seconds as "silent_after" => Form::Seconds(1, MAX_SECONDS),
                 Help::new("90", "After how many seconds without a word a host counts as silent.", "300")
             ),
         ]

@@ -32,6 +32,8 @@ pub fn schema() -> Value {
 pub fn of_form(path: &str, form: Form) -> Value {
     match form {
         Form::Text => json!({"type": ["string", "null"]}),
+        Form::Time => json!({"type": ["string", "null"], "format": "date-time"}),
+        Form::Seconds(least, most) => json!({"type": ["integer", "null"], "minimum": least, "maximum": most}),
         Form::Flag => json!({"type": ["boolean", "null"]}),
         Form::Count => json!({"type": ["integer", "null"], "minimum": 0}),
         Form::Number => json!({"type": ["number", "null"]}),

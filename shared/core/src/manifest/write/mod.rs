@@ -25,6 +25,7 @@ use super::{bound, merge_labels, sound};
 use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
+use crate::name::TagName;
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Entry, Intent, Operation, OwnedMap, OwnedSet, Owner, Said};
 
@@ -275,7 +276,8 @@ impl Writing<'_> {
         let tags = self.body.get("tags").filter(|raw| !is_null(raw));
         let tags: WrittenTags = tags.map_or(Ok(WrittenTags::default()), read).map_err(|error| error.within("tags"))?;
         let by_hand = tags.assigned.iter().flatten();
-        sound::declared_tags(by_hand).map_err(|error| error.within("assigned").within("tags"))?;
+        let stood = |tag: &TagName| node.tags.assigned.members().any(|one| one == tag);
+        sound::declared_tags(by_hand, stood).map_err(|error| error.within("assigned").within("tags"))?;
         let NodeTags { assigned, unassigned, decided: _ } = &mut node.tags;
         self.set(assigned, "tags", tags.assigned);
         self.set(unassigned, "tags", tags.unassigned);

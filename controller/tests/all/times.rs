@@ -1,0 +1,176 @@
+//! Times, numbers and names: the same refusal of the same value, in whatever form it is sent.
+
+use serde_json::{Value, json};
+
+use crate::served::{Answer, Served};
+
+const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
+const PATCH: (&str, &str) = ("content-type", "application/json-patch+json");
+
+/// The kind of an object, where its kind is listed, where it is, and what a body of it has beside a name.
+type Kind = (&'static str, &'static str, &'static str);
+
+const NODE: Kind = ("Node", "/v1/nodes", "/v1/nodes/n");
+const CLUSTER: Kind = ("Cluster", "/v1/clusters", "/v1/clusters/c");
+const GROUP: Kind = ("NodeGroup", "/v1/clusters/c/nodegroups", "/v1/clusters/c/nodegroups/g");
+
+async fn site() -> Served {
+    let served = Served::start().await;
+    let objects = json!([
+        {"kind": "Cluster", "name": "c"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g"},
+        {"kind": "Node", "name": "n", "nodegroup": "c/g"},
+    ]);
+    served.expect("POST", "/v1/apply", &json!({"objects": objects}), 200).await;
+    served
+}
+
+/// The answers to one value of one field, by the form in which it is sent.
+async fn answers(served: &Served, (kind, list, path): Kind, field: &str, value: &Value) -> Vec<(&'static str, Answer)> {
+    let new = json!({"name": "new", field: value});
+    let mut manifest = json!({"kind": kind, "name": path.rsplit('/').next(), field: value});
+    if kind == "NodeGroup" {
+        manifest["cluster"] = "c".into();
+    }
+    let patch = json!([{"op": "add", "path": format!("/{field}"), "value": value}]);
+    vec![
+        ("POST", served.send("POST", list, &[], Some(&new)).await),
+        ("merge patch", served.send("PATCH", path, &[MERGE], Some(&json!({field: value}))).await),
+        ("JSON patch", served.send("PATCH", path, &[PATCH], Some(&patch)).await),
+        ("apply", served.send("POST", "/v1/apply", &[], Some(&json!({"objects": [manifest]}))).await),
+    ]
+}
+
+#[tokio::test]
+async fn y04_a_value_that_there_is_not_is_refused_alike_in_every_form_of_a_write() {
+    let served = site().await;
+    let window = json!({"days": ["Mon"], "start": "22:00", "duration": "4h"});
+    let with = |name: &str, value: Value| {
+        let mut window = window.clone();
+        window[name] = value;
+        json!({"windows": [window]})
+    };
+    for (kind, field, value, place) in [
+        (NODE, "hold", json!({"until": "2026-12-31T23:59:60Z", "reason": "x"}), "hold.until"),
+        (NODE, "hold", json!({"until": "2026-12-31T23:59:59+25:00", "reason": "x"}), "hold.until"),
+        (NODE, "hold", json!({"until": "2026-12-31t23:59:59z", "reason": "x"}), "hold.until"),
+        (NODE, "hold", json!({"reason": ""}), "hold.reason"),
+        (NODE, "properties", json!({"a": 9_007_199_254_740_993_u64}), "properties.a"),
+        (NODE, "extra", json!({"a": {"b": [9_007_199_254_740_993_u64]}}), "extra.a.b[0]"),
+        (NODE, "extra", json!({"a\nb": 1}), "extra"),
+        (NODE, "resource_class", json!("a\nb"), "resource_class"),
+        (NODE, "conductor_group", json!("a\u{0}"), "conductor_group"),
+        (CLUSTER, "rollout", json!({"freeze": "soon"}), "rollout.freeze"),
+        (CLUSTER, "rollout", json!({"freeze": "10000-01-01T00:00:00Z"}), "rollout.freeze"),
+        (GROUP, "splay", json!(31_622_401), "splay"),
+        (GROUP, "silent_after", json!(0), "silent_after"),
+        (GROUP, "min_ready_seconds", json!(31_622_401), "min_ready_seconds"),
+        (GROUP, "strategy", with("days", json!(["Xyz"])), "strategy.windows[0].days[0]"),
+        (GROUP, "strategy", with("start", json!("25:99")), "strategy.windows[0].start"),
+        (GROUP, "strategy", with("duration", json!("soon")), "strategy.windows[0].duration"),
+    ] {
+        for (form, answer) in answers(&served, kind, field, &value).await {
+            let said = format!("{form} of {value}: {}", answer.body);
+            assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{said}");
+            let found = answer.body["error"]["field"].as_str().unwrap_or_default();
+            assert_eq!(found.trim_start_matches("objects[0]."), place, "{said}");
+        }
+    }
+    assert_eq!(served.send("GET", "/v1/nodes/new", &[], None).await.status, 404);
+}
+
+/// A map of a level has forms of its own beside those of fields.
+#[tokio::test]
+async fn y04_a_number_that_hosts_would_be_given_as_another_is_refused_alike_in_every_form() {
+    const APPLY: (&str, &str) = ("content-type", "application/apply-patch+json");
+    let served = site().await;
+    let value = json!({"a": [9_007_199_254_740_993_u64]});
+    let mut all = answers(&served, NODE, "parameters", &value).await;
+    let body = json!({"parameters": value});
+    all.push(("apply-patch", served.send("PATCH", NODE.2, &[APPLY], Some(&body)).await));
+    let path = "/v1/nodes/n/parameters";
+    all.push(("PUT of the map", served.send("PUT", path, &[], Some(&body)).await));
+    all.push(("PATCH of the map", served.send("PATCH", path, &[], Some(&value)).await));
+    for (form, answer) in all {
+        assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{form}: {}", answer.body);
+        assert!(answer.message().contains("past 2^53"), "{form}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn y04_what_is_taken_is_stored_as_it_was_written_whatever_the_form() {
+    let served = site().await;
+    for (kind, field, value) in [
+        (NODE, "hold", json!({"until": "9999-12-31T23:59:59Z", "reason": "x"})),
+        (NODE, "hold", json!({"until": "2999-12-31T23:59:59.500+01:00", "reason": "x"})),
+        (CLUSTER, "rollout", json!({"freeze": "2026-12-31T00:00:00Z"})),
+        (GROUP, "strategy", json!({"type": "RollingUpdate", "windows": [{"start": "22:00", "duration": "4h"}]})),
+    ] {
+        for (form, answer) in answers(&served, kind, field, &value).await {
+            assert!(answer.status < 300, "{form} of {value}: {}", answer.body);
+            let path = if form == "POST" { format!("{}/new", kind.1) } else { kind.2.to_owned() };
+            let stored = served.get(&path).await[field].clone();
+            let is_same = value.as_object().unwrap().iter().all(|(name, said)| stored[name] == *said);
+            assert!(is_same, "{form} of {value}: {stored}");
+            if form == "POST" {
+                assert!(served.send("DELETE", &path, &[], None).await.status < 300, "{path}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn y04_a_name_that_no_command_or_path_reaches_is_given_to_nothing() {
+    let served = site().await;
+    for (kind, name) in [(CLUSTER, "detail"), (CLUSTER, "Detail"), (GROUP, "-x")] {
+        let mut manifest = json!({"kind": kind.0, "name": name});
+        if kind.0 == "NodeGroup" {
+            manifest["cluster"] = "c".into();
+        }
+        for (form, answer) in [
+            ("POST", served.send("POST", kind.1, &[], Some(&json!({"name": name}))).await),
+            ("merge patch", served.send("PATCH", kind.2, &[MERGE], Some(&json!({"name": name}))).await),
+            ("apply", served.send("POST", "/v1/apply", &[], Some(&json!({"objects": [manifest]}))).await),
+        ] {
+            assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{form} of {name}: {}", answer.body);
+        }
+    }
+    let principal = json!({"name": "-x", "role": "viewer"});
+    let refused = served.send("POST", "/v1/principals", &[], Some(&principal)).await;
+    assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn y04_the_catalogue_takes_no_name_that_no_address_reaches() {
+    let served = Served::start().await;
+    served.expect("POST", "/v2/metadefs/namespaces", &json!({"namespace": "Site"}), 201).await;
+    for (list, body) in [
+        ("objects", json!({"name": "a\nb"})),
+        ("objects", json!({"name": "o", "properties": {"a\nb": {"title": "A", "type": "string"}}})),
+        ("properties", json!({"name": "a\u{7f}", "title": "A", "type": "string"})),
+        ("tags", json!({"tags": [{"name": "a\nb"}]})),
+        ("resource_types", json!({"name": "a\u{85}b"})),
+        ("resource_types", json!({"name": "Stemma::Label", "prefix": ""})),
+        ("resource_types", json!({"name": "Stemma::Label", "prefix": "a\nb"})),
+    ] {
+        let refused = served.send("POST", &format!("/v2/metadefs/namespaces/Site/{list}"), &[], Some(&body)).await;
+        assert_eq!(refused.status, 400, "{list} {body}: {}", refused.body);
+    }
+    let objects = json!([{"name": "a\nb"}]);
+    let namespace = json!({"kind": "Namespace", "namespace": "Site", "objects": objects});
+    let refused = served.send("POST", "/v1/apply", &[], Some(&json!({"objects": [namespace]}))).await;
+    assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn y04_a_manager_is_called_as_no_owner_is() {
+    let served = site().await;
+    for name in ["admin:update", "a:apply", "%20", "a%E2%80%A8b"] {
+        let path = format!("/v1/nodes/n?manager={name}");
+        let refused = served.send("PATCH", &path, &[MERGE], Some(&json!({"description": "x"}))).await;
+        assert_eq!((refused.status, refused.kind()), (400, "request.query"), "{name}: {}", refused.body);
+        assert_eq!(refused.body["error"]["field"], "manager");
+    }
+    let taken = served.send("PATCH", "/v1/nodes/n?manager=ci:prod", &[MERGE], Some(&json!({"description": "x"}))).await;
+    assert_eq!(taken.status, 200, "{}", taken.body);
+}
