@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn y04_a_control_character_is_in_no_name_and_in_no_key() {
         let says = |body: &Value| update(&mut NodeSpec::default(), body);
-        for odd in ["a\nb", "a\0", "\u{7f}", "a\u{85}b", "a\u{2028}"] {
+        for odd in ["a\nb", "a\0", "a\u{7f}", "a\u{85}b", "a\u{2028}"] {
             for name in ["resource_class", "owner", "lessee", "shard", "driver", "instance_name", "conductor_group"] {
                 let refused = says(&json!({name: odd})).unwrap_err();
                 assert!(
