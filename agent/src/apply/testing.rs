@@ -191,6 +191,7 @@ pub(crate) struct Set {
     profile: Profile,
     inputs: Vec<(String, InputValue)>,
     labels: Vec<(String, String)>,
+    left_out: Vec<String>,
     mode: Mode,
     revision: u64,
 }
@@ -235,6 +236,12 @@ impl Set {
         self
     }
 
+    /// Adds a place in the order (`type: skipped`), left out as a controller sends it.
+    pub(crate) fn marker(mut self, id: &str, after: &[u16]) -> Self {
+        self.left_out.push(id.into());
+        self.task(id, "skipped", after, &json!({}))
+    }
+
     /// The last task waits for a barrier.
     pub(crate) fn behind(mut self, barrier: stemma_wire::message::desired::Barrier) -> Self {
         self.profile.tasks.last_mut().unwrap().barriers.push(barrier);
@@ -275,6 +282,7 @@ impl Set {
             mode: self.mode,
             profile: Some(self.profile().0),
             inputs: self.inputs.iter().cloned().collect(),
+            left_out: self.left_out.iter().map(|id| (id.clone(), "type is skipped".into())).collect(),
             ..TaskSet::default()
         };
         let digest = PartDigest(sha256(&postcard::to_stdvec(&task_set).unwrap()));

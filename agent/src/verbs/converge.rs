@@ -20,7 +20,7 @@ use super::membership::{Membership, membership};
 use super::status::{printable, words};
 use super::{Exit, Local, print, print_json, service};
 use crate::apply::executor::graph::is_well;
-use crate::apply::executor::{Purpose, Run};
+use crate::apply::executor::{Purpose, Run, is_marker};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, Woken, wake};
@@ -260,10 +260,11 @@ fn waiting(local: &Local, desired: &Desired, profile: &Profile, ended: &BTreeMap
     for task in &profile.tasks {
         // A task comes after earlier ones alone.
         let behind = task.after.iter().any(|&before| waits.get(usize::from(before)).copied().unwrap_or_default());
-        let here = desired.task_set.runs(&task.id) && !ended.contains_key(&task.id);
+        let here = is_marker(task) || (desired.task_set.runs(&task.id) && !ended.contains_key(&task.id));
         waits.push(here && (behind || !task.barriers.iter().all(is_open)));
     }
-    Ok(waits.into_iter().filter(|waits| *waits).count())
+    let of_task = waits.into_iter().zip(&profile.tasks);
+    Ok(of_task.filter(|(waits, task)| *waits && !is_marker(task)).count())
 }
 
 /// Checks every task of what is held: what would change?

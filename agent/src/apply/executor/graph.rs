@@ -5,6 +5,8 @@
 //!    │                        ▲
 //!    └── one before it failed ┘        LeftOut stands for itself, and holds nobody up
 //! ```
+//!
+//! A marker (`type: skipped`) is never begun. It ends as soon as it might be, so that what comes after it comes after what is before it.
 
 use std::collections::BTreeSet;
 
@@ -37,6 +39,8 @@ pub struct Vertex {
     pub alone: bool,
     /// Its failure stops nobody (`fail_on_error: false`).
     pub forgiven: bool,
+    /// It is a place in the order with nothing to do, of which nobody hears.
+    pub is_marker: bool,
 }
 
 /// What is to be done with a task now.
@@ -87,12 +91,18 @@ impl Graph {
 
     /// What is to be done now, and notes it as begun or ended. `None`: nothing before something ends or opens.
     pub fn next_move(&mut self, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<Move> {
-        let next = (0..self.vertices.len()).find_map(|at| self.move_of(at, open, held_back))?;
-        match next {
-            Move::Start(at) => self.vertices[at].state = TaskState::Running,
-            Move::Stop { at, .. } => self.vertices[at].state = TaskState::Ended(Outcome::DependencyFailed),
+        loop {
+            let next = (0..self.vertices.len()).find_map(|at| self.move_of(at, open, held_back))?;
+            let (at, state) = match next {
+                Move::Start(at) if self.vertices[at].is_marker => (at, TaskState::Ended(Outcome::Unchanged)),
+                Move::Start(at) => (at, TaskState::Running),
+                Move::Stop { at, .. } => (at, TaskState::Ended(Outcome::DependencyFailed)),
+            };
+            self.vertices[at].state = state;
+            if !self.vertices[at].is_marker {
+                return Some(next);
+            }
         }
-        Some(next)
     }
 
     fn move_of(&self, at: usize, open: &BTreeSet<Barrier>, held_back: &BTreeSet<usize>) -> Option<Move> {
@@ -106,7 +116,7 @@ impl Graph {
         let free = vertex.after.iter().all(|&before| self.is_over(before))
             && vertex.barriers.iter().all(|barrier| open.contains(barrier))
             && !held_back.contains(&at)
-            && self.has_room(vertex.alone);
+            && (vertex.is_marker || self.has_room(vertex.alone));
         free.then_some(Move::Start(at))
     }
 
@@ -160,10 +170,10 @@ impl Graph {
         self.vertices[at].state == TaskState::Ended(Outcome::WouldChange)
     }
 
-    /// Whether something has yet to begin.
+    /// Whether something has yet to begin. A marker that waits holds up others, or nobody cares.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting)
+        self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting && !vertex.is_marker)
     }
 
     /// Whether something was looked at alone, and would be changed.
@@ -197,7 +207,14 @@ mod tests {
 
     fn vertex(after: &[usize]) -> Vertex {
         let after = after.to_vec();
-        Vertex { state: TaskState::Waiting, after, barriers: Vec::new(), alone: false, forgiven: false }
+        Vertex {
+            state: TaskState::Waiting,
+            after,
+            barriers: Vec::new(),
+            alone: false,
+            forgiven: false,
+            is_marker: false,
+        }
     }
 
     fn moves(graph: &mut Graph, open: &BTreeSet<Barrier>) -> Vec<Move> {
@@ -243,6 +260,36 @@ mod tests {
         graph.vertices[0].after = vec![1];
         assert_eq!(moves(&mut graph, &BTreeSet::new()), []);
         assert_eq!(moves(&mut graph, &BTreeSet::from([barrier])), [Move::Start(0)]);
+    }
+
+    /// A task is behind a marker, which is behind another one and behind a barrier: it was begun at once, whatever came before.
+    #[test]
+    fn y06_what_comes_after_a_marker_comes_after_what_is_before_it() {
+        let barrier = Barrier { task: "db".into(), selector: "tag=db".into() };
+        let marker = |after: &[usize]| Vertex { is_marker: true, ..vertex(after) };
+        let gated = Vertex { barriers: vec![barrier.clone()], ..marker(&[1]) };
+        let open = BTreeSet::from([barrier]);
+        let last = Move::Start(3);
+        for (outcome, forgiven, open, next) in [
+            (None, false, &open, None),
+            (Some(Outcome::Unchanged), false, &open, Some(last)),
+            (Some(Outcome::Changed), false, &BTreeSet::new(), None),
+            (Some(Outcome::Failed), true, &open, Some(last)),
+            (Some(Outcome::Failed), false, &BTreeSet::new(), Some(Move::Stop { at: 3, by: 0 })),
+            (Some(Outcome::Unknown), false, &open, Some(Move::Stop { at: 3, by: 0 })),
+        ] {
+            let first = Vertex { state: outcome.map_or(TaskState::Running, TaskState::Ended), forgiven, ..vertex(&[]) };
+            let mut graph = Graph::new(vec![first, marker(&[0]), gated.clone(), vertex(&[2])], 1);
+            let none_is_held_back = BTreeSet::new();
+            assert_eq!(graph.next_move(open, &none_is_held_back), next, "{outcome:?} {forgiven} {open:?}");
+            assert_eq!(
+                graph.is_waiting(),
+                next.is_none(),
+                "{outcome:?}: only the task behind the markers is waited for"
+            );
+        }
+        let mut alone = Graph::new(vec![Vertex { after: Vec::new(), ..gated }], 1);
+        assert_eq!((alone.next_move(&BTreeSet::new(), &BTreeSet::new()), alone.is_waiting()), (None, false));
     }
 
     #[test]

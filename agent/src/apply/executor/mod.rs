@@ -28,8 +28,8 @@ use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
 pub use perform::Permitted;
 use perform::{Asked, Call, perform};
-pub use planned::is_in_order;
 use planned::{Planned, Readiness, give_paths, subscribe};
+pub use planned::{is_in_order, is_marker};
 use wishes::Wishes;
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use stemma_core::release::select::Pattern;
-use stemma_core::task::{Claims, Exclusive, Leaves, Mode, Phase, TaskKind, task_type};
+use stemma_core::task::{Claims, Exclusive, Leaves, Mode, Phase, Task, TaskKind, task_type};
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
@@ -46,8 +46,12 @@ impl Planned {
         mode: Mode,
     ) -> (Vertex, Self) {
         let kind = ready(site, ceiling, desired, task);
-        let left_out = !desired.task_set.runs(&task.id) || kind.is_another_phase();
-        let vertex = vertex(task, &kind, left_out, mode);
+        let is_marker = match &kind {
+            Readiness::Runnable { task, .. } => is_marker_type(&task.task),
+            Readiness::Refused(..) => is_marker(task),
+        };
+        let left_out = (!desired.task_set.runs(&task.id) && !is_marker) || kind.is_another_phase();
+        let vertex = Vertex { is_marker, ..vertex(task, &kind, left_out, mode) };
         (
             vertex,
             Self {
@@ -155,7 +159,18 @@ fn vertex(task: &ProfileTask, kind: &Readiness, left_out: bool, mode: Mode) -> V
         barriers: if mode == Mode::Apply { task.barriers.clone() } else { Vec::new() },
         alone,
         forgiven,
+        is_marker: false,
     }
+}
+
+/// Whether a task is only a place in the order. Neither its inputs nor this host's ceiling matter then: it does nothing.
+#[must_use]
+pub fn is_marker(task: &ProfileTask) -> bool {
+    serde_json::from_str(&task.definition).is_ok_and(|task| is_marker_type(&task))
+}
+
+fn is_marker_type(task: &Task) -> bool {
+    task_type(&task.kind).is_some_and(|known| known.kind == TaskKind::Skipped)
 }
 
 /// Whether every task of a profile names only what comes before it.

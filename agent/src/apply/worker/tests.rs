@@ -115,6 +115,26 @@ fn an_offer_becomes_labels_and_a_file() {
     assert_eq!(host.text("/etc/motd").as_deref(), Some("gold\n"));
 }
 
+/// c ran, since a task that is left out held nobody up.
+#[test]
+fn y06_what_comes_after_a_marker_waits_for_what_is_before_it_and_nobody_hears_of_the_marker() {
+    for (first, a, c, ends) in [
+        ("bad", Outcome::Failed, Outcome::DependencyFailed, observed::Progress::Failed),
+        ("good", Outcome::Changed, Outcome::Changed, observed::Progress::Converged),
+    ] {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        host.on_run(|_, command| {
+            let status = i32::from(command.argv[0] == "bad");
+            Finished { end: End::Status(status), output: String::new() }
+        });
+        let set = Set::default().command("a", &[], &[first]).marker("b", &[0]).marker("m", &[1]);
+        let set = set.command("c", &[2], &["last"]);
+        let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+        assert_eq!(outcomes(&said), [("a".to_owned(), a), ("c".to_owned(), c)]);
+        assert_eq!(progress(&said), Some(ends));
+    }
+}
+
 #[test]
 fn without_a_controller_what_is_held_is_converged_from_disk() {
     let (host, controller) = (MemoryHost::new(), Controller::new());

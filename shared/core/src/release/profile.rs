@@ -117,6 +117,14 @@ pub enum Source {
     Roles(Arc<NameSelector>),
 }
 
+/// What comes before a marker (`type: skipped`) on its node, through other markers too.
+pub(crate) struct BeforeMarker<'a> {
+    /// The tasks that are none, in order.
+    pub(crate) tasks: Vec<TaskIx>,
+    /// What it and these markers wait for beyond the node.
+    pub(crate) barriers: Vec<&'a Barrier>,
+}
+
 impl Place {
     /// The hash of the profile for this place under a release.
     pub fn hash(&self, release: &CompiledRelease) -> ProfileHash {
@@ -334,6 +342,29 @@ impl Profile {
         }
         let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
         waits.map(|(at, barrier)| (self.tasks[*at as usize], &self.barriers[*barrier as usize])).collect()
+    }
+
+    /// What is over when the node has passed a marker of `tasks`. A marker runs nowhere, so nobody reports it.
+    pub(crate) fn before_marker(&self, marker: TaskIx) -> BeforeMarker<'_> {
+        let is_it = |at: &u32| self.tasks[*at as usize] == marker;
+        let mut markers: BTreeSet<u32> = (0..).take(self.tasks.len()).filter(is_it).collect();
+        let mut tasks = BTreeSet::new();
+        // Backwards for the same reason.
+        for (first, second) in self.edges.iter().rev() {
+            if markers.contains(second) {
+                let is_marker = self.release.task(self.tasks[*first as usize]).is_skipped_type();
+                if is_marker {
+                    markers.insert(*first)
+                } else {
+                    tasks.insert(*first)
+                };
+            }
+        }
+        let waits = self.waits.iter().filter(|(at, _)| markers.contains(at));
+        BeforeMarker {
+            tasks: tasks.into_iter().map(|at: u32| self.tasks[at as usize]).collect(),
+            barriers: waits.map(|(_, barrier)| &self.barriers[*barrier as usize]).collect(),
+        }
     }
 }
 

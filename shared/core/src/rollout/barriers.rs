@@ -2,7 +2,8 @@
 //!
 //! All nodes of a cluster are one wave until there are rollouts. A barrier opens when each node that it means has succeeded in its
 //! task, in the task set that it is to have now. Nodes that are parked (by their spec or on their hosts), or do not apply, stand
-//! outside. A stage opens with all that it waits for.
+//! outside. A stage opens with all that it waits for. A marker (`type: skipped`) runs nowhere and nobody reports it: a node is done
+//! with it when it is done with all that comes before it there, and what it waits for on other nodes is waited for as well.
 //!
 //! The groups of a cluster may run different releases. A selector means a node by its names and a task of that id, whichever
 //! release it is of; a stage of one name is one stage. So a barrier waits for what the order waits for that is checked when nodes
@@ -13,6 +14,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::digest::ReleaseHash;
@@ -58,10 +60,10 @@ pub struct Wave {
     points: Vec<Point>,
     /// The points of each task, by its id.
     of_task: BTreeMap<String, Vec<usize>>,
-    /// Per profile, and per barrier of it: the points that the barrier waits for.
-    waits: BTreeMap<ProfileHash, (Arc<Profile>, Vec<Vec<usize>>)>,
+    /// Per profile, and per barrier of it: what the barrier waits for.
+    waits: BTreeMap<ProfileHash, (Arc<Profile>, Vec<Targets>)>,
     /// Per profile, the points that mean its nodes.
-    meant_by: BTreeMap<ProfileHash, Vec<usize>>,
+    meant_by: BTreeMap<ProfileHash, BTreeMap<usize, Steps>>,
     members: BTreeMap<NodeId, Member>,
 }
 
@@ -102,7 +104,33 @@ struct Point {
     waiting: BTreeSet<ProfileHash>,
 }
 
-/// The nodes that a barrier still waits for: none, one (which does not hold itself back), or more.
+/// What a node of one profile is to be done with at a point.
+#[derive(Debug)]
+enum Steps {
+    /// The task of the point.
+    Itself,
+    /// These, all of them: the task of the point is a marker there.
+    Before(Vec<String>),
+}
+
+/// The points that a barrier waits for.
+#[derive(Debug, Default)]
+struct Targets {
+    /// The one of its own task. A node does not wait there for itself: the order on the node says what comes first.
+    own: Option<usize>,
+    /// Those of what comes before a stage or a marker. The order on a node says nothing of them, so it waits for itself too.
+    behind: Vec<usize>,
+}
+
+/// What is still waited for at a barrier.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    own: Waiting,
+    /// Whether something is left of what comes before a stage or a marker.
+    behind: bool,
+}
+
+/// The nodes that a point still waits for: none, one (which does not hold itself back), or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     Nobody,
@@ -164,9 +192,7 @@ impl Wave {
         };
         wave.add_points(fleet, profiles);
         for profile in fleet.profiles_of(cluster) {
-            let points = &wave.points;
-            let meant = || (0..points.len()).filter(|at| points[*at].means(profile)).collect();
-            wave.meant_by.entry(profile.hash).or_insert_with(meant);
+            wave.add_meaning(profile);
         }
         for node in fleet.placed_in(cluster).flat_map(|(_, nodes)| nodes) {
             wave.enter(fleet, results, *node);
@@ -191,7 +217,7 @@ impl Wave {
             return;
         }
         let of = |member: Option<Member>| member.and_then(|member| self.meant_by.get(&member.profile));
-        let touched: BTreeSet<usize> = of(old).into_iter().chain(of(new)).flatten().copied().collect();
+        let touched: BTreeSet<usize> = of(old).into_iter().chain(of(new)).flat_map(BTreeMap::keys).copied().collect();
         let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].waiting())).collect();
         self.leave(node);
         self.enter(fleet, results, node);
@@ -211,11 +237,11 @@ impl Wave {
     ) {
         let Some(member) = self.members.get(&node).filter(|member| member.takes_part) else { return };
         let Some(meant) = self.meant_by.get(&member.profile) else { return };
-        let touched = tasks.iter().filter_map(|task| self.of_task.get(task)).flatten();
-        for at in touched.filter(|at| meant.contains(at)) {
+        let touched: BTreeSet<_> = tasks.iter().filter_map(|task| self.of_task.get(task)).flatten().collect();
+        for (at, steps) in touched.into_iter().filter_map(|at| meant.get_key_value(at)) {
             let point = &mut self.points[*at];
             let before = point.waiting();
-            point.set_done(node, results.done(node, point.task()).is_over());
+            point.set_done(node, steps.are_over(results, node, point.task()));
             affected.add(point, before, point.waiting());
         }
     }
@@ -230,15 +256,15 @@ impl Wave {
                 by_profile.map(|(node, _)| *node).chain(affected.nodes.iter().copied()).collect();
             Box::new(nodes.into_iter())
         };
-        let mut states: BTreeMap<ProfileHash, Vec<Waiting>> = BTreeMap::new();
+        let mut states: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
         let mut opened = Vec::new();
         for node in all {
             let Some(member) = self.members.get(&node) else { continue };
             let Some((profile, barriers)) = self.waits.get(&member.profile) else { continue };
             let states = states
                 .entry(member.profile)
-                .or_insert_with(|| barriers.iter().map(|points| self.waiting(points)).collect());
-            let is_open = |(_, waiting): &(&Barrier, &Waiting)| waiting.is_over_for(node);
+                .or_insert_with(|| barriers.iter().map(|targets| self.left(targets)).collect());
+            let is_open = |(_, left): &(&Barrier, &Left)| left.is_nothing_for(node);
             let open = profile.barriers.iter().zip(&*states).filter(is_open).map(|(barrier, _)| barrier).collect();
             opened.push((node, &**profile, open));
         }
@@ -249,19 +275,25 @@ impl Wave {
     pub fn shut(&self, node: NodeId) -> Vec<(&Barrier, Cow<'_, BTreeSet<NodeId>>)> {
         let Some(member) = self.members.get(&node) else { return Vec::new() };
         let Some((profile, barriers)) = self.waits.get(&member.profile) else { return Vec::new() };
-        let shut = profile.barriers.iter().zip(barriers).filter(|(_, points)| !self.waiting(points).is_over_for(node));
-        let nodes = |points: &[usize]| {
-            let unmet = points.iter().map(|at| &self.points[*at]).filter(|point| point.waiting() != Waiting::Nobody);
+        let shut =
+            profile.barriers.iter().zip(barriers).filter(|(_, targets)| !self.left(targets).is_nothing_for(node));
+        let nodes = |targets: &Targets| {
+            let points = targets.own.iter().chain(&targets.behind).map(|at| &self.points[*at]);
+            let unmet = points.filter(|point| point.waiting() != Waiting::Nobody);
             match unmet.map(|point| &point.waits_for).collect::<Vec<_>>().as_slice() {
                 [only] => Cow::Borrowed(*only),
                 many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
             }
         };
-        shut.map(|(barrier, points)| (barrier, nodes(points))).collect()
+        shut.map(|(barrier, targets)| (barrier, nodes(targets))).collect()
     }
 
-    fn waiting(&self, points: &[usize]) -> Waiting {
-        points.iter().fold(Waiting::Nobody, |waiting, at| waiting.and(self.points[*at].waiting()))
+    fn left(&self, targets: &Targets) -> Left {
+        let waiting = |at: &usize| self.points[*at].waiting();
+        Left {
+            own: targets.own.as_ref().map_or(Waiting::Nobody, waiting),
+            behind: targets.behind.iter().any(|at| waiting(at) != Waiting::Nobody),
+        }
     }
 
     fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<Member> {
@@ -275,46 +307,73 @@ impl Wave {
         if !member.takes_part {
             return;
         }
-        for at in self.meant_by.get(&member.profile).into_iter().flatten() {
+        for (at, steps) in self.meant_by.get(&member.profile).into_iter().flatten() {
             let point = &mut self.points[*at];
             point.meant += 1;
-            point.set_done(node, results.done(node, point.task()).is_over());
+            point.set_done(node, steps.are_over(results, node, point.task()));
         }
     }
 
     fn leave(&mut self, node: NodeId) {
         let Some(member) = self.members.remove(&node).filter(|member| member.takes_part) else { return };
-        for at in self.meant_by.get(&member.profile).into_iter().flatten() {
+        for at in self.meant_by.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
             self.points[*at].meant -= 1;
             self.points[*at].waits_for.remove(&node);
         }
     }
 
     fn add_points<'a>(&mut self, fleet: &Fleet, profiles: impl IntoIterator<Item = &'a Arc<Profile>>) {
-        let releases = releases(fleet, self.cluster);
+        let mut order = Order::of(fleet, self.cluster);
         let mut known: BTreeMap<Key, usize> = BTreeMap::new();
         for profile in profiles {
             if self.waits.contains_key(&profile.hash) {
                 continue;
             }
-            let mut waits = Vec::new();
-            for barrier in &profile.barriers {
-                let mut targets = Vec::new();
-                flatten(&releases, &profile.release, barrier, &mut BTreeSet::new(), &mut targets);
-                let points: BTreeSet<usize> =
-                    targets.into_iter().map(|(release, target)| self.point(&mut known, release, target)).collect();
-                for at in &points {
+            let waits = profile.barriers.iter().map(|barrier| {
+                let behind = order.before(&profile.release, barrier);
+                let is_task = !matches!(barrier.source, Source::Stage);
+                let own = is_task.then(|| self.point(&mut known, Arc::clone(&profile.release), barrier.clone()));
+                let behind: BTreeSet<usize> =
+                    behind.into_iter().map(|(release, target)| self.point(&mut known, release, target)).collect();
+                for at in own.iter().chain(&behind) {
                     self.points[*at].waiting.insert(profile.hash);
                 }
-                waits.push(points.into_iter().collect());
-            }
+                Targets { own, behind: behind.into_iter().filter(|at| Some(*at) != own).collect() }
+            });
+            let waits = waits.collect();
             self.waits.insert(profile.hash, (Arc::clone(profile), waits));
         }
     }
 
+    /// Notes which points mean the nodes of a profile, and what these nodes are to be done with there.
+    fn add_meaning(&mut self, profile: &Profile) {
+        if self.meant_by.contains_key(&profile.hash) {
+            return;
+        }
+        let mut meant = BTreeMap::new();
+        for (at, point) in self.points.iter().enumerate() {
+            let Some(ix) = meant_task(&point.release, &point.barrier, profile) else { continue };
+            let steps = if profile.release.task(ix).is_skipped_type() {
+                let before = profile.before_marker(ix).tasks.into_iter();
+                Steps::Before(before.map(|ix| profile.release.id(ix).to_owned()).collect())
+            } else {
+                Steps::Itself
+            };
+            meant.insert(at, steps);
+        }
+        for (at, steps) in &meant {
+            for id in steps.of_a_marker() {
+                let points = self.of_task.entry(id.clone()).or_default();
+                if !points.contains(at) {
+                    points.push(*at);
+                }
+            }
+        }
+        self.meant_by.insert(profile.hash, meant);
+    }
+
     fn point(&mut self, known: &mut BTreeMap<Key, usize>, release: Arc<CompiledRelease>, barrier: Barrier) -> usize {
-        let key = (release.hash, barrier.task, barrier.source.to_string(), barrier.policy);
-        *known.entry(key).or_insert_with(|| {
+        *known.entry(key(&release, &barrier)).or_insert_with(|| {
             let point = Point::new(release, barrier);
             self.of_task.entry(point.task().to_owned()).or_default().push(self.points.len());
             self.points.push(point);
@@ -329,28 +388,116 @@ fn releases(fleet: &Fleet, cluster: ClusterId) -> BTreeMap<ReleaseHash, Arc<Comp
     releases.map(|one| (one.value.hash, Arc::clone(&one.value))).collect()
 }
 
-/// What a barrier waits for: itself, or all that its stage waits for by any release that has it, each stage once.
-fn flatten(
-    releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
-    release: &Arc<CompiledRelease>,
-    barrier: &Barrier,
-    stages: &mut BTreeSet<String>,
-    targets: &mut Vec<(Arc<CompiledRelease>, Barrier)>,
-) {
-    if !matches!(barrier.source, Source::Stage) {
-        targets.push((Arc::clone(release), barrier.clone()));
-        return;
+/// The order of a cluster, as far as barriers go through stages and markers.
+struct Order<'a> {
+    releases: BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
+    profiles: Vec<&'a Arc<Profile>>,
+    /// What comes directly before barriers that were asked for.
+    known: BTreeMap<Key, Rc<[Target]>>,
+}
+
+/// A barrier, and the release that its task is of.
+type Target = (Arc<CompiledRelease>, Barrier);
+
+impl<'a> Order<'a> {
+    fn of(fleet: &'a Fleet, cluster: ClusterId) -> Self {
+        let profiles: BTreeMap<_, _> = fleet.profiles_of(cluster).map(|profile| (profile.hash, profile)).collect();
+        let profiles = profiles.into_values().collect();
+        Self { releases: releases(fleet, cluster), profiles, known: BTreeMap::new() }
     }
-    let stage = release.id(barrier.task);
-    if !stages.insert(stage.to_owned()) {
-        return;
-    }
-    for other in releases.values() {
-        for ix in other.stages.iter().filter(|ix| other.id(**ix) == stage) {
-            for wait in other.stage_waits(*ix) {
-                flatten(releases, other, &wait, stages, targets);
+
+    /// What comes before a barrier beyond its own task: all that its stage waits for by any release that has it, and what its marker waits
+    /// for on other nodes, where it is one; each once.
+    fn before(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Vec<Target> {
+        let (mut seen, mut targets) = (BTreeSet::new(), Vec::new());
+        let mut next = vec![(Arc::clone(release), barrier.clone())];
+        while let Some((release, barrier)) = next.pop() {
+            for (release, wait) in &*self.directly_before(&release, &barrier) {
+                if seen.insert(key(release, wait)) {
+                    next.push((Arc::clone(release), wait.clone()));
+                    if !matches!(wait.source, Source::Stage) {
+                        targets.push((Arc::clone(release), wait.clone()));
+                    }
+                }
             }
         }
+        targets
+    }
+
+    fn directly_before(&mut self, release: &Arc<CompiledRelease>, barrier: &Barrier) -> Rc<[Target]> {
+        let (releases, profiles) = (&self.releases, &self.profiles);
+        let before = self.known.entry(key(release, barrier)).or_insert_with(|| match barrier.source {
+            Source::Stage => before_stage(releases, release.id(barrier.task)),
+            Source::Anywhere | Source::Everyone | Source::Tags(_) | Source::Roles(_) => {
+                before_marker(releases, profiles, release, barrier)
+            }
+        });
+        Rc::clone(before)
+    }
+}
+
+fn before_stage(releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>, stage: &str) -> Rc<[Target]> {
+    let named = releases.values().flat_map(|release| release.stages.iter().map(move |ix| (release, *ix)));
+    let all = named.filter(|(release, ix)| release.id(*ix) == stage);
+    all.flat_map(|(release, ix)| release.stage_waits(ix).into_iter().map(|wait| (Arc::clone(release), wait))).collect()
+}
+
+/// What the nodes wait for that have the barrier's task as a marker.
+fn before_marker(
+    releases: &BTreeMap<ReleaseHash, Arc<CompiledRelease>>,
+    profiles: &[&Arc<Profile>],
+    release: &CompiledRelease,
+    barrier: &Barrier,
+) -> Rc<[Target]> {
+    let is_marker = |release: &CompiledRelease, ix: TaskIx| release.task(ix).is_skipped_type();
+    let id = release.id(barrier.task);
+    if !releases.values().any(|release| release.find(id).is_some_and(|ix| is_marker(release, ix))) {
+        return Rc::default();
+    }
+    let mut waits = Vec::new();
+    for profile in profiles {
+        let ix = meant_task(release, barrier, profile).filter(|ix| is_marker(&profile.release, *ix));
+        let barriers = ix.map(|ix| profile.before_marker(ix).barriers).unwrap_or_default();
+        waits.extend(barriers.into_iter().map(|barrier| (Arc::clone(&profile.release), barrier.clone())));
+    }
+    waits.into()
+}
+
+fn key(release: &CompiledRelease, barrier: &Barrier) -> Key {
+    (release.hash, barrier.task, barrier.source.to_string(), barrier.policy)
+}
+
+/// The task of a profile that a barrier of a release means.
+fn meant_task(release: &CompiledRelease, barrier: &Barrier, profile: &Profile) -> Option<TaskIx> {
+    let is_own = profile.release.hash == release.hash;
+    let ix = match (is_own, &barrier.source) {
+        (true, _) => Some(barrier.task),
+        (false, Source::Stage | Source::Anywhere) => None,
+        (false, _) => profile.release.find(release.id(barrier.task)),
+    };
+    ix.filter(|ix| profile.has(*ix) && profile.place.is_source(release.matching.roles, &barrier.source))
+}
+
+impl Steps {
+    /// The tasks that stand for a marker.
+    fn of_a_marker(&self) -> &[String] {
+        match self {
+            Self::Itself => &[],
+            Self::Before(tasks) => tasks,
+        }
+    }
+
+    fn are_over(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
+        match self {
+            Self::Itself => results.done(node, task).is_over(),
+            Self::Before(tasks) => tasks.iter().all(|task| results.done(node, task).is_over()),
+        }
+    }
+}
+
+impl Left {
+    fn is_nothing_for(self, asking: NodeId) -> bool {
+        !self.behind && self.own.is_over_for(asking)
     }
 }
 
@@ -362,17 +509,6 @@ impl Point {
 
     fn task(&self) -> &str {
         self.release.id(self.barrier.task)
-    }
-
-    fn means(&self, profile: &Profile) -> bool {
-        let is_own = profile.release.hash == self.release.hash;
-        let ix = match (is_own, &self.barrier.source) {
-            (true, _) => Some(self.barrier.task),
-            (false, Source::Stage | Source::Anywhere) => None,
-            (false, _) => profile.release.find(self.task()),
-        };
-        ix.is_some_and(|ix| profile.has(ix))
-            && profile.place.is_source(self.release.matching.roles, &self.barrier.source)
     }
 
     fn set_done(&mut self, node: NodeId, is_done: bool) {
@@ -398,14 +534,6 @@ impl Point {
 }
 
 impl Waiting {
-    fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Nobody, waiting) | (waiting, Self::Nobody) => waiting,
-            (Self::For(one), Self::For(same)) if one == same => self,
-            (Self::For(_) | Self::ForMore, Self::For(_) | Self::ForMore) => Self::ForMore,
-        }
-    }
-
     fn is_over_for(self, asking: NodeId) -> bool {
         match self {
             Self::Nobody => true,
@@ -429,18 +557,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_alone_is_waited_for_does_not_wait_for_itself() {
+    fn who_alone_is_waited_for_at_its_own_task_does_not_wait_for_itself() {
         let (a, b) = (NodeId(Uuid::from_u128(1)), NodeId(Uuid::from_u128(2)));
-        for (one, other, both) in [
-            (Waiting::Nobody, Waiting::Nobody, Waiting::Nobody),
-            (Waiting::Nobody, Waiting::For(a), Waiting::For(a)),
-            (Waiting::For(a), Waiting::For(a), Waiting::For(a)),
-            (Waiting::For(a), Waiting::For(b), Waiting::ForMore),
-            (Waiting::ForMore, Waiting::Nobody, Waiting::ForMore),
+        for (own, behind, a_waits, b_waits) in [
+            (Waiting::Nobody, false, false, false),
+            (Waiting::For(a), false, false, true),
+            (Waiting::ForMore, false, true, true),
+            (Waiting::Nobody, true, true, true),
+            (Waiting::For(a), true, true, true),
         ] {
-            assert_eq!(one.and(other), both);
-            assert_eq!(other.and(one), both);
+            let left = Left { own, behind };
+            assert_eq!([a, b].map(|node| !left.is_nothing_for(node)), [a_waits, b_waits], "{left:?}");
         }
-        assert!(Waiting::For(a).is_over_for(a) && !Waiting::For(a).is_over_for(b));
     }
 }

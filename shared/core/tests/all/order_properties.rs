@@ -24,10 +24,12 @@ const Z: usize = 2;
 const PRIMARY_Z: usize = 3;
 const TASKS: usize = 6;
 
-/// A task: its tag; what it requires on its own node, and, by tag, on others. Both name tasks before it.
+/// A task: its tag; whether it is a marker (`type: skipped`); what it requires on its own node, and, by tag, on others. Both name tasks
+/// before it.
 #[derive(Clone, Debug)]
 struct Task {
     tag: usize,
+    is_marker: bool,
     requires: Vec<usize>,
     crosses: Vec<Cross>,
 }
@@ -54,17 +56,19 @@ struct Case {
 }
 
 type Instance = (String, String);
-/// A tag, tasks, and tasks with tags.
-type Drawn = (usize, Vec<usize>, Vec<Cross>);
+/// A tag, whether it is a marker, tasks, and tasks with tags.
+type Drawn = (usize, bool, Vec<usize>, Vec<Cross>);
 
 fn case() -> impl Strategy<Value = Case> {
-    let task = (0..TAGS.len(), vec(0..TASKS, 0..3), vec((0..TASKS, 0..TAGS.len(), any::<bool>()), 0..3));
+    let is_marker = prop::bool::weighted(0.3);
+    let task = (0..TAGS.len(), is_marker, vec(0..TASKS, 0..3), vec((0..TASKS, 0..TAGS.len(), any::<bool>()), 0..3));
     let tasks = vec(task, TASKS).prop_map(|tasks| {
         let task = |(at, drawn)| {
-            let (tag, requires, crosses): Drawn = drawn;
+            let (tag, is_marker, requires, crosses): Drawn = drawn;
             let (requires, crosses) = (requires.into_iter(), crosses.into_iter());
             Task {
                 tag,
+                is_marker,
                 requires: requires.filter(|other| *other < at).collect(),
                 crosses: crosses.filter(|(other, ..)| *other < at).collect(),
             }
@@ -91,10 +95,16 @@ impl Case {
             };
             let crosses: Vec<_> = task.crosses.iter().map(cross).collect();
             let requires: Vec<_> = task.requires.iter().map(|of| format!("t{of}")).collect();
-            json!({
-                "id": format!("t{at}"), "type": "shell", "tags": [TAGS[task.tag]], "parameters": {"script": "true"},
-                "requires": requires, "cross_depends": crosses, "condition": format!("labels.left_out != 't{at}'"),
-            })
+            let mut document = json!({
+                "id": format!("t{at}"), "type": "skipped", "tags": [TAGS[task.tag]], "requires": requires,
+                "cross_depends": crosses,
+            });
+            if !task.is_marker {
+                document["type"] = json!("shell");
+                document["parameters"] = json!({"script": "true"});
+                document["condition"] = json!(format!("labels.left_out != 't{at}'"));
+            }
+            document
         };
         let tasks: Vec<_> = self.tasks.iter().enumerate().map(task).collect();
         let roles: BTreeMap<_, _> = TAGS[..=Z].iter().map(|tag| (*tag, json!({"tags": [tag]}))).collect();
@@ -172,17 +182,52 @@ impl Case {
         pairs
     }
 
-    /// What a node waits for: for each barrier that is shut, the task and the nodes that have not succeeded in it.
-    fn shut(&self, node: usize) -> BTreeSet<(String, BTreeSet<usize>)> {
+    /// What comes before a task on its own node.
+    fn before_here(&self, node: usize, task: usize) -> impl Iterator<Item = usize> {
+        let Task { requires, crosses, .. } = &self.tasks[task];
+        let own = crosses.iter().filter(move |(_, tag, is_any)| !is_any && self.has_tag(node, *tag));
+        requires.iter().copied().chain(own.map(|cross| cross.0)).filter(move |of| self.has(node, *of))
+    }
+
+    /// Whether a node is done with a task, or with all that comes before a marker there.
+    fn is_past(&self, node: usize, task: usize) -> bool {
+        if self.tasks[task].is_marker {
+            self.before_here(node, task).all(|before| self.is_past(node, before))
+        } else {
+            self.is_done(node, task)
+        }
+    }
+
+    /// What a node waits for before a marker and before the markers that come before it there.
+    fn crosses_before(&self, node: usize, marker: usize) -> Vec<Cross> {
+        let markers = self.before_here(node, marker).filter(|before| self.tasks[*before].is_marker);
+        let before = markers.flat_map(|before| self.crosses_before(node, before));
+        self.tasks[marker].crosses.iter().copied().chain(before).collect()
+    }
+
+    /// The nodes that have not done what a cross dependency means, each task for itself; none where any node is enough, and one has.
+    fn left(&self, (of, tag, is_any): &Cross) -> BTreeSet<usize> {
+        // Who is parked stands outside.
+        let meant: BTreeSet<_> = self.meant(*of, *tag).filter(|other| !self.nodes[*other].is_parked).collect();
+        let (done, left): (BTreeSet<_>, _) = meant.iter().partition(|other| self.is_past(**other, *of));
+        if *is_any && !done.is_empty() { BTreeSet::new() } else { left }
+    }
+
+    /// Whether a marker still waits for other nodes.
+    fn is_marker_behind(&self, (of, tag, _): &Cross) -> bool {
+        let mut crosses = self.meant(*of, *tag).flat_map(|node| self.crosses_before(node, *of));
+        self.tasks[*of].is_marker && crosses.any(|cross| !self.left(&cross).is_empty() || self.is_marker_behind(&cross))
+    }
+
+    /// What a node waits for: for each barrier that is shut, the task and, where it is no marker, the nodes that have not succeeded in it.
+    fn shut(&self, node: usize) -> BTreeSet<(String, Option<BTreeSet<usize>>)> {
         let here = self.tasks.iter().enumerate().filter(|(at, _)| self.has(node, *at));
-        let crosses = here.flat_map(|(_, task)| &task.crosses);
-        let waits = crosses.map(|(of, tag, is_any)| {
-            // Who is parked stands outside.
-            let meant: BTreeSet<_> = self.meant(*of, *tag).filter(|other| !self.nodes[*other].is_parked).collect();
-            let (done, left): (BTreeSet<_>, _) = meant.iter().partition(|other| self.is_done(**other, *of));
-            (format!("t{of}"), if *is_any && !done.is_empty() { BTreeSet::new() } else { left })
+        let waits = here.flat_map(|(_, task)| &task.crosses).filter_map(|cross| {
+            let left = self.left(cross);
+            let is_shut = left.iter().any(|other| *other != node) || self.is_marker_behind(cross);
+            is_shut.then(|| (format!("t{}", cross.0), (!self.tasks[cross.0].is_marker).then_some(left)))
         });
-        waits.filter(|(_, left)| left.iter().any(|other| *other != node)).collect()
+        waits.collect()
     }
 }
 
@@ -218,7 +263,8 @@ proptest! {
         for (name, node) in said["nodes"].as_object().unwrap() {
             let tasks: Vec<_> = node["tasks"].as_array().unwrap().iter().map(|task| task.as_str().unwrap()).collect();
             let at: usize = name[1..].parse().unwrap();
-            let runs = |task: &usize| case.has(at, *task) && case.nodes[at].left_out != *task;
+            let runs =
+                |task: &usize| case.has(at, *task) && case.nodes[at].left_out != *task && !case.tasks[*task].is_marker;
             let expected: BTreeSet<_> = (0..TASKS).filter(runs).map(|task| format!("t{task}")).collect();
             prop_assert_eq!(tasks.iter().map(|task| (*task).to_owned()).collect::<BTreeSet<_>>(), expected);
             let place = |task: &str| tasks.iter().position(|one| *one == task);
@@ -241,7 +287,9 @@ proptest! {
         for (id, node) in &results.nodes {
             let release = &fleet.profile(*id).unwrap().release;
             let shut = wave.shut(*id).into_iter().map(|(barrier, left)| {
-                (release.task(barrier.task).task.id.clone(), left.iter().map(|one| results.nodes[one]).collect())
+                let task = &release.task(barrier.task).task;
+                let nodes = left.iter().map(|one| results.nodes[one]).collect();
+                (task.id.clone(), (task.kind != "skipped").then_some(nodes))
             });
             prop_assert_eq!(shut.collect::<BTreeSet<_>>(), case.shut(*node), "n{}", node);
         }

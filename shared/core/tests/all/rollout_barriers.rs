@@ -318,3 +318,103 @@ fn a_barrier_that_is_shut_names_whom_it_waits_for() {
     assert_eq!(shut.iter().filter(|nodes| **nodes == left).count(), 2, "{shut:?}");
     assert_eq!(shut.iter().filter(|nodes| **nodes == (6..=8).map(node).collect()).count(), 1, "{shut:?}");
 }
+
+/// What came before a marker on other nodes was not waited for: a task that never runs is done at once.
+#[test]
+fn y06_who_waits_for_a_marker_waits_for_all_that_is_before_it() {
+    let shell = |id: &str, tag: &str, more: serde_json::Value| {
+        let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    let marker = |id: &str, tag: &str, more: serde_json::Value| {
+        let mut task = json!({"id": id, "type": "skipped", "tags": [tag]});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    let a = || shell("a", "x", json!({}));
+    let on_x = |name: &str| json!({"cross_depends": [{"name": name, "tags": ["x"]}]});
+    let on_y = |name: &str| json!({"cross_depends": [{"name": name, "tags": ["y"]}]});
+    let any_of_x = |name: &str| json!({"cross_depends": [{"name": name, "tags": ["x"], "policy": "any"}]});
+    let requires = |name: &str| json!({"requires": [name]});
+    // The tasks; what is done, first in vain and then enough. The last task is one of n6 to n8, and waits.
+    let cases: Vec<(&str, Vec<serde_json::Value>, Vec<(u128, &str)>, Vec<(u128, &str)>)> = vec![
+        (
+            "one",
+            vec![a(), marker("m", "x", requires("a")), shell("b", "y", on_x("m"))],
+            (1..=4).map(|n| (n, "a")).collect(),
+            vec![(5, "a")],
+        ),
+        (
+            "of two in a row",
+            vec![a(), marker("m", "x", requires("a")), marker("n", "x", requires("m")), shell("b", "y", on_x("n"))],
+            (1..=4).map(|n| (n, "a")).collect(),
+            vec![(5, "a")],
+        ),
+        (
+            "of required_for",
+            vec![
+                shell("a", "x", json!({"required_for": ["m"]})),
+                marker("m", "x", json!({})),
+                shell("b", "y", on_x("m")),
+            ],
+            vec![(1, "a")],
+            (2..=5).map(|n| (n, "a")).collect(),
+        ),
+        (
+            "any of them",
+            vec![a(), marker("m", "x", requires("a")), shell("b", "y", any_of_x("m"))],
+            vec![(6, "a")],
+            vec![(3, "a")],
+        ),
+        (
+            "by a stage",
+            vec![
+                json!({"id": "s", "type": "stage"}),
+                a(),
+                marker("m", "x", json!({"requires": ["a"], "required_for": ["s"]})),
+                shell("b", "y", requires("s")),
+            ],
+            vec![(1, "a")],
+            (2..=5).map(|n| (n, "a")).collect(),
+        ),
+        (
+            "of two nodes away",
+            vec![a(), marker("m", "y", on_x("a")), marker("n", "x", on_y("m")), shell("b", "y", on_x("n"))],
+            vec![(1, "a")],
+            (2..=5).map(|n| (n, "a")).collect(),
+        ),
+        (
+            "that waits for who waits",
+            vec![shell("a", "y", json!({})), marker("m", "x", on_y("a")), shell("b", "y", on_x("m"))],
+            vec![(7, "a"), (8, "a")],
+            vec![(6, "a")],
+        ),
+        (
+            "behind a stage on one node",
+            vec![
+                json!({"id": "s", "type": "stage"}),
+                shell("a", "y", json!({"required_for": ["s"]})),
+                shell("b", "y", requires("s")),
+            ],
+            vec![(7, "a"), (8, "a")],
+            vec![(6, "a")],
+        ),
+        ("with nothing before it", vec![marker("m", "x", json!({})), a(), shell("b", "y", on_x("m"))], vec![], vec![]),
+    ];
+    for (what, tasks, in_vain, enough) in cases {
+        let mut site = Site::new();
+        let spec = json!({"roles": {"x": {}, "y": {}}, "tags": {"x": {}, "y": {}}, "tasks": tasks});
+        site.put_release("site", &serde_json::from_value(spec).unwrap());
+        let of_6 = |wave: &Wave| wave.shut(node(6)).is_empty();
+        let mut kept = site.wave();
+        for (is_open, done) in [(enough.is_empty(), in_vain), (true, enough)] {
+            for (n, task) in done {
+                site.set_done(n, task, true);
+                let mut affected = Affected::default();
+                kept.put_results(&site.results, node(n), &BTreeSet::from([task.to_owned()]), &mut affected);
+            }
+            assert_eq!((of_6(&site.wave()), of_6(&kept)), (is_open, is_open), "a marker {what}");
+        }
+    }
+}
