@@ -28,6 +28,8 @@ pub struct Attributes {
 /// A file that is being written, under a name that nobody waits for.
 pub struct Staging {
     name: Temporary,
+    /// The name of the file that it will replace.
+    target: String,
     file: Box<dyn NewFile>,
     attributes: Attributes,
 }
@@ -85,20 +87,26 @@ impl Attributes {
 }
 
 impl Staging {
-    /// An empty file beside the one that it will replace.
+    /// An empty file beside the one of this name, which it will replace.
     ///
     /// # Errors
-    /// What the machine said; the unfinished file is taken away.
-    pub fn begin(host: &dyn Host, dir: &dyn Dir, attributes: &Attributes) -> Result<Self, HostError> {
+    /// What the machine said, of that file; the unfinished one is taken away.
+    pub fn begin(host: &dyn Host, dir: &dyn Dir, target: &str, attributes: &Attributes) -> Result<Self, HostError> {
         let name = Temporary::new(host);
-        let mut staging = Self { file: dir.create(&name.0)?, name, attributes: attributes.clone() };
+        let file = dir.create(&name.0).map_err(|error| error.of_target(&name.0, target))?;
+        let mut staging = Self { file, name, target: target.to_owned(), attributes: attributes.clone() };
         match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.begin_extras(extras)) {
             Ok(()) => Ok(staging),
             Err(error) => {
+                let error = staging.of_target(error);
                 staging.discard(dir);
                 Err(error)
             }
         }
+    }
+
+    fn of_target(&self, error: HostError) -> HostError {
+        error.of_target(&self.name.0, &self.target)
     }
 
     /// Appends.
@@ -106,7 +114,7 @@ impl Staging {
     /// # Errors
     /// What the machine said; it is to be discarded then.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
-        self.file.write(bytes)
+        self.file.write(bytes).map_err(|error| error.of_target(&self.name.0, &self.target))
     }
 
     /// Gives it its rights and makes it durable.
@@ -126,6 +134,7 @@ impl Staging {
             file.sync()
         })();
         if let Err(error) = finished {
+            let error = self.of_target(error);
             self.discard(dir);
             return Err(error);
         }
@@ -139,12 +148,18 @@ impl Staging {
 }
 
 impl Staged {
-    /// Writes a file beside the one that it will replace.
+    /// Writes a file beside the one of this name, which it will replace.
     ///
     /// # Errors
-    /// What the machine said; the unfinished file is taken away.
-    pub fn write(host: &dyn Host, dir: &dyn Dir, bytes: &[u8], attributes: &Attributes) -> Result<Self, HostError> {
-        let mut staging = Staging::begin(host, dir, attributes)?;
+    /// What the machine said, of that file; the unfinished one is taken away.
+    pub fn write(
+        host: &dyn Host,
+        dir: &dyn Dir,
+        target: &str,
+        bytes: &[u8],
+        attributes: &Attributes,
+    ) -> Result<Self, HostError> {
+        let mut staging = Staging::begin(host, dir, target, attributes)?;
         if let Err(error) = staging.write(bytes) {
             staging.discard(dir);
             return Err(error);
@@ -196,7 +211,7 @@ pub fn replace(
 ) -> Result<(), HostError> {
     let mut swept = 0;
     loop {
-        match Staged::write(host, dir, bytes, attributes)?.commit(dir, name) {
+        match Staged::write(host, dir, name, bytes, attributes)?.commit(dir, name) {
             Err(error) if error.is(ErrorKind::NotFound) && swept < MOST_SWEPT => swept += 1,
             done => return done,
         }

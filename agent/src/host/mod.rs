@@ -481,6 +481,18 @@ impl HostError {
         move |source| Self::Io { operation, path, source }
     }
 
+    /// The same of the file that one in the making is to become: its own name is another one at each try, and nobody knows it.
+    #[must_use]
+    pub fn of_target(self, in_the_making: &str, target: &str) -> Self {
+        match self {
+            Self::Io { operation, path, source } => {
+                let named = path.strip_suffix(in_the_making).map(|dir| format!("{dir}{target}"));
+                Self::Io { operation, path: named.unwrap_or(path), source }
+            }
+            other => other,
+        }
+    }
+
     /// Whether what stands there is at fault, and not the machine: the next try would find the same.
     #[must_use]
     pub const fn is_of_the_file(&self) -> bool {
@@ -492,6 +504,21 @@ impl HostError {
             | Self::Fixed { .. }
             | Self::ManyExtras { .. } => true,
             Self::Extra { .. } | Self::NoAccount { .. } | Self::Io { .. } => false,
+        }
+    }
+
+    /// What the system says, where it is the system that says no.
+    #[must_use]
+    pub fn cause(&self) -> Option<io::ErrorKind> {
+        match self {
+            Self::Io { source, .. } | Self::Extra { source, .. } => Some(source.kind()),
+            Self::Link { .. }
+            | Self::Kind { .. }
+            | Self::Links { .. }
+            | Self::Large { .. }
+            | Self::Fixed { .. }
+            | Self::ManyExtras { .. }
+            | Self::NoAccount { .. } => None,
         }
     }
 

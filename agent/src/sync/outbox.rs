@@ -1,5 +1,7 @@
 //! What this host has to report, and how much of it a controller has acknowledged.
 
+use std::collections::BTreeMap;
+
 use log::{info, warn};
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::checkin::{CheckIn, GiveBack, Held, News};
@@ -34,7 +36,10 @@ pub(super) struct Outbox {
     applied: Observation,
     observation: Observation,
     acknowledged: Option<PartDigest>,
+    /// What the root half reported.
     report: Report,
+    /// The facts of this half, which change by themselves.
+    passing: BTreeMap<String, String>,
     report_is_new: bool,
     wants: Vec<LeaseKind>,
     gives_back: Vec<GiveBack>,
@@ -67,7 +72,7 @@ impl Outbox {
             self.own_findings = findings;
             self.report_is_new = true;
         }
-        self.report.facts = seen.passing;
+        self.passing = seen.passing;
         self.merge() || self.report_is_new
     }
 
@@ -85,9 +90,7 @@ impl Outbox {
                 return self.merge();
             }
             FromApply::Report(report) => {
-                let facts = std::mem::take(&mut self.report.facts);
                 self.report = report;
-                self.report.facts.extend(facts);
                 self.report_is_new = true;
             }
             FromApply::LeaseWanted(wants) => self.wants = wants,
@@ -105,6 +108,9 @@ impl Outbox {
         let report = std::mem::take(&mut self.report_is_new).then(|| {
             let mut report = self.report.clone();
             env!("CARGO_PKG_VERSION").clone_into(&mut report.agent_version);
+            for (path, text) in &self.passing {
+                report.facts.entry(path.clone()).or_insert_with(|| text.clone());
+            }
             report.findings.extend(self.own_findings.iter().cloned());
             bound(&mut report.findings, MOST_FINDINGS);
             report.local = self.local.clone();
@@ -203,6 +209,19 @@ mod tests {
         said.acknowledged(&news(256, None));
         let rest = said.check_in(WireVersion::CURRENT);
         assert_eq!((rest.results.len(), rest.wait_ms), (44, 45_000));
+    }
+
+    #[test]
+    fn y06_a_fact_of_the_root_half_goes_when_it_no_longer_says_it_and_those_of_this_half_stay() {
+        let mut said = Outbox::observe(&MemoryHost::new());
+        said.passing = [("load".to_owned(), "1".to_owned())].into();
+        let mut facts = |stuck: Option<&str>| {
+            let facts = stuck.map(|why| ("agent.stuck".to_owned(), why.to_owned())).into_iter().collect();
+            said.hear(FromApply::Report(Report { facts, ..Report::default() }));
+            said.check_in(WireVersion::CURRENT).report.unwrap().facts.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(facts(Some("\"full\"")), ["agent.stuck", "load"]);
+        assert_eq!(facts(None), ["load"]);
     }
 
     #[test]

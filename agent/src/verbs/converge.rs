@@ -1,6 +1,7 @@
 //! `run`, `once`, `check`, `refill`: the verbs that make or look.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -289,7 +290,11 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     let differs = results.iter().any(|result| result.outcome == Outcome::WouldChange);
     let failed = results.iter().any(|result| !matches!(result.outcome, Outcome::WouldChange | Outcome::Unchanged));
     print_results(&results, output)?;
-    Ok(if failed {
+    let stuck = super::status::stuck(&local);
+    if let Some(why) = &stuck {
+        let _ = writeln!(std::io::stderr().lock(), "the agent's own state cannot be kept: {}", printable(why));
+    }
+    Ok(if failed || stuck.is_some() {
         Exit::Failed
     } else if differs {
         Exit::WouldChange

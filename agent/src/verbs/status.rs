@@ -13,6 +13,7 @@ use stemma_wire::message::observed::Progress;
 
 use super::membership::{Membership, membership};
 use super::{Exit, Local, print, print_json};
+use crate::apply::STUCK;
 use crate::apply::ledger::{Accepted, Desired, LOCAL, Ledger, PROGRESS, REASONS, REPORT, Reason};
 use crate::args::Output;
 use crate::host::Host as _;
@@ -53,6 +54,8 @@ struct Status {
     findings: Vec<String>,
     /// Whether identity or credentials are damaged; the first finding says which.
     is_damaged: bool,
+    /// Why the agent can neither keep nor apply what it is told; `null`: it can.
+    stuck: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -77,7 +80,8 @@ pub fn status(root: &Path, output: Output) -> Result<Exit> {
         Output::Human => print(&human(&status, local.host.unix_seconds()))?,
     }
     let failed = status.progress == words(Progress::Failed);
-    Ok(if failed || status.is_damaged || status.is_unknown() { Exit::Failed } else { Exit::Done })
+    let is_stuck = status.stuck.is_some();
+    Ok(if failed || is_stuck || status.is_damaged || status.is_unknown() { Exit::Failed } else { Exit::Done })
 }
 
 impl Status {
@@ -91,6 +95,9 @@ impl Status {
         let paused = if self.paused { ", paused on this host" } else { "" };
         if self.is_unknown() {
             return format!("no longer known to its controllers{paused}; its tasks: {}", self.progress);
+        }
+        if let Some(why) = &self.stuck {
+            return format!("stuck{paused}: {why}");
         }
         format!("{}{paused}", self.progress)
     }
@@ -106,6 +113,7 @@ fn collect(local: &Local) -> Result<Status> {
     let (is_damaged, connection) = (damage.is_some(), Connection::load(&*local.host)?);
     let accepted = ledger.accepted()?;
     let report = ledger.get(&REPORT)?.unwrap_or_default();
+    let stuck = stuck(local).or_else(|| report.facts.get(STUCK).and_then(|text| serde_json::from_str(text).ok()));
     let held = accepted.as_ref().map(Accepted::desired);
     let tasks = held.as_ref().map(|held| tasks(ledger, held)).transpose()?.unwrap_or_default();
     let mode = held.as_ref().map(|held| words(held.mode()));
@@ -134,7 +142,13 @@ fn collect(local: &Local) -> Result<Status> {
         skipped: set.left_out,
         unacknowledged_results: ledger.results()?.len(),
         is_damaged,
+        stuck,
     })
+}
+
+/// Why the agent's own state cannot be kept now, as on a full disk: an agent says so when it has something to keep, and none may run.
+pub(super) fn stuck(local: &Local) -> Option<String> {
+    local.site.ledger.check_writable().err().map(|failed| failed.sentence())
 }
 
 /// What is printed for people.

@@ -113,7 +113,7 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn arriving(&self, hash: Hash) -> Result<Box<Arriving>, HostError> {
-        let staging = Staging::begin(&*self.host, &*self.bodies, &Attributes::mode(MODE))?;
+        let staging = Staging::begin(&*self.host, &*self.bodies, &hash.to_string(), &Attributes::mode(MODE))?;
         Ok(Box::new(Arriving { hash, digest: Sha256::new(), length: 0, staging }))
     }
 

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use stemma_core::digest::{Hex, sha256};
 use stemma_wire::message::observed::{LocalState, Report};
 
-use crate::host::atomic::{Attributes, ensure_dir, replace, sweep};
+use crate::host::atomic::{Attributes, Staged, ensure_dir, replace, sweep};
 use crate::host::{Dir, Host, HostError, HostPath};
 use crate::paths;
 
@@ -35,6 +35,9 @@ pub use state::{
 
 /// The largest record: a desired state of 256 KiB with what stands around it, or a batch of results.
 const LARGEST: u64 = 8 * 1024 * 1024;
+
+/// How many bytes [`Ledger::check_writable`] writes: as many as a small record needs.
+const PROBE: usize = 4096;
 
 /// What a record that cannot be used is called from then on.
 const SET_ASIDE: &str = ".set-aside";
@@ -145,6 +148,18 @@ impl Ledger {
     /// [`HostError`].
     pub fn put<T: Serialize>(&self, record: &Record<T>, value: &T) -> Result<(), HostError> {
         self.write(&*self.dir, record.name, record.kind, value)
+    }
+
+    /// Whether a record can be written now: one is begun beside the others, and taken away again.
+    ///
+    /// # Errors
+    /// [`HostError`], as of the record of the accepted state.
+    pub fn check_writable(&self) -> Result<(), HostError> {
+        let attributes = Attributes::mode(0o600);
+        let probe = Staged::write(&*self.host, &*self.dir, ACCEPTED.name, &[0; PROBE], &attributes)?;
+        // Where an agent that starts has swept it away, it is gone as well.
+        let _ = probe.discard(&*self.dir);
+        Ok(())
     }
 
     /// The last accepted desired state, when both of its parts can be read.

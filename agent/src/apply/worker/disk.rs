@@ -2,17 +2,27 @@
 //!
 //! Nothing that needs a record is begun then, and nothing ends over it: a service that was started again every other
 //! second would take its host with it. It is said once, to the controller too, and tried again at the next look, which
-//! comes soon (F06, F08).
+//! comes soon (F06, F08). An offer that could not be kept is refused, so that the controller is asked for it ever more seldom.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use log::{error, info};
+use stemma_wire::message::channel::FromApply;
+use stemma_wire::message::observed::Progress;
 use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, Until};
+use crate::host::HostError;
 
 /// When it is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
+
+/// Why the state cannot be kept.
+pub(super) struct Stuck {
+    pub(super) sentence: String,
+    cause: Option<ErrorKind>,
+}
 
 impl ApplyWorker {
     /// Goes on where the state could not be kept; where all is done once, that is its end.
@@ -22,25 +32,39 @@ impl ApplyWorker {
             Err(ApplyError::State(failed)) if self.mode == Until::Stopped => failed,
             Err(error) => return Err(error),
         };
-        let sentence = failed.sentence();
+        self.block(&failed).await
+    }
+
+    /// Begins nothing before the next look, and says why.
+    async fn block(&mut self, failed: &HostError) -> Result<(), ApplyError> {
         self.is_blocked = true;
         self.look_at = self.look_at.min(Instant::now() + TRY_AGAIN);
-        if self.findings.disk.as_ref() != Some(&sentence) {
-            error!(error = sentence.as_str(); "the agent's own state cannot be kept; nothing is begun before it can");
-            self.findings.disk = Some(sentence);
-            let reported = self.report().await;
-            return told_anyway(reported);
+        // Nothing goes on.
+        (self.running_at, self.progress) = (None, Progress::Failed);
+        let (sentence, cause) = (failed.sentence(), failed.cause());
+        if std::mem::take(&mut self.owes_answer) {
+            self.end.send(&FromApply::Refused { reason: sentence.clone() }).await?;
         }
-        Ok(())
+        // Which record is tried is another one each time, and no news.
+        if self.findings.disk.as_ref().is_none_or(|stuck| stuck.cause != cause) {
+            error!(error = sentence.as_str(); "the agent's own state cannot be kept; nothing is begun before it can");
+            self.findings.disk = Some(Stuck { sentence, cause });
+        }
+        told_anyway(self.report().await)
     }
 
     async fn recovered(&mut self) -> Result<(), ApplyError> {
-        if !self.is_blocked && self.findings.disk.take().is_some() {
-            info!("the agent's own state can be kept again");
-            let reported = self.report().await;
-            return told_anyway(reported);
+        if self.is_blocked || self.findings.disk.is_none() {
+            return Ok(());
         }
-        Ok(())
+        // That nothing had to be written does not say that anything can be.
+        if let Err(failed) = self.site.ledger.check_writable() {
+            return self.block(&failed).await;
+        }
+        // The look that came before has planned what goes on now.
+        (self.findings.disk, self.progress) = (None, Progress::Idle);
+        info!("the agent's own state can be kept again");
+        told_anyway(self.report().await)
     }
 }
 

@@ -33,6 +33,7 @@ use crate::config::Config;
 use crate::host::{Command, HostError, or_never};
 use crate::watch::{Parts, Watch};
 use bodies::Bodies;
+use disk::Stuck;
 use grants::Grants;
 use host_map::HostMapWatch;
 use report::{Hooks, hooks_turn};
@@ -74,6 +75,8 @@ pub struct ApplyWorker {
     look_at: Instant,
     /// Whether the state could not be written. Nothing is started before the next look then.
     is_blocked: bool,
+    /// Whether an offer was taken in that was neither accepted nor refused yet.
+    owes_answer: bool,
     /// When the report says that tasks run. A run that only checks ends before that.
     running_at: Option<Instant>,
     failures: u32,
@@ -102,7 +105,7 @@ pub enum Until {
 #[derive(Default)]
 struct Findings {
     membership: Option<String>,
-    disk: Option<String>,
+    disk: Option<Stuck>,
     outputs: Vec<String>,
     map: Option<String>,
     hooks: Vec<String>,
@@ -189,6 +192,7 @@ impl ApplyWorker {
             is_report_kept: false,
             look_at,
             is_blocked: false,
+            owes_answer: false,
             running_at: None,
             failures: 0,
             hooks: Hooks::Quiet,
@@ -283,6 +287,15 @@ impl ApplyWorker {
         self.end.send(&FromApply::Local(self.local.clone())).await?;
         let taken_up = self.take_up_look().map_err(ApplyError::from);
         self.endure(taken_up).await?;
+        let taken_up = self.take_up().await;
+        self.endure(taken_up).await?;
+        self.tell_others().await?;
+        let reported = self.report().await;
+        self.endure(reported).await
+    }
+
+    /// Takes up what is held.
+    async fn take_up(&mut self) -> Result<(), ApplyError> {
         self.findings.look_at(&self.site.ledger)?;
         if let Some(desired) = self.desired.clone() {
             self.restore_barriers(&desired)?;
@@ -294,9 +307,7 @@ impl ApplyWorker {
             self.tell_hooks(&desired)?;
             self.plan(&desired)?;
         }
-        self.tell_others().await?;
-        let reported = self.report().await;
-        self.endure(reported).await
+        Ok(())
     }
 
     /// The run takes so long that it is reported as running.
@@ -316,6 +327,7 @@ impl ApplyWorker {
         };
         match message {
             FromSync::Offer { desired, grants, acknowledged } => {
+                self.owes_answer = desired.is_some();
                 self.site.ledger.acknowledge(acknowledged)?;
                 self.end_dropped(acknowledged)?;
                 if let Some(offer) = desired {

@@ -38,6 +38,7 @@ impl ApplyWorker {
         // The offer is accepted from here on. The next look uses it, whatever fails now.
         let before = self.desired.replace(now.clone());
         self.end.send(&FromApply::Accepted(accepted.held())).await?;
+        self.owes_answer = false;
         info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
         self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
         let same_tasks = before.as_ref().is_some_and(|before| {
@@ -92,6 +93,7 @@ impl ApplyWorker {
             None => refused.to_string(),
         };
         warn!(error = reason.as_str(); "what a controller sent is refused");
+        self.owes_answer = false;
         Ok(self.end.send(&FromApply::Refused { reason }).await?)
     }
 

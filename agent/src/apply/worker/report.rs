@@ -1,17 +1,19 @@
 //! What the root half passes on: results to the network half, and changes to hooks. Hooks start within the group's splay and
 //! run one round at a time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use log::{info, warn};
+use serde_json::json;
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::{Progress, Report, TaskResult};
 use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, Findings};
-use crate::apply::hooks;
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
+use crate::apply::{STUCK, hooks};
 use crate::channel::ChannelError;
 use crate::findings::bound;
 use crate::host::{HostError, Pending};
@@ -41,13 +43,19 @@ impl ApplyWorker {
     pub(super) async fn report(&mut self) -> Result<(), ApplyError> {
         let Findings { membership, disk, outputs, map, hooks, state, set_aside, dropped, dropped_told: _ } =
             &self.findings;
-        let findings = membership.iter().chain(disk).chain(dropped).chain(map).chain(hooks).chain(state);
+        let findings = membership
+            .iter()
+            .chain(disk.as_ref().map(|stuck| &stuck.sentence))
+            .chain(dropped)
+            .chain(map)
+            .chain(hooks)
+            .chain(state);
         // Those of labels come last: there may be more of them than a report takes, and no other finding is left out for them.
         let mut findings: Vec<String> = findings.chain(set_aside).chain(outputs).cloned().collect();
         bound(&mut findings, MOST_FINDINGS);
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
-            facts: std::collections::BTreeMap::new(),
+            facts: self.facts(),
             findings,
             progress: self.progress,
             local: self.local.clone(),
@@ -65,6 +73,15 @@ impl ApplyWorker {
             self.is_report_kept = true;
         }
         Ok(())
+    }
+
+    /// What a controller reads of how this half stands beside findings for people; each is there only while there is something to say.
+    fn facts(&self) -> BTreeMap<String, String> {
+        let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
+        // Or what it holds is not to be read.
+        let why = disk.or(self.findings.state.first());
+        let stuck = why.map(|why| (STUCK.to_owned(), json!(why).to_string()));
+        stuck.into_iter().collect()
     }
 
     /// Ends the finding of results that were dropped when later ones are acknowledged. Only those will do that got their number after the

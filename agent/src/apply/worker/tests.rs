@@ -434,6 +434,45 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
     assert_eq!(host.text("/f").as_deref(), Some("silver\n"));
 }
 
+/// The agent said that it runs tasks, answered an offer with nothing, and each try was another sentence, with another random name.
+#[test]
+fn y06_an_offer_that_cannot_be_kept_is_refused_and_the_report_says_stuck_once_and_until_there_is_room() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = |text: &str| Set::default().file("f", &[], "/f", text);
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &set("gold\n"))));
+    host.fill(true);
+    let said = runtime().block_on(async {
+        let (sync, apply) = pair();
+        let talking = async {
+            for revision in 2..5 {
+                sync.sender().send(&offer(&controller, revision, &set("silver\n"))).await.unwrap();
+            }
+            // Some looks, which try again.
+            tokio::time::sleep(Duration::from_mins(5)).await;
+            host.fill(false);
+            talk_for(sync, Vec::new(), Duration::from_mins(1)).await
+        };
+        let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talking);
+        ended.unwrap();
+        said
+    });
+    let refused: Vec<_> = said
+        .iter()
+        .filter_map(|said| if let FromApply::Refused { reason } = said { Some(reason) } else { None })
+        .collect();
+    assert_eq!(refused.len(), 3, "one for each offer: {said:?}");
+    let reports: Vec<_> =
+        said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None }).collect();
+    let told: Vec<_> = reports.iter().map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
+    let stuck: Vec<_> = told.iter().filter(|(_, stuck)| stuck.is_some()).collect();
+    assert_eq!(stuck.len(), 1, "{told:?}");
+    assert_eq!(stuck[0].0, observed::Progress::Failed);
+    let sentence: String = serde_json::from_str(stuck[0].1.unwrap()).unwrap();
+    assert!(sentence.starts_with("cannot write /var/lib/stemma-agent/apply"), "{sentence}");
+    assert!(refused.iter().all(|reason| **reason == sentence && !reason.contains(".stemma-")), "{refused:?}");
+    assert_eq!(told.last(), Some(&(observed::Progress::Converged, None)), "{told:?}");
+}
+
 #[test]
 fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged() {
     let (host, controller) = (MemoryHost::new(), Controller::new());

@@ -150,7 +150,7 @@ fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
     let dir = host.root().unwrap();
     let names: std::collections::BTreeSet<_> = (0..100)
         .map(|_| {
-            let staged = Staged::write(&host, &*dir, b"x", &Attributes::mode(0o644)).unwrap();
+            let staged = Staged::write(&host, &*dir, "file", b"x", &Attributes::mode(0o644)).unwrap();
             let name = staged.name().to_owned();
             staged.discard(&*dir).unwrap();
             name
@@ -167,7 +167,7 @@ fn s66_an_unfinished_file_has_an_unforeseeable_name_and_nobody_may_read_it() {
 fn x05_a_process_sweeps_what_it_left_itself_and_not_what_it_has_in_the_making() {
     let (_root, host) = host();
     let dir = host.root().unwrap();
-    let mut making = Staging::begin(&host, &*dir, &Attributes::mode(0o600)).unwrap();
+    let mut making = Staging::begin(&host, &*dir, "file", &Attributes::mode(0o600)).unwrap();
     making.write(b"secret").unwrap();
     sweep(&host, &*dir).unwrap();
     assert_eq!(dir.names().unwrap().len(), 1, "it is in the making");

@@ -4,6 +4,7 @@
 mod bounds;
 mod pace;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -34,6 +35,9 @@ const KEPT_OBSERVATIONS: usize = 10;
 const MOST_ATTEMPTS: usize = 8;
 /// How much of a reason that was said on a host is kept, in characters.
 const MOST_REASON: usize = 256;
+
+/// How the facts of a Report begin that say how the agent itself stands: that it cannot keep what it is told, and what its tasks left.
+const OF_AGENT: &str = "agent.";
 
 /// How much of the record that results are stored in counts as theirs: it is written whole, and most hosts report tasks one by one.
 const SHARE_OF_RECORD: u64 = 16;
@@ -333,10 +337,15 @@ fn is_over(node: Uuid, part: Part, written: Result<(), IntakeError>, is_again: b
     !waits_on
 }
 
-/// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone.
+/// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone. Those of the agent
+/// itself are no such facts: what states are made from changes when something has happened.
 fn is_same_but_facts(one: &Report, other: &Report) -> bool {
-    (&one.agent_version, &one.findings, one.progress, &one.local)
-        == (&other.agent_version, &other.findings, other.progress, &other.local)
+    let of_agent = |report: &Report| {
+        let facts = report.facts.iter().filter(|(path, _)| path.starts_with(OF_AGENT));
+        facts.map(|(path, text)| (path.clone(), text.clone())).collect::<BTreeMap<_, _>>()
+    };
+    (&one.agent_version, &one.findings, one.progress, &one.local, of_agent(one))
+        == (&other.agent_version, &other.findings, other.progress, &other.local, of_agent(other))
 }
 
 /// `None` for a host on which nothing is said.
@@ -380,8 +389,6 @@ fn refused(error: &StoreError) -> IntakeError {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use stemma_core::name::NodeName;
     use stemma_core::object::NodeSpec;
     use stemma_wire::clock::FixedClock;
@@ -450,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_differs_by_each_of_its_fields_but_the_facts() {
+    fn y06_a_report_differs_by_each_of_its_fields_but_the_facts_that_change_by_themselves() {
         let said = Report::default();
         let local = LocalState { paused: true, ..LocalState::default() };
         for other in [
@@ -458,6 +465,7 @@ mod tests {
             Report { findings: vec!["a finding".to_owned()], ..said.clone() },
             Report { progress: Progress::Waiting, ..said.clone() },
             Report { local, ..said.clone() },
+            Report { facts: [("agent.stuck".to_owned(), "\"full\"".to_owned())].into(), ..said.clone() },
         ] {
             assert!(!is_same_but_facts(&said, &other), "{other:?}");
         }

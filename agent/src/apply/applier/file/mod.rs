@@ -440,7 +440,7 @@ async fn accepted(
     wanted: &Wanted,
     dir: &dyn Dir,
 ) -> Result<(Staged, String), TaskError> {
-    let staged = stage(site, dir, wanted)?;
+    let staged = stage(site, dir, state.path.name(), wanted)?;
     let judged = async {
         let whole = dir.version(staged.name())?;
         check_mode_kept(state, wanted, whole.as_ref())?;
@@ -492,14 +492,14 @@ fn check_unchanged(state: &FileState, dir: &dyn Dir) -> Result<(), TaskError> {
     )))
 }
 
-fn stage(site: &Site, dir: &dyn Dir, wanted: &Wanted) -> Result<Staged, TaskError> {
+fn stage(site: &Site, dir: &dyn Dir, name: &str, wanted: &Wanted) -> Result<Staged, TaskError> {
     let host = &*site.host;
     let hash = match &wanted.content {
-        Content::Bytes(bytes) => return Ok(Staged::write(host, dir, bytes, &wanted.attributes)?),
+        Content::Bytes(bytes) => return Ok(Staged::write(host, dir, name, bytes, &wanted.attributes)?),
         Content::Large(hash, _) => *hash,
         Content::Unread(_) => unreachable!("what a task wants is known"),
     };
-    let mut staging = Staging::begin(host, dir, &wanted.attributes)?;
+    let mut staging = Staging::begin(host, dir, name, &wanted.attributes)?;
     let lost = match site.ledger.copy_body(hash, &mut staging) {
         Ok(true) => return Ok(staging.finish(dir)?),
         Ok(false) => TaskError::new("parameters.source: the blob on this host has changed; it is fetched again"),
