@@ -5,6 +5,7 @@ pub mod executor;
 pub mod hooks;
 pub mod ledger;
 pub mod leftovers;
+pub mod orphans;
 pub mod outputs;
 pub mod rendering;
 pub mod seal;

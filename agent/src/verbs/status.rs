@@ -9,12 +9,14 @@ use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
 use stemma_wire::error::is_formatting;
+use stemma_wire::message::desired::Profile;
 use stemma_wire::message::observed::Progress;
 
 use super::membership::{Membership, membership};
 use super::{Exit, Local, print, print_json};
 use crate::apply::STUCK;
 use crate::apply::ledger::{Accepted, Desired, LOCAL, Ledger, PROGRESS, REASONS, REPORT, Reason};
+use crate::apply::orphans::{self, MOST_NAMED, Orphan};
 use crate::args::Output;
 use crate::host::Host as _;
 use crate::sync::{Connection, Standing};
@@ -52,6 +54,8 @@ struct Status {
     skipped: BTreeMap<String, Arc<str>>,
     unacknowledged_results: usize,
     findings: Vec<String>,
+    /// Files that tasks wrote and that no task keeps now.
+    orphans: Vec<Orphan>,
     /// Whether identity or credentials are damaged; the first finding says which.
     is_damaged: bool,
     /// Why the agent can neither keep nor apply what it is told; `null`: it can.
@@ -116,6 +120,7 @@ fn collect(local: &Local) -> Result<Status> {
     let stuck = stuck(local).or_else(|| report.facts.get(STUCK).and_then(|text| serde_json::from_str(text).ok()));
     let held = accepted.as_ref().map(Accepted::desired);
     let tasks = held.as_ref().map(|held| tasks(ledger, held)).transpose()?.unwrap_or_default();
+    let orphans = held.as_ref().map(|held| orphans(local, held)).transpose()?.unwrap_or_default();
     let mode = held.as_ref().map(|held| words(held.mode()));
     let is_held = held.is_some();
     let (known, set) = held.map(|held| (held.known, held.task_set)).unwrap_or_default();
@@ -141,6 +146,7 @@ fn collect(local: &Local) -> Result<Status> {
         tasks,
         skipped: set.left_out,
         unacknowledged_results: ledger.results()?.len(),
+        orphans,
         is_damaged,
         stuck,
     })
@@ -190,6 +196,15 @@ fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
         .collect())
 }
 
+fn orphans(local: &Local, held: &Desired) -> Result<Vec<Orphan>> {
+    let profile = match held.task_set.profile {
+        Some(_) => local.site.ledger.profile(held)?,
+        None => Some(Profile::default()),
+    };
+    let Some(profile) = profile else { return Ok(Vec::new()) };
+    Ok(orphans::orphans(&local.site, held, &profile)?)
+}
+
 fn human(status: &Status, now: u64) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
@@ -220,6 +235,12 @@ fn human(status: &Status, now: u64) -> String {
     }
     for (id, why) in &status.skipped {
         line("skipped", &format!("{id:<24} {why}"));
+    }
+    for Orphan { task, path } in status.orphans.iter().take(MOST_NAMED) {
+        line("orphaned", &format!("{task:<24} {path}"));
+    }
+    if status.orphans.len() > MOST_NAMED {
+        line("orphaned", &format!("and {} more files", status.orphans.len() - MOST_NAMED));
     }
     if status.unacknowledged_results > 0 {
         line("results", &format!("{} not yet taken by a controller", status.unacknowledged_results));

@@ -26,6 +26,12 @@ pub trait Applier {
         None
     }
 
+    /// The same, where it stays when the task is gone: not that of a task that keeps it away.
+    fn leaves(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
+        let _ = (site, task);
+        None
+    }
+
     /// To whom it gives that file, where it names somebody else than who has it.
     fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
         let _ = (site, task);

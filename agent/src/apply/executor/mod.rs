@@ -21,6 +21,7 @@ use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
 use super::ledger::{Desired, PROGRESS, Performed, Progress, REASONS, Reason};
 use super::leftovers::{StagingDirs, directory, sweep};
+use super::orphans::{self, Written};
 use super::task::{Execution, HostTask, Site};
 use crate::config::Ceiling;
 use crate::host::command::end_of;
@@ -66,6 +67,8 @@ pub struct Run {
     ended: BTreeMap<String, Performed>,
     reasons: BTreeMap<String, Reason>,
     results: Vec<TaskResult>,
+    /// The files that its tasks have written, or found as they write them.
+    written: Written,
     /// Kept, and not told yet.
     numbered: Vec<TaskResult>,
     /// Whether something is to be written down; at first that the run has begun.
@@ -116,6 +119,7 @@ impl Run {
             ended: BTreeMap::new(),
             reasons,
             results: Vec::new(),
+            written: Written::new(),
             numbered: Vec::new(),
             unsettled: true,
         };
@@ -298,8 +302,20 @@ impl Run {
         }
     }
 
+    /// The file that a task leaves where it stands when it is gone.
+    fn left_by(&self, planned: &Planned) -> Option<String> {
+        let Readiness::Runnable { applier, task, .. } = &planned.kind else { return None };
+        applier.leaves(&self.site, task).map(|path| path.to_string())
+    }
+
     /// Takes down how a task ended, and whether that is news.
     fn note(&mut self, at: usize, ended: Execution, permitted: Permitted) {
+        if permitted != Permitted::Check
+            && matches!(ended.outcome, Outcome::Unchanged | Outcome::Changed)
+            && let Some(path) = self.left_by(&self.tasks[at])
+        {
+            self.written.entry(path).or_insert_with(|| self.tasks[at].id.clone());
+        }
         let mut mends = self.mends(at).to_vec();
         if permitted == Permitted::Mend && ended.outcome == Outcome::Changed {
             mends.push(self.site.host.unix_seconds());
@@ -338,6 +354,14 @@ impl Run {
     /// # Errors
     /// [`HostError`]; the same is then written by the next call.
     pub fn settle(&mut self) -> Result<Vec<TaskResult>, HostError> {
+        if !self.written.is_empty() {
+            let keeps = |path: &str, task: &str| {
+                let is_it = |planned: &&Planned| planned.id == task;
+                self.tasks.iter().find(is_it).and_then(|planned| self.left_by(planned)).is_some_and(|left| left == path)
+            };
+            orphans::note(&self.site, &self.written, keeps)?;
+            self.written.clear();
+        }
         self.numbered.extend(self.site.ledger.add_results(self.results.clone())?);
         self.results.clear();
         let mut progress = self.before.clone();

@@ -84,6 +84,8 @@ pub const LOOK_DONE: Record<(u64, u64)> = Record::new(Kind::LookDone, "look-done
 pub const REFRESHES: Record<BTreeSet<String>> = Record::new(Kind::Refreshes, "refreshes");
 /// The directories in which a pass may put files together, and whom tasks give files in them to.
 pub const STAGING_DIRS: Record<BTreeMap<String, BTreeSet<u32>>> = Record::new(Kind::StagingDirs, "staging-dirs");
+/// The files that tasks wrote, each with the task.
+pub const WRITTEN: Record<BTreeMap<String, String>> = Record::new(Kind::Written, "written-files");
 /// The next free number of a result.
 const SEQUENCE: Record<u64> = Record::new(Kind::Sequence, "sequence");
 /// How many results went before a controller took them.

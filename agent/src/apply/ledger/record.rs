@@ -46,6 +46,7 @@ pub(super) enum Kind {
     SecretPath = 17,
     StagingDirs = 18,
     Dropped = 19,
+    Written = 20,
 }
 
 impl Kind {
@@ -70,7 +71,8 @@ impl Kind {
             | Self::LookDone
             | Self::SecretPath
             | Self::StagingDirs
-            | Self::Dropped => 1,
+            | Self::Dropped
+            | Self::Written => 1,
         }
     }
 }
@@ -334,5 +336,6 @@ mod tests {
         let dirs = BTreeMap::from([("/d".to_owned(), BTreeSet::from([0_u32, 300]))]);
         stands(Kind::StagingDirs, [18, 1], &dirs, "01 02 2f64 02 00 ac02");
         stands(Kind::Dropped, [19, 1], &300_u64, "ac02");
+        stands(Kind::Written, [20, 1], &one("/m", "motd"), "01 02 2f6d 04 6d6f7464");
     }
 }

@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use super::executor::Run;
 use super::executor::graph::is_well;
 use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
+use super::orphans::Orphan;
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;
@@ -69,6 +70,7 @@ pub struct ApplyWorker {
     replaced: bool,
     progress: observed::Progress,
     findings: Findings,
+    orphans: Vec<Orphan>,
     reported: Option<Report>,
     /// Whether the last report is on disk, for `status`.
     is_report_kept: bool,
@@ -188,6 +190,7 @@ impl ApplyWorker {
             replaced: false,
             progress,
             findings: Findings::default(),
+            orphans: Vec::new(),
             reported: None,
             is_report_kept: false,
             look_at,
@@ -358,6 +361,7 @@ impl ApplyWorker {
             self.running_at = None;
             // Its tasks may have made directories.
             self.watch_files();
+            self.look_for_orphans()?;
         }
         if !news.is_empty() {
             self.findings.look_at(&self.site.ledger)?;

@@ -12,7 +12,7 @@ use super::{ApplyError, ApplyWorker, BETWEEN_LOOKS, SAID_TO_RUN, SETTLE};
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
 use crate::apply::leftovers::sweep_recorded;
-use crate::apply::outputs;
+use crate::apply::{orphans, outputs};
 use crate::host::HostError;
 use crate::watch::Part;
 
@@ -63,6 +63,20 @@ impl ApplyWorker {
         self.report().await
     }
 
+    /// Looks which files that tasks wrote no task keeps now. Before the profile has come, nobody knows.
+    pub(super) fn look_for_orphans(&mut self) -> Result<(), HostError> {
+        let Some(desired) = self.desired.clone() else { return Ok(()) };
+        let profile = match desired.task_set.profile {
+            Some(hash) => self.profile(desired.version, hash)?,
+            None => Some(Profile::default()),
+        };
+        if let Some(profile) = profile {
+            orphans::forget_gone(&self.site, &desired, &profile)?;
+            self.orphans = orphans::orphans(&self.site, &desired, &profile)?;
+        }
+        Ok(())
+    }
+
     /// Watches the files that the tasks of the run keep.
     pub(super) fn watch_files(&mut self) {
         if let Some((managed, run)) = self.managed.as_mut().zip(self.run.as_ref()) {
@@ -92,6 +106,7 @@ impl ApplyWorker {
             return Ok(());
         }
         (self.run, self.replaced) = (None, false);
+        self.look_for_orphans()?;
         if self.is_stopped(desired) {
             self.progress = Progress::Idle;
             // As in a pass: where tasks only look, nothing is changed.

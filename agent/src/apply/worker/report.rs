@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, Findings};
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
+use crate::apply::orphans::{self, ORPHANS};
 use crate::apply::{STUCK, hooks};
 use crate::channel::ChannelError;
 use crate::findings::bound;
@@ -81,7 +82,8 @@ impl ApplyWorker {
         // Or what it holds is not to be read.
         let why = disk.or(self.findings.state.first());
         let stuck = why.map(|why| (STUCK.to_owned(), json!(why).to_string()));
-        stuck.into_iter().collect()
+        let orphans = orphans::fact(&self.orphans).map(|text| (ORPHANS.to_owned(), text));
+        stuck.into_iter().chain(orphans).collect()
     }
 
     /// Ends the finding of results that were dropped when later ones are acknowledged. Only those will do that got their number after the

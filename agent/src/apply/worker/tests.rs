@@ -473,6 +473,86 @@ fn y06_an_offer_that_cannot_be_kept_is_refused_and_the_report_says_stuck_once_an
     assert_eq!(told.last(), Some(&(observed::Progress::Converged, None)), "{told:?}");
 }
 
+/// The paths of the last report's orphans, each with its task.
+fn orphans(said: &[FromApply]) -> Vec<(String, String)> {
+    let last =
+        said.iter().rev().find_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None });
+    let text = last.and_then(|report| report.facts.get("agent.orphans")).map_or("[]", String::as_str);
+    let list: Vec<std::collections::BTreeMap<String, String>> = serde_json::from_str(text).unwrap();
+    list.iter().map(|orphan| (orphan["task"].clone(), orphan["path"].clone())).collect()
+}
+
+/// A key stayed on the host when its task was removed, and nobody said so after the write.
+#[test]
+fn y06_what_a_task_left_is_told_until_it_is_gone_or_a_task_keeps_it_again() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = || Set::default().file("motd", &[], "/etc/motd", "m\n");
+    let with_key = || set().file("key", &[], "/root/key", "k\n").file("old", &[], "/etc/old", "o\n");
+    let give = |revision, set: &Set| runtime().block_on(offered(&host, &controller, give(&controller, revision, set)));
+    let key = vec![("key".to_owned(), "/root/key".to_owned())];
+
+    assert_eq!(orphans(&give(1, &with_key())), []);
+    // Of the two that are gone, the path of one is another task's now.
+    let taken_over = || set().file("new", &[], "/etc/old", "n\n");
+    assert_eq!(orphans(&give(2, &taken_over())), key);
+    assert_eq!(host.text("/root/key").as_deref(), Some("k\n"), "nobody takes it away");
+    assert_eq!(orphans(&runtime().block_on(offered(&host, &controller, vec![]))), key, "after a restart too");
+    // The task that took the path over is named when it is gone.
+    let new = ("new".to_owned(), "/etc/old".to_owned());
+    assert_eq!(orphans(&give(3, &set())), [vec![new.clone()], key.clone()].concat());
+    assert_eq!(orphans(&give(4, &with_key())), [], "kept again");
+    let moved = || set().file("key", &[], "/root/other", "k\n");
+    let old = ("old".to_owned(), "/etc/old".to_owned());
+    assert_eq!(orphans(&give(5, &moved())), [vec![old], key].concat(), "its task names another path");
+    let absent = serde_json::json!({"parameters": {"path": "/root/key", "absent": true}});
+    host.delete("/etc/old");
+    assert_eq!(orphans(&give(6, &moved().task("away", "file", &[], &absent))), [], "both are gone");
+    host.put("/etc/old", "somebody's");
+    assert_eq!(orphans(&give(7, &moved())), [], "what comes back there is another's");
+}
+
+/// The state of an agent before there was such a record: it is filled by the next pass, which writes nothing else.
+#[test]
+fn y06_a_state_without_a_record_of_files_gets_one_at_the_next_pass_and_nothing_else_is_written() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let set = Set::default().file("motd", &[], "/etc/motd", "m\n");
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+    runtime().block_on(offered(&host, &controller, vec![]));
+    let calls = |host: &MemoryHost| {
+        host.revive();
+        runtime().block_on(offered(host, &controller, vec![]));
+        host.calls()
+    };
+    let usual = calls(&host);
+    let record = "/var/lib/stemma-agent/apply/written-files";
+    let kept = host.text(record);
+    host.delete(record);
+    assert!(calls(&host) > usual && host.text(record) == kept, "the record is there again");
+    assert_eq!(calls(&host), usual, "and stays as it is");
+    assert_eq!(
+        orphans(&runtime().block_on(offered(&host, &controller, give(&controller, 2, &Set::default())))).len(),
+        1
+    );
+}
+
+#[test]
+fn y06_a_report_names_64_of_what_tasks_left_and_counts_the_rest() {
+    use crate::apply::orphans::{Orphan, fact};
+
+    let orphan = |at: usize, len: usize| Orphan { task: format!("t{at}"), path: format!("/{}{at}", "p".repeat(len)) };
+    for (count, len, named) in [(0, 1, None), (1, 1, Some((1, 0))), (64, 1, Some((64, 0))), (70, 1, Some((64, 6)))] {
+        let text = fact(&(0..count).map(|at| orphan(at, len)).collect::<Vec<_>>());
+        let list: Option<Vec<serde_json::Value>> = text.map(|text| serde_json::from_str(&text).unwrap());
+        let counted = list.map(|list| {
+            let more = list.last().and_then(|last| last["more"].as_u64()).unwrap_or(0);
+            (list.iter().filter(|entry| entry["path"].is_string()).count(), more)
+        });
+        assert_eq!(counted, named, "{count}");
+    }
+    // A controller leaves out a fact of more than 16 KiB.
+    assert!(fact(&(0..64).map(|at| orphan(at, 4000)).collect::<Vec<_>>()).unwrap().len() <= 16 * 1024);
+}
+
 #[test]
 fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
