@@ -238,6 +238,7 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
         format!("{id:<24} {:<18} {}\n", words(performed.outcome), printable(why))
     };
     print(&tasks.iter().map(line).collect::<String>())?;
+    let waiting = waiting.len();
     match waiting {
         0 => {}
         1 => print("1 task waits at a barrier; `stemma-agent explain task` says at which\n")?,
@@ -250,22 +251,29 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
     })
 }
 
-/// How many tasks have not begun because a barrier is shut: before them, or before one that they come after.
-fn waiting(local: &Local, desired: &Desired, profile: &Profile, ended: &BTreeMap<String, Performed>) -> Result<usize> {
+/// The tasks that have not begun because a barrier is shut: before them, or before one that they come after. Each with that barrier.
+pub(super) fn waiting<'a>(
+    local: &Local,
+    desired: &Desired,
+    profile: &'a Profile,
+    ended: &BTreeMap<String, Performed>,
+) -> Result<BTreeMap<&'a str, &'a Barrier>> {
     if desired.mode() == Mode::Observe {
-        return Ok(0);
+        return Ok(BTreeMap::new());
     }
     let open = local.site.ledger.get(&OPEN_BARRIERS)?.filter(|open| open.task_set == desired.digest);
     let is_open = |barrier: &Barrier| open.as_ref().is_some_and(|barriers| barriers.open.contains(barrier));
-    let mut waits: Vec<bool> = Vec::new();
+    let mut waits: Vec<Option<&Barrier>> = Vec::new();
     for task in &profile.tasks {
         // A task comes after earlier ones alone.
-        let behind = task.after.iter().any(|&before| waits.get(usize::from(before)).copied().unwrap_or_default());
+        let behind = || task.after.iter().find_map(|&before| waits.get(usize::from(before)).copied().flatten());
         let here = is_marker(task) || (desired.task_set.runs(&task.id) && !ended.contains_key(&task.id));
-        waits.push(here && (behind || !task.barriers.iter().all(is_open)));
+        let shut = task.barriers.iter().find(|barrier| !is_open(barrier));
+        let at = if here { shut.or_else(behind) } else { None };
+        waits.push(at);
     }
-    let of_task = waits.into_iter().zip(&profile.tasks);
-    Ok(of_task.filter(|(waits, task)| *waits && !is_marker(task)).count())
+    let of_task = profile.tasks.iter().zip(waits).filter(|(task, _)| !is_marker(task));
+    Ok(of_task.filter_map(|(task, barrier)| Some((task.id.as_str(), barrier?))).collect())
 }
 
 /// Checks every task of what is held: what would change?
@@ -498,7 +506,8 @@ mod tests {
         let local = Local::open(root.path()).unwrap();
         let performed = local.site.ledger.get(&PROGRESS).unwrap().unwrap().tasks;
         let (profile, desired) = (postcard::from_bytes(&set.profile().1).unwrap(), set.desired());
-        assert_eq!(waiting(&local, &desired, &profile, &performed).unwrap(), 2, "app, and conf behind it");
+        let waiting: Vec<_> = waiting(&local, &desired, &profile, &performed).unwrap().into_keys().collect();
+        assert_eq!(waiting, ["app", "conf"], "conf is behind it");
         assert!(root.path().join("first").exists() && !root.path().join("app").exists());
         drop(local);
 

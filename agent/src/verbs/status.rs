@@ -9,13 +9,14 @@ use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
 use stemma_wire::error::is_formatting;
-use stemma_wire::message::desired::Profile;
-use stemma_wire::message::observed::Progress;
+use stemma_wire::message::desired::{Barrier, Known, Profile};
+use stemma_wire::message::observed::{LocalState, Progress};
 
+use super::converge::waiting;
 use super::membership::{Membership, membership};
 use super::{Exit, Local, print, print_json};
 use crate::apply::STUCK;
-use crate::apply::ledger::{Accepted, Desired, LOCAL, Ledger, PROGRESS, REASONS, REPORT, Reason};
+use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, REASONS, REPORT, Reason};
 use crate::apply::orphans::{self, MOST_NAMED, Orphan};
 use crate::args::Output;
 use crate::host::Host as _;
@@ -44,6 +45,12 @@ struct Status {
     /// Whether an agent runs on this host now; where none does, nobody knows how the controllers stand to it.
     agent_runs: Option<bool>,
     paused: bool,
+    /// Whether an operator paused its nodegroup or cluster: no new task set is released to it.
+    is_paused_by_operator: bool,
+    /// By whom it is parked, and why; `null`: it is not.
+    parked: Option<String>,
+    /// Why it keeps its task set, and for how long; `null`: nothing holds it.
+    held: Option<String>,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
     traits: Vec<String>,
@@ -67,6 +74,8 @@ struct Task {
     id: String,
     /// `null`: it has not ended yet on this host.
     outcome: Option<String>,
+    /// What it waits for on other nodes, itself or behind another task of this host; `null`: for nothing there.
+    waits_for: Option<String>,
     /// Why, and the end of its output, where there is something to say.
     #[serde(flatten)]
     reason: Option<Reason>,
@@ -96,14 +105,20 @@ impl Status {
 
     /// In a few words, what a person wants to know first.
     fn state(&self) -> String {
-        let paused = if self.paused { ", paused on this host" } else { "" };
+        let said = [
+            self.paused.then(|| "paused on this host".to_owned()),
+            self.is_paused_by_operator.then(|| "paused by an operator (its nodegroup or cluster)".to_owned()),
+            self.parked.as_ref().map(|by| format!("parked {by}")),
+            self.held.as_ref().map(|why| format!("held {why}")),
+        ];
+        let said: String = said.into_iter().flatten().map(|said| format!(", {said}")).collect();
         if self.is_unknown() {
-            return format!("no longer known to its controllers{paused}; its tasks: {}", self.progress);
+            return format!("no longer known to its controllers{said}; its tasks: {}", self.progress);
         }
         if let Some(why) = &self.stuck {
-            return format!("stuck{paused}: {why}");
+            return format!("stuck{said}: {why}");
         }
-        format!("{}{paused}", self.progress)
+        format!("{}{said}", self.progress)
     }
 }
 
@@ -119,11 +134,14 @@ fn collect(local: &Local) -> Result<Status> {
     let report = ledger.get(&REPORT)?.unwrap_or_default();
     let stuck = stuck(local).or_else(|| report.facts.get(STUCK).and_then(|text| serde_json::from_str(text).ok()));
     let held = accepted.as_ref().map(Accepted::desired);
-    let tasks = held.as_ref().map(|held| tasks(ledger, held)).transpose()?.unwrap_or_default();
+    let tasks = held.as_ref().map(|held| tasks(local, held)).transpose()?.unwrap_or_default();
+    let said = ledger.get(&LOCAL)?.unwrap_or_default();
+    let words_of_hold = held.as_ref().map(|held| words_of_hold(held, &said, &tasks, local.host.unix_seconds()));
     let orphans = held.as_ref().map(|held| orphans(local, held)).transpose()?.unwrap_or_default();
     let mode = held.as_ref().map(|held| words(held.mode()));
     let is_held = held.is_some();
     let (known, set) = held.map(|held| (held.known, held.task_set)).unwrap_or_default();
+    let (is_paused, parked) = (said.paused, parked(&known, said));
     Ok(Status {
         node: identity.as_ref().map(|identity| identity.node.to_string()),
         name: is_held.then_some(known.name),
@@ -136,7 +154,10 @@ fn collect(local: &Local) -> Result<Status> {
         findings: findings(local, damage, connection.as_ref(), report.findings),
         connection,
         agent_runs: local.is_running(),
-        paused: ledger.get(&LOCAL)?.unwrap_or_default().paused,
+        paused: is_paused,
+        is_paused_by_operator: known.paused,
+        parked,
+        held: words_of_hold.flatten(),
         labels: known.labels.into_iter().map(|(key, label)| (key, label.value)).collect(),
         annotations: known.annotations,
         traits: known.traits,
@@ -180,20 +201,65 @@ fn findings(
     findings
 }
 
-/// The tasks that run here, in order, each with how it last ended in the present task set.
-fn tasks(ledger: &Ledger, held: &Desired) -> Result<Vec<Task>> {
+/// The tasks that run here, in order, each with how it last ended in the present task set, or what it waits for.
+fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
+    let ledger = &local.site.ledger;
     let profile = ledger.profile(held)?.unwrap_or_default();
-    let performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
-    let here = profile.tasks.into_iter().filter(|task| held.task_set.runs(&task.id));
-    let ended = |id: &str| performed.get(id).filter(|ended| ended.task_set == held.digest);
+    let mut performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    performed.retain(|_, ended| ended.task_set == held.digest);
     let mut reasons = ledger.get(&REASONS)?.unwrap_or_default();
+    let waiting = waiting(local, held, &profile, &performed)?;
+    let here = profile.tasks.iter().filter(|task| held.task_set.runs(&task.id));
     Ok(here
         .map(|task| {
-            let outcome = ended(&task.id).map(|ended| words(ended.outcome));
+            let outcome = performed.get(&task.id).map(|ended| words(ended.outcome));
             let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
-            Task { outcome, reason, id: task.id }
+            let waits_for = waiting.get(task.id.as_str()).map(|barrier| awaited(barrier));
+            Task { outcome, reason, waits_for, id: task.id.clone() }
         })
         .collect())
+}
+
+/// What a barrier waits for, on which nodes. Why these are not done, a controller knows alone.
+pub(super) fn awaited(barrier: &Barrier) -> String {
+    let task = &barrier.task;
+    match barrier.selector.as_str() {
+        "stage" => format!("stage {task}"),
+        "anywhere" => format!("{task} on every node that has it"),
+        "*" => format!("{task} on every node with a role or a tag"),
+        selector => format!("{task} on {selector}"),
+    }
+}
+
+/// Who parked this host.
+fn parked(known: &Known, said: LocalState) -> Option<String> {
+    let on_host = said.parked.map(|why| format!("on this host ({why})"));
+    if known.parked { Some("by an operator".to_owned()) } else { on_host }
+}
+
+/// Why the task set stays as it is, and for how long. One that was said on the host holds back a task set that has come and not begun; of an
+/// operator's hold only a controller knows whether a newer one waits.
+fn words_of_hold(held: &Desired, said: &LocalState, tasks: &[Task], now: u64) -> Option<String> {
+    let in_force = |hold: &Option<(u64, String)>| hold.clone().filter(|(until, _)| *until > now);
+    let is_new = tasks.iter().all(|task| task.outcome.is_none()) && !tasks.is_empty();
+    let (until, why, keeps) = match (in_force(&said.hold), in_force(&held.known.hold)) {
+        (Some((until, why)), _) if is_new => (until, why, "a newer task set waits"),
+        (Some((until, why)), _) | (None, Some((until, why))) => (until, why, "it keeps its task set"),
+        (None, None) => return None,
+    };
+    let time =
+        if until == u64::MAX { "until that is ended".to_owned() } else { format!("for {} more", span(until - now)) };
+    let why = if why.is_empty() { why } else { format!("({why}) ") };
+    Some(format!("{why}{time}: {keeps}"))
+}
+
+/// A time of so many seconds, in words.
+fn span(seconds: u64) -> String {
+    match seconds / 60 {
+        0 => "less than a minute".to_owned(),
+        minutes @ 1..120 => format!("{minutes} min"),
+        minutes @ 120.. => format!("{} h", minutes / 60),
+    }
 }
 
 fn orphans(local: &Local, held: &Desired) -> Result<Vec<Orphan>> {
@@ -228,7 +294,8 @@ fn human(status: &Status, now: u64) -> String {
     line("traits", &status.traits.len().to_string());
     line("tags", &status.tags.join(" "));
     for task in &status.tasks {
-        line("task", &format!("{:<24} {}", task.id, task.outcome.as_deref().unwrap_or("not yet")));
+        let ended = task.outcome.clone().or_else(|| Some(format!("waiting for {}", task.waits_for.as_ref()?)));
+        line("task", &format!("{:<24} {}", task.id, ended.as_deref().unwrap_or("not yet")));
         for said in task.reason.iter().flat_map(sentences) {
             line("", &format!("  {said}"));
         }
@@ -276,13 +343,7 @@ fn contact(status: &Status, now: u64) -> String {
     if let Some(silent) = silent {
         return format!("{silent}; when one last did, it was {what} {url}{cause}");
     }
-    let minutes = now.saturating_sub(*since) / 60;
-    let time = match minutes {
-        0 => "less than a minute".to_owned(),
-        1..120 => format!("{minutes} min"),
-        120.. => format!("{} h", minutes / 60),
-    };
-    format!("{what} {url} for {time}{cause}")
+    format!("{what} {url} for {}{cause}", span(now.saturating_sub(*since)))
 }
 
 /// Why a task ended as it did, a line each.
@@ -344,6 +405,90 @@ mod tests {
             let text =
                 human(&Status { agent_runs: Some(true), ..collect(&Local::open(root.path()).unwrap()).unwrap() }, 1150);
             assert!(text.contains(said), "{text}");
+        }
+    }
+
+    /// The host said `converged` or `idle` alone, whatever an operator had said of it.
+    #[test]
+    fn y06_status_says_held_paused_by_an_operator_and_parked() {
+        let now = 1_800_000_000;
+        let hold = |seconds: u64| Some((now + seconds, "a disk".to_owned()));
+        let text = "a disk".to_owned();
+        let task = |outcome: Option<&str>| Task {
+            id: "t".to_owned(),
+            outcome: outcome.map(str::to_owned),
+            waits_for: None,
+            reason: None,
+        };
+        let (done, new) = (vec![task(Some("changed"))], vec![task(None)]);
+        let nothing = LocalState::default;
+        for (known, said, tasks, expected) in [
+            (Known::default(), nothing(), &done, ""),
+            (
+                Known { hold: hold(7200), ..Known::default() },
+                nothing(),
+                &new,
+                ", held (a disk) for 2 h more: it keeps its task set",
+            ),
+            (Known { hold: Some((now, text.clone())), ..Known::default() }, nothing(), &done, ""),
+            (
+                Known { hold: Some((u64::MAX, String::new())), paused: true, ..Known::default() },
+                nothing(),
+                &done,
+                ", paused by an operator (its nodegroup or cluster), held until that is ended: it keeps its task set",
+            ),
+            (
+                Known::default(),
+                LocalState { hold: hold(60), ..nothing() },
+                &new,
+                ", held (a disk) for 1 min more: a newer task set waits",
+            ),
+            (
+                Known::default(),
+                LocalState { hold: hold(60), ..nothing() },
+                &done,
+                ", held (a disk) for 1 min more: it keeps its task set",
+            ),
+            (Known { parked: true, ..Known::default() }, nothing(), &done, ", parked by an operator"),
+            (
+                Known::default(),
+                LocalState { parked: Some(text), paused: true, ..nothing() },
+                &done,
+                ", paused on this host, parked on this host (a disk)",
+            ),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            joined(root.path(), &Set::default());
+            let status = collect(&Local::open(root.path()).unwrap()).unwrap();
+            let held = words_of_hold(&Desired { known: known.clone(), ..Set::default().desired() }, &said, tasks, now);
+            let is_paused_by_operator = known.paused;
+            let status =
+                Status { is_paused_by_operator, paused: said.paused, parked: parked(&known, said), held, ..status };
+            assert_eq!(status.state(), format!("idle{expected}"));
+        }
+    }
+
+    #[test]
+    fn y06_a_task_at_a_barrier_says_what_it_waits_for_and_so_does_what_comes_after_it() {
+        let root = tempfile::tempdir().unwrap();
+        let barrier = Barrier { task: "db-up".into(), selector: "tags db".into() };
+        let set = Set::default().command("app", &[], &["true"]).behind(barrier).marker("m", &[0]);
+        joined(root.path(), &set.command("conf", &[1], &["true"]).command("free", &[], &["true"]));
+        let text = shown(root.path());
+        for line in [
+            "app                      waiting for db-up on tags db",
+            "conf                     waiting for db-up on tags db",
+            "free                     not yet",
+        ] {
+            assert!(text.contains(&format!("task      {line}\n")), "{text}");
+        }
+        for (selector, said) in [
+            ("stage", "stage t"),
+            ("anywhere", "t on every node that has it"),
+            ("*", "t on every node with a role or a tag"),
+            ("any of roles x", "t on any of roles x"),
+        ] {
+            assert_eq!(awaited(&Barrier { task: "t".into(), selector: selector.into() }), said);
         }
     }
 

@@ -51,6 +51,7 @@ mod ssa;
 mod syncs;
 mod tag_lifecycle;
 mod thin_line;
+mod told_on_host;
 mod transcripts;
 mod units;
 mod upgrade;

@@ -1,0 +1,196 @@
+//! How a host stands, by real programs: what a person reads on it, and what its controller is told. Where its disk is full, where a task
+//! left something, and where it waits for another host behind a place in the order that does nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use stemma_tests::fleet::{Agent, Fleet};
+use stemma_tests::program::{eventually, run};
+
+/// Applies a version of a release, and gives it to the cluster.
+fn release(fleet: &Fleet, version: u32, tasks: &str) -> Result<()> {
+    let file = fleet.dir().join("release.yaml");
+    let text = format!(
+        "kind: Release\nname: r\nversion: \"{version}\"\nroles: {{first: {{tags: [x]}}, second: {{tags: [y]}}}}\ntags: {{x: {{}}, y: {{}}}}\ntasks:\n\
+         {tasks}---\n{{kind: Cluster, name: c, release: r@{version}}}\n---\n{{kind: NodeGroup, cluster: c, name: firsts, roles: [first]}}\n\
+         ---\n{{kind: NodeGroup, cluster: c, name: seconds, roles: [second]}}\n"
+    );
+    std::fs::write(&file, text)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()]).map(drop)
+}
+
+fn file_task(id: &str, content: &str) -> String {
+    format!("  - {{id: {id}, type: file, tags: [x], parameters: {{path: /{id}, content: \"{content}\"}}}}\n")
+}
+
+/// A verb of the agent on a host: its exit status, and what it printed.
+fn verb(agent: &Agent, verb: &str) -> Result<(Option<i32>, String)> {
+    let ended = run("stemma-agent", ["--root", &agent.path("").to_string_lossy(), verb])?;
+    Ok((ended.status.code(), String::from_utf8([ended.stdout, ended.stderr].concat())?))
+}
+
+/// A fact of the last report of a node that the controller keeps.
+fn fact(fleet: &Fleet, node: &str, path: &str) -> Result<Value> {
+    let body = fleet.stemma(&["get", "--raw", &format!("/v1/nodes/{node}/report")])?;
+    let body: Value = serde_json::from_str(&body)?;
+    let text = &body["report"]["report"]["facts"][path];
+    text.as_str().map_or(Ok(Value::Null), |text| Ok(serde_json::from_str(text)?))
+}
+
+#[test]
+fn y06_what_a_task_left_is_told_on_the_host_and_to_the_controller() -> Result<()> {
+    let fleet = Fleet::start()?;
+    release(&fleet, 1, &(file_task("motd", "m") + &file_task("key", "k")))?;
+    let host = fleet.join("n1", "c/firsts")?;
+    eventually("the key is there", || Ok(std::fs::read(host.path("key"))?))?;
+    release(&fleet, 2, &file_task("motd", "m"))?;
+    let told = serde_json::json!([{"task": "key", "path": "/key"}]);
+    eventually("the controller is told", || {
+        let fact = fact(&fleet, "n1", "agent.orphans")?;
+        ensure!(fact == told, "{fact} {}", host.log());
+        Ok(())
+    })?;
+    let text = eventually("converged", || {
+        let (status, text) = verb(&host, "status")?;
+        ensure!(status == Some(0) && text.contains("state     converged\n"), "{text}");
+        Ok(text)
+    })?;
+    assert!(text.contains("orphaned  key                      /key\n"), "{text}");
+    std::fs::remove_file(host.path("key"))?;
+    assert_eq!(verb(&host, "once")?.0, Some(0));
+    eventually("nothing is left", || {
+        let fact = fact(&fleet, "n1", "agent.orphans")?;
+        ensure!(fact.is_null(), "{fact}");
+        Ok(())
+    })?;
+    assert!(!verb(&host, "status")?.1.contains("orphaned"));
+    Ok(())
+}
+
+#[test]
+fn y06_what_comes_after_a_skipped_task_waits_for_what_is_before_it_on_another_host() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let tasks = |script: &str| {
+        format!(
+            "  - {{id: a, type: shell, tags: [x], parameters: {{script: '{script}'}}}}\n  \
+             - {{id: m, type: skipped, tags: [x], requires: [a]}}\n  \
+             - {{id: b, type: shell, tags: [y], cross_depends: [{{name: m, tags: [x]}}], parameters: {{script: 'touch \"$STEMMA_ROOT/b\"'}}}}\n"
+        )
+    };
+    release(&fleet, 1, &tasks("exit 3"))?;
+    let (first, second) = (fleet.join("n1", "c/firsts")?, fleet.join("n2", "c/seconds")?);
+    eventually("a has failed", || {
+        let text = verb(&first, "status")?.1;
+        ensure!(text.contains("task      a                        failed\n"), "{text}");
+        Ok(())
+    })?;
+    eventually("b waits", || {
+        let text = verb(&second, "status")?.1;
+        ensure!(text.contains("state     waiting\n"), "{text}");
+        ensure!(text.contains("task      b                        waiting for m on tags x\n"), "{text}");
+        Ok(())
+    })?;
+    assert!(!second.path("b").exists());
+    release(&fleet, 2, &tasks("true"))?;
+    eventually("b has run", || Ok(std::fs::read(second.path("b"))?))?;
+    Ok(())
+}
+
+/// A small file system over a directory, which keeps what is in it; taken away with the test.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None`: who runs the test may not mount.
+    fn over(dir: &Path, aside: &Path) -> Result<Option<Self>> {
+        let copy = |from: &Path, to: &Path| -> Result<()> {
+            let copied = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status()?;
+            ensure!(copied.success(), "cp");
+            Ok(())
+        };
+        std::fs::create_dir(aside)?;
+        copy(dir, aside)?;
+        let tried = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,mode=0755", "tmpfs"]).arg(dir).output();
+        if !tried.is_ok_and(|tried| tried.status.success()) {
+            return Ok(None);
+        }
+        let small = Self(dir.to_owned());
+        copy(aside, dir)?;
+        Ok(Some(small))
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+
+    /// Leaves no byte free.
+    fn fill(&self) -> Result<()> {
+        let full = std::fs::write(self.filler(), vec![0; 2 * 1024 * 1024]);
+        ensure!(full.is_err(), "it takes more than it has room for");
+        Ok(())
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn y06_a_host_whose_state_directory_is_full_says_so_and_goes_on_when_there_is_room() -> Result<()> {
+    let fleet = Fleet::start()?;
+    release(&fleet, 1, &file_task("motd", "one"))?;
+    let mut host = fleet.join("n1", "c/firsts")?;
+    let holds = |host: &Agent, text: &str| -> Result<()> {
+        let found = std::fs::read_to_string(host.path("motd"))?;
+        ensure!(found == text, "{found}: {}", host.log());
+        Ok(())
+    };
+    eventually("the file", || holds(&host, "one"))?;
+    eventually("converged", || {
+        let text = verb(&host, "status")?.1;
+        ensure!(text.contains("state     converged\n"), "{text}");
+        Ok(())
+    })?;
+    host.kill()?;
+    let Some(small) = Small::over(&host.path("var/lib/stemma-agent"), &fleet.dir().join("aside"))? else {
+        eprintln!("skipped: who runs the test may not mount");
+        return Ok(());
+    };
+    host.start()?;
+    eventually("the agent is back", || {
+        ensure!(host.log().contains("connected"), "{}", host.log());
+        Ok(())
+    })?;
+    small.fill()?;
+    release(&fleet, 2, &file_task("motd", "two"))?;
+    let why = "No space left on device";
+    eventually("the controller is told", || {
+        let fact = fact(&fleet, "n1", "agent.stuck")?;
+        ensure!(fact.as_str().is_some_and(|said| said.contains(why)), "{fact} {}", host.log());
+        Ok(())
+    })?;
+    let (status, text) = verb(&host, "status")?;
+    let state = text.lines().find(|line| line.starts_with("state")).context("its state")?;
+    assert!(status == Some(1) && state.starts_with("state     stuck: ") && state.contains(why), "{text}");
+    assert!(!text.contains(".stemma-"), "{text}");
+    let (status, text) = verb(&host, "check")?;
+    assert!(status == Some(1) && text.contains(why), "{text}");
+    holds(&host, "one")?;
+    std::fs::remove_file(small.filler())?;
+    // A look that a person asks for: without it the agent tries again within 30 s.
+    eventually("it goes on", || {
+        verb(&host, "once")?;
+        holds(&host, "two")
+    })?;
+    eventually("nothing of it is left", || {
+        let fact = fact(&fleet, "n1", "agent.stuck")?;
+        ensure!(fact.is_null(), "{fact}");
+        Ok(())
+    })?;
+    assert_eq!(verb(&host, "status")?.0, Some(0));
+    host.kill()
+}
