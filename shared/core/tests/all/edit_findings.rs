@@ -67,6 +67,23 @@ fn tasks_that_no_longer_fall_to_nodes_are_told_once_for_all_that_lose_the_same()
     );
 }
 
+/// It said that the task falls to no node, while the nodes of a group that runs another release ran it.
+#[test]
+fn y09_a_task_that_falls_to_no_node_is_named_with_its_release_and_where_it_does() {
+    let mut documents = fleet(1);
+    let mut next = documents[1].clone();
+    next["version"] = json!("2");
+    next["tasks"].as_array_mut().expect("tasks").push(json!({"id": "more", "type": "puppet", "roles": ["*"]}));
+    documents.insert(2, next);
+    documents[5]["release"] = json!("site@2");
+    let made = Made::of(&documents);
+    let found = said(&cluster_findings(&made.fleet, made.cluster()));
+    let unplaced: Vec<_> = found.iter().filter(|one| one.starts_with("task.unplaced")).collect();
+    let says = "task.unplaced cluster/prod task/conf: task conf of release site@1 falls to no node: it is placed by tags nginx; that \
+                of release site@2 does";
+    assert!(unplaced.iter().any(|one| *one == says), "{unplaced:?}");
+}
+
 #[test]
 fn what_is_odd_about_a_cluster_is_told_by_the_edit_that_makes_it_so() {
     let mut made = Made::of(&fleet(1));
@@ -133,7 +150,7 @@ fn the_first_nodes_of_a_cluster_are_no_news_of_what_it_does_not_hold() {
         told(&whole, &moved),
         [
             "tag.unheld cluster/prod tag/nginx: no node holds tag nginx, which release site@1 declares",
-            "task.unplaced cluster/prod task/conf: task conf falls to no node: it is placed by tags nginx",
+            "task.unplaced cluster/prod task/conf: task conf of release site@1 falls to no node: it is placed by tags nginx",
         ]
     );
 }

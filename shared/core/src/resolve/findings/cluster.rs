@@ -226,10 +226,20 @@ impl Check<'_> {
     fn unplaced_tasks(&mut self, release: &CompiledRelease, profiles: &[&Profile]) {
         let own = profiles.iter().filter(|profile| profile.release.hash == release.hash);
         let placed: BTreeSet<TaskIx> = own.flat_map(|profile| profile.all()).collect();
+        // A group of the cluster may run another release, in which a task of that id does fall to nodes.
+        let elsewhere = |id: &str| {
+            let others = profiles.iter().filter(|profile| profile.release.hash != release.hash);
+            let mut having = others.filter(|other| other.release.find(id).is_some_and(|ix| other.all().contains(&ix)));
+            having.next().map_or_else(String::new, |other| format!("; that of release {} does", other.release.name))
+        };
         for (ix, task) in (0..).map(TaskIx).zip(&release.tasks) {
             if !placed.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
-                let message =
-                    format!("task {} falls to no node: it is placed by {}", task.task.id, release.placement_text(ix));
+                let (id, placement) = (&task.task.id, release.placement_text(ix));
+                let message = format!(
+                    "task {id} of release {} falls to no node: it is placed by {placement}{}",
+                    release.name,
+                    elsewhere(id)
+                );
                 self.warn(rule::TASK_UNPLACED, format!("{} task/{}", self.object, task.task.id), message);
             }
         }

@@ -44,7 +44,11 @@ pub fn keep_new(found: &mut Vec<Finding>, before: &Fleet, cluster: ClusterId) {
     }
     if !found.is_empty() {
         let known: BTreeSet<Finding> = cluster_findings(before, cluster).into_iter().collect();
-        found.retain(|finding| !known.contains(finding));
+        // The same task of another version of the release is no news.
+        let is_unplaced = |finding: &Finding| finding.code == rule::TASK_UNPLACED.code;
+        let unplaced: BTreeSet<&str> = known.iter().filter(|one| is_unplaced(one)).map(|one| &*one.object).collect();
+        let is_known = |finding: &Finding| is_unplaced(finding) && unplaced.contains(&*finding.object);
+        found.retain(|finding| !known.contains(finding) && !is_known(finding));
     }
 }
 
