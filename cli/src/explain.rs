@@ -103,7 +103,9 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
 
 /// What became of a task that runs, or that the host runs still.
 fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
+    let keeps = explained.get("keeps").and_then(Value::as_str).map(|keeps| format!("no: its host keeps {keeps}"));
     let released = match (is(explained, "released"), is(explained, "told")) {
+        (false, _) if keeps.is_some() => keeps.as_deref().unwrap_or_default(),
         (true, true) => "yes: the host was told of it",
         (true, false) if untold(explained).is_some() => "yes, but nothing is sent to the host, as said below",
         (true, false) => "yes, but the host has not confirmed it",
@@ -122,7 +124,8 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
     let outcome = words(&cell(last.get("outcome")));
     let said = last.get("message").and_then(Value::as_str).filter(|said| !said.is_empty());
     let said = said.map_or_else(String::new, |said| format!(": {said}"));
-    lines.push(("last", format!("{outcome}, {}{said}", since(last.get("at")))));
+    let of_before = if is(last, "of_before") { " (of the task set before)" } else { "" };
+    lines.push(("last", format!("{outcome}, {}{of_before}{said}", since(last.get("at")))));
     if is_failure(last.get("outcome")) {
         let printed = last_lines(last.get("output")).into_iter().enumerate();
         lines.extend(printed.map(|(at, line)| (if at == 0 { "printed" } else { "" }, line)));
@@ -170,8 +173,10 @@ fn untold(explained: &Value) -> Option<&str> {
 pub(crate) fn contact(explained: &Value) -> String {
     let seen = explained.get("last_seen").filter(|at| !at.is_null());
     let seen = seen.map_or_else(|| "never".to_owned(), |at| since(Some(at)));
-    let untold = untold(explained).map_or_else(String::new, |why| format!("\n  but       {why}"));
-    printable_lines(&format!("  agent     {}\n  last seen {seen}{untold}", cell(explained.get("connection"))))
+    let is_unconfirmed = explained.get("confirmed").and_then(Value::as_bool) == Some(false);
+    let but = untold(explained).or(is_unconfirmed.then_some("the host has not confirmed what it was told last"));
+    let but = but.map_or_else(String::new, |why| format!("\n  but       {why}"));
+    printable_lines(&format!("  agent     {}\n  last seen {seen}{but}", cell(explained.get("connection"))))
 }
 
 /// A shut barrier before a task: what it waits for, on which nodes, and why these have not done it.
@@ -371,6 +376,23 @@ mod tests {
         let text = task("web-1", "a", &explained);
         let told = "released  yes: the host was told of it\n  but       requirement a >= 1 is not met";
         assert!(text.starts_with("a does not run on") && text.contains(told), "{text}");
+    }
+
+    #[test]
+    fn y06_a_held_host_is_not_said_to_have_been_told_and_results_of_before_are_named() {
+        let explained = json!({"runs": true, "released": false, "told": true, "keeps": "r@1", "why": "x",
+            "last": {"at": "2026-11-20T09:41:00+00:00", "outcome": "Changed", "message": "", "of_before": true}});
+        let text = task("web-1", "a", &explained);
+        assert!(text.contains("\n  released  no: its host keeps r@1\n"), "{text}");
+        assert!(text.ends_with("(of the task set before)"), "{text}");
+        for (confirmed, says) in [(json!(false), true), (json!(true), false), (json!(null), false)] {
+            let told = contact(&json!({"connection": "silent", "confirmed": confirmed}));
+            assert_eq!(
+                told.ends_with("\n  but       the host has not confirmed what it was told last"),
+                says,
+                "{told}"
+            );
+        }
     }
 
     /// It said so of every task that was released, also to hosts that never had an agent.

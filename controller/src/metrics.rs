@@ -3,6 +3,7 @@
 //! What others count already (the store, the refusals, the desired table) is read when it is asked for and kept in one place
 //! only; a second counter beside it would one day differ.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +16,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use stemma_core::object::{ClusterId, NodeId, Timestamp};
-use stemma_core::status::State;
+use stemma_core::status::{Facts, Note, State};
 use stemma_wire::serve::{Connections, Rejected};
 use uuid::Uuid;
 
@@ -25,6 +26,7 @@ use crate::clock::WatchedClock;
 use crate::desired::DesiredTable;
 use crate::identity::Identities;
 use crate::records::key;
+use crate::status;
 use crate::store::Store;
 
 /// What of the store is measured: the label `of`, and the prefix of its keys.
@@ -144,12 +146,18 @@ impl Metrics {
     /// The text of `/metrics`, as `application/openmetrics-text; version=1.0.0; charset=utf-8`. For who is bound to a cluster: of objects, what stands there alone is counted and named, and nothing of the controller, which
     /// counts what all clusters do.
     pub fn text_within(&self, within: Option<ClusterId>) -> String {
+        self.text_by(within, None)
+    }
+
+    /// The same; `facts`: what decides the states of the nodes that are seen, where the table of states is behind.
+    pub(crate) fn text_by(&self, within: Option<ClusterId>, facts: Option<&[Facts]>) -> String {
         let mut of_objects = Registry::default();
         let model = self.cache.model().seen_within(within);
         // By a suspect clock nothing has ended so long ago that it is not told.
         let ends_after = self.clock.trusted_now().map_or(0, |now| now.0.saturating_sub(ENDED_TOLD_MS));
         let (desired, ends_after) = (Arc::clone(&self.desired), Timestamp(ends_after));
-        of_objects.register_collector(Box::new(Objects { model, desired, ends_after }));
+        let of_model = facts.map(|facts| (status::counted(facts.iter()), status::noted(facts.iter())));
+        of_objects.register_collector(Box::new(Objects { model, desired, ends_after, of_model }));
         let mut text = String::new();
         let mut registries = within.is_none().then_some(&self.registry).into_iter().chain([&of_objects]);
         let written = registries.try_for_each(|registry| encode_registry(&mut text, registry));
@@ -242,6 +250,8 @@ struct Objects {
     desired: Arc<DesiredTable>,
     /// What a principal is known by is told where it ends after this.
     ends_after: Timestamp,
+    /// How many of the nodes stand in each state and have each note, where the table of states is behind.
+    of_model: Option<(BTreeMap<State, usize>, BTreeMap<Note, usize>)>,
 }
 
 impl fmt::Debug for Objects {
@@ -325,12 +335,22 @@ impl Collector for Objects {
             let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
             gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
-        let states = nodes.map_or_else(|| status.count_all(), |nodes| status.count(nodes));
+        let (states, notes) = self.of_model.clone().unwrap_or_else(|| {
+            let notes = status.count_noted(nodes.as_deref());
+            (nodes.map_or_else(|| status.count_all(), |nodes| status.count(nodes)), notes)
+        });
         let mut family = to.encode_descriptor("stemma_nodes", "Nodes, by where they stand", None, MetricType::Gauge)?;
         for state in State::ALL {
             let nodes = states.get(&state).copied().unwrap_or_default();
             let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
             gauge.encode(family.encode_family(&[("state", state.name())])?)?;
+        }
+        let (name, help) = ("stemma_nodes_noted", "Nodes, by what is so beside where they stand");
+        let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for note in Note::ALL {
+            let nodes = notes.get(&note).copied().unwrap_or_default();
+            let gauge = ConstGauge::new(i64::try_from(nodes).unwrap_or(i64::MAX));
+            gauge.encode(family.encode_family(&[("note", note.name())])?)?;
         }
         self.encode_ends(&mut to)
     }

@@ -8,12 +8,14 @@
 //! model, by the one function of `stemma_core::status`. This table notes the word of the reconciler's last pass. An answer works it out
 //! for the model that it is made from, so that whoever wrote something reads what follows from it at once.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use stemma_core::epoch::HeldAndTold;
-use stemma_core::status::{Facts, Liveness, State, Status, Tasks};
+use stemma_core::status::{Facts, Liveness, Note, State, Status, Tasks, Told};
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::intake::{IntakeError, Part, PartsNotKept};
@@ -21,6 +23,8 @@ use crate::store::Revision;
 
 /// How many changes are kept for those who read them later.
 const KEPT: usize = 16 * 1024;
+/// How long a read waits at most for what was written before it.
+const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +73,10 @@ pub struct StatusTable {
     ahead: Mutex<HashMap<Uuid, HeldAndTold>>,
     /// Notified when other hosts are ahead, or by other revisions.
     ahead_changed: Notify,
+    /// Notified when other nodes hold up those that wait for them.
+    turned: Notify,
+    /// The revision up to which everything is taken in; zero before the first pass.
+    as_of: watch::Sender<Revision>,
     last: watch::Sender<Position>,
 }
 
@@ -77,8 +85,8 @@ struct Inner {
     facts: HashMap<Uuid, Facts>,
     /// Whether the store waits, so that nobody is told anything.
     is_store_waiting: bool,
-    /// The revision up to which they are taken in.
-    as_of: Revision,
+    /// The nodes that hold others up now and did not before, or the reverse, since it was asked last.
+    turned: BTreeSet<Uuid>,
     changes: VecDeque<StatusChange>,
 }
 
@@ -92,6 +100,8 @@ impl Default for StatusTable {
             refused_releases: Mutex::default(),
             ahead: Mutex::default(),
             ahead_changed: Notify::new(),
+            turned: Notify::new(),
+            as_of: watch::Sender::new(Revision::ZERO),
             last: watch::Sender::new(start),
         }
     }
@@ -102,14 +112,24 @@ impl StatusTable {
     /// not lost between them.
     pub fn set_facts(&self, node: Uuid, facts: Facts, liveness: impl FnOnce() -> Liveness) {
         let mut inner = self.lock();
-        let is_doubled = inner.facts.get(&node).is_some_and(|before| before.is_doubled);
+        let before = inner.facts.get(&node);
+        let is_doubled = before.is_some_and(|before| before.is_doubled);
+        let is_blocked = before.is_some_and(|before| before.is_blocked);
         let is_report_refused = self.refused.has(node);
         let is_release_refused = self.refused_releases().contains_key(&node);
         let is_ahead = self.hosts_ahead().contains_key(&node);
         let is_store_waiting = inner.is_store_waiting;
         let liveness = liveness();
-        let facts =
-            Facts { liveness, is_doubled, is_ahead, is_store_waiting, is_report_refused, is_release_refused, ..facts };
+        let facts = Facts {
+            liveness,
+            is_doubled,
+            is_blocked,
+            is_ahead,
+            is_store_waiting,
+            is_report_refused,
+            is_release_refused,
+            ..facts
+        };
         self.set(&mut inner, node, facts);
     }
 
@@ -126,6 +146,46 @@ impl StatusTable {
     /// Takes in whether a node's agent is there. A node without facts stays unknown: it may be gone, and its facts come with their own.
     pub fn set_liveness(&self, node: Uuid, liveness: impl FnOnce() -> Liveness) {
         self.change(node, |before| Facts { liveness: liveness(), ..before });
+    }
+
+    /// Takes in whether a node's host holds what it was told; what nobody knows changes nothing.
+    pub(crate) fn set_told(&self, node: Uuid, told: impl FnOnce() -> Told) {
+        self.change(node, |before| match told() {
+            Told::Unknown => before,
+            told => Facts { told, ..before },
+        });
+    }
+
+    /// Takes in what a node's agent says of itself: whether it is stuck, and whether paths were left on its host.
+    pub(crate) fn set_reported(&self, node: Uuid, is_stuck: bool, is_orphaned: bool) {
+        self.change(node, |before| Facts { is_stuck, is_orphaned, ..before });
+    }
+
+    /// Takes in whether nodes wait for a host that holds them up.
+    pub(crate) fn set_blocked(&self, nodes: impl IntoIterator<Item = (Uuid, bool)>) {
+        for (node, is_blocked) in nodes {
+            self.change(node, |before| Facts { is_blocked, ..before });
+        }
+    }
+
+    /// Whether a node waits for a host that holds it up, as of the last pass.
+    pub(crate) fn is_blocked(&self, node: Uuid) -> bool {
+        self.lock().facts.get(&node).is_some_and(|facts| facts.is_blocked)
+    }
+
+    /// Whether others that wait for a node are held up by it.
+    pub(crate) fn holds_others_up(&self, node: Uuid) -> bool {
+        self.lock().facts.get(&node).is_some_and(Facts::holds_others_up)
+    }
+
+    /// The nodes that hold others up now and did not before, or the reverse, since this was asked last.
+    pub(crate) fn take_turned(&self) -> BTreeSet<Uuid> {
+        std::mem::take(&mut self.lock().turned)
+    }
+
+    /// Waits until there are such nodes. One alone may wait.
+    pub(crate) async fn turned(&self) {
+        self.turned.notified().await;
     }
 
     /// Takes in whether two hosts have a node's identity.
@@ -242,6 +302,7 @@ impl StatusTable {
             self.ahead_changed.notify_one();
         }
         let mut inner = self.lock();
+        inner.turned.remove(&node);
         if inner.facts.remove(&node).is_some() {
             self.note(&mut inner, node, None);
         }
@@ -259,7 +320,18 @@ impl StatusTable {
 
     /// Notes that all nodes stand as they do at that revision of the store.
     pub fn reach(&self, revision: Revision) {
-        self.lock().as_of = revision;
+        self.as_of.send_replace(revision);
+    }
+
+    /// Waits until all nodes stand as they do at that revision of the store, for two seconds at most. Returns whether they do; at once where no
+    /// pass was made yet.
+    pub(crate) async fn reached(&self, revision: Revision) -> bool {
+        let mut as_of = self.as_of.subscribe();
+        if *as_of.borrow() == Revision::ZERO {
+            return revision == Revision::ZERO;
+        }
+        // The sender lives as long as the table.
+        matches!(timeout(REACHED_WITHIN, as_of.wait_for(|seen| *seen >= revision)).await, Ok(Ok(_)))
     }
 
     /// The nodes in any of these states, and how many nodes there are; `None`: that revision was not reached yet.
@@ -267,13 +339,22 @@ impl StatusTable {
         let inner = self.lock();
         let is_one = |facts: &Facts| states.contains(&facts.status().state);
         let nodes = || inner.facts.iter().filter(|(_, facts)| is_one(facts)).map(|(node, _)| *node).collect();
-        (inner.as_of >= revision).then(|| (nodes(), inner.facts.len()))
+        (*self.as_of.borrow() >= revision).then(|| (nodes(), inner.facts.len()))
     }
 
     /// How many of these nodes stand in each state; of one without facts nothing is known yet.
     pub fn count(&self, nodes: impl IntoIterator<Item = Uuid>) -> BTreeMap<State, usize> {
         let inner = self.lock();
         counted(nodes.into_iter().filter_map(|node| inner.facts.get(&node)))
+    }
+
+    /// How many of these nodes have each note; `None`: of all.
+    pub(crate) fn count_noted(&self, nodes: Option<&[Uuid]>) -> BTreeMap<Note, usize> {
+        let inner = self.lock();
+        match nodes {
+            None => noted(inner.facts.values()),
+            Some(nodes) => noted(nodes.iter().filter_map(|node| inner.facts.get(node))),
+        }
     }
 
     /// How many nodes there are in each state.
@@ -319,6 +400,10 @@ impl StatusTable {
     fn set(&self, inner: &mut Inner, node: Uuid, facts: Facts) {
         let now = NodeStatus::of(facts);
         let before = inner.facts.insert(node, facts);
+        if before.is_some_and(|before| before.holds_others_up()) != facts.holds_others_up() {
+            inner.turned.insert(node);
+            self.turned.notify_one();
+        }
         if before.map(NodeStatus::of) != Some(now) {
             self.note(inner, node, Some(now));
         }
@@ -340,9 +425,15 @@ impl StatusTable {
     }
 }
 
-fn counted<'a>(facts: impl Iterator<Item = &'a Facts>) -> BTreeMap<State, usize> {
+pub(crate) fn counted<'a>(facts: impl Iterator<Item = &'a Facts>) -> BTreeMap<State, usize> {
     let mut counts = BTreeMap::new();
     facts.for_each(|facts| *counts.entry(facts.status().state).or_default() += 1);
+    counts
+}
+
+pub(crate) fn noted<'a>(facts: impl Iterator<Item = &'a Facts>) -> BTreeMap<Note, usize> {
+    let mut counts = BTreeMap::new();
+    facts.flat_map(Facts::notes).for_each(|note| *counts.entry(note).or_default() += 1);
     counts
 }
 

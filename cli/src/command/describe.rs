@@ -21,6 +21,7 @@ const TOLD: &[&str] = &[
     "uuid",
     "state",
     "state_reason",
+    "notes",
     "connection",
     "last_seen",
     "release",

@@ -302,8 +302,13 @@ pub(crate) fn name(kind: Kind, object: &Value) -> String {
 
 /// A table of objects.
 pub(crate) fn rows(kind: Kind, objects: &[Value], wanted: &[String], output: Output) -> String {
-    let head: Vec<&str> =
+    let mut head: Vec<&str> =
         if wanted.is_empty() { columns(kind, output).to_vec() } else { wanted.iter().map(String::as_str).collect() };
+    let is_noted = |object: &Value| object.get("notes").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+    let state = head.iter().position(|column| *column == "state").filter(|_| kind == Kind::Node && wanted.is_empty());
+    if let Some(state) = state.filter(|_| objects.iter().any(is_noted)) {
+        head.insert(state + 1, "notes");
+    }
     let shown = |object: &Value, column: &str| match column {
         "traits" if wanted.is_empty() => first_few(object.get(column)),
         // Of a level that inherits it, what comes down to it.
@@ -348,9 +353,19 @@ const FEW: usize = 2;
 
 fn columns(kind: Kind, output: Output) -> &'static [&'static str] {
     match (kind, output) {
-        (Kind::Node, Output::Wide) => {
-            &["name", "nodegroup", "mode", "roles", "tags", "state", "release", "last_seen", "traits", "labels"]
-        }
+        (Kind::Node, Output::Wide) => &[
+            "name",
+            "nodegroup",
+            "mode",
+            "roles",
+            "tags",
+            "state",
+            "release",
+            "last_seen",
+            "traits",
+            "labels",
+            "state_reason",
+        ],
         (Kind::Node, _) => &["name", "nodegroup", "mode", "roles", "state"],
         (Kind::Nodegroup, _) => &["name", "roles", "mode", "release", "node_states", "labels"],
         (Kind::Cluster, _) => &["name", "cluster_template", "release", "node_states", "labels"],

@@ -80,6 +80,8 @@ pub struct Api {
     pub first_admin: Option<Arc<PrincipalSpec>>,
     /// The cluster to which whoever asks is bound.
     pub within: Option<ClusterId>,
+    /// Whether the table of states has not reached what whoever asks may have written: states are worked out of the model then.
+    pub is_behind: bool,
     /// Which hosts are known; none in a test without agents.
     pub identities: Option<Arc<Identities>>,
     /// Where the data is; none in a test without a data directory.

@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
 use stemma_core::epoch::{EpochLine, HeldRevision};
-use stemma_core::status::{Facts, Liveness};
+use stemma_core::status::{Facts, Liveness, Told};
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::desired::{Barrier, Known, Profile, TaskSet};
 use stemma_wire::message::signed::{EpochChange, Grant, SignedDesired, SignedGrant};
@@ -456,8 +456,19 @@ impl DesiredTable {
     /// Takes in what decides a node's state.
     pub(crate) fn set_facts(&self, node: Uuid, facts: Facts) {
         let slot = read(&self.slots).get(&node).cloned();
+        let told = match self.told(node) {
+            Told::Unknown => facts.told,
+            told => told,
+        };
         let liveness = || slot.map_or(Liveness::Absent, |slot| slot.liveness(Instant::now()));
-        self.status.set_facts(node, facts, liveness);
+        self.status.set_facts(node, Facts { told, ..facts }, liveness);
+        // A check-in may have confirmed it meanwhile.
+        self.status.set_told(node, || self.told(node));
+    }
+
+    /// Whether a node's host holds what it was told, as its last check-in since the start said.
+    pub(crate) fn told(&self, node: Uuid) -> Told {
+        read(&self.slots).get(&node).map_or(Told::Unknown, |slot| slot.confirmed())
     }
 
     /// Where nodes stand.

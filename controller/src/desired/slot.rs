@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use stemma_core::epoch::HeldRevision;
 use stemma_core::object::NodeGroupSpec;
-use stemma_core::status::{Heard, Liveness};
-use stemma_wire::message::PartDigest;
+use stemma_core::status::{Heard, Liveness, Told};
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::signed::{Grant, LeaseKind};
+use stemma_wire::message::{PartDigest, WireVersion};
 use stemma_wire::serve::Peer;
 use tokio::sync::futures::Notified;
 use tokio::sync::{MutexGuard, Notify};
@@ -143,6 +143,8 @@ pub(crate) struct Begun {
     pub(crate) says_news: bool,
     /// Whether the host is ahead of the store, or by what, is other than before.
     pub(crate) ahead_changed: bool,
+    /// Whether its agent holds something else than it said before, or says it for the first time.
+    pub(crate) holds_other: bool,
     /// The node was silent until now, or nobody knows.
     pub(crate) silence_ended: bool,
     /// An Observation was refused, and the host says again what is stored.
@@ -212,6 +214,17 @@ impl Slot {
         lock(&self.state).held
     }
 
+    /// Whether the agent holds what it is to hold. Nobody knows before its first check-in.
+    pub(crate) fn confirmed(&self) -> Told {
+        let state = lock(&self.state);
+        match (&state.desired, state.held) {
+            (None, _) => Told::Unknown,
+            (Some(_), None) if state.turn == 0 => Told::Unknown,
+            (Some(signed), Some(held)) if WireVersion::all().any(|version| signed.is_held(version, &held)) => Told::Yes,
+            (Some(_), _) => Told::No,
+        }
+    }
+
     /// Begins a check-in; one that is parked is answered. `ask` reads what is stored of the node, once for each start of the controller.
     ///
     /// Everything that a check-in decides is decided under one lock; a check-in in which nothing changed takes the lock twice. What the
@@ -228,14 +241,16 @@ impl Slot {
         let says_news = state.said.as_deref() != Some(opening.said);
         let silence_ended = state.silence != Written::Silent(false);
         let ahead_changed = std::mem::replace(&mut state.ahead, opening.ahead) != opening.ahead;
-        let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held;
+        let is_first = state.turn == 1;
+        let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held || is_first;
         let asks_as_before = state.said.as_deref().is_some_and(|last| last.asks_as(opening.said));
         let says_more = opening.says_more || holds_other || !asks_as_before;
         let took_place = std::mem::take(&mut state.parked);
         let speaker = Speaker::new(opening.said, opening.from, says_more);
         let two_hosts = state.hosts.hear(speaker, took_place, now);
         let turn = Turn(state.turn);
-        let begun = Begun { turn, says_news, ahead_changed, silence_ended, refusal_ended, before, two_hosts };
+        let begun =
+            Begun { turn, says_news, ahead_changed, holds_other, silence_ended, refusal_ended, before, two_hosts };
         if took_place {
             drop(state);
             self.wake.notify_waiters();

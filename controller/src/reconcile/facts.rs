@@ -5,7 +5,9 @@ use std::sync::Arc;
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::Standing;
-use stemma_core::status::{Facts, Liveness, Side, TaskNews, Tasks};
+use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told, orphans, stuck};
+use stemma_core::status::{ORPHANS, STUCK};
+use stemma_wire::message::PartDigest;
 use uuid::Uuid;
 
 use crate::cache::Model;
@@ -19,6 +21,10 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
     let said = model.said.get(&node.meta.uuid);
     let is_too_large = resolution.answer().is_some_and(|answer| too_large(model, answer, now).is_some());
     let is_paused = resolution.answer().is_some_and(|answer| answer.is_paused());
+    let candidate = resolution.answer().map(|answer| candidate(model, answer, &mut Untranslated::new()));
+    let next = candidate.as_ref().map(|candidate| candidate.next(now)).unwrap_or_default();
+    let is_held = candidate.as_ref().is_some_and(|candidate| candidate.is_held(now));
+    let set = task_set_of(model, node.meta.uuid);
     Facts {
         is_placed: node.spec.nodegroup.is_some(),
         parked: model.fleet.parked(node),
@@ -30,8 +36,39 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         is_report_refused: false,
         is_release_refused: false,
         has_error: resolution.has_error() || is_too_large,
+        is_stuck: stuck_by(model, node.meta.uuid).is_some(),
+        is_held,
+        is_orphaned: !orphans_of(model, node.meta.uuid).is_empty(),
+        is_blocked: false,
+        next,
+        told: told(model, node.meta.uuid, &set),
         liveness: Liveness::default(),
-        tasks: tasks(model, node.meta.uuid),
+        tasks: tasks_of(model, node.meta.uuid, &set),
+    }
+}
+
+/// Why a node's agent is stuck, as it reported last.
+pub(crate) fn stuck_by(model: &Model, node: Uuid) -> Option<String> {
+    stuck(model.reports.get(&node)?.report.facts.get(STUCK)?)
+}
+
+/// The paths that tasks left on a node's host, as its agent reported last.
+pub(crate) fn orphans_of(model: &Model, node: Uuid) -> Orphans {
+    let fact = model.reports.get(&node).and_then(|record| record.report.facts.get(ORPHANS));
+    fact.map(|fact| orphans(fact)).unwrap_or_default()
+}
+
+/// Whether a node's host holds what was released to it, by the results that it sent; an agent that has checked in since the start knows
+/// better.
+fn told(model: &Model, node: Uuid, set: &[PartDigest]) -> Told {
+    let Some((released, results)) = model.released.get(&node).zip(model.results.get(&node)) else {
+        return Told::Unknown;
+    };
+    let has_tasks = runs(model, released).next().is_some();
+    match (results.is_of(set), has_tasks) {
+        (true, _) => Told::Yes,
+        (false, true) => Told::No,
+        (false, false) => Told::Unknown,
     }
 }
 
@@ -56,10 +93,18 @@ pub(crate) fn too_large(model: &Model, answer: &Answer, now: Timestamp) -> Optio
 
 /// What became of the tasks that were released to a node.
 pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
+    tasks_of(model, node, &task_set_of(model, node))
+}
+
+/// The names of the task set that was released to a node.
+fn task_set_of(model: &Model, node: Uuid) -> Vec<PartDigest> {
+    model.released.get(&node).map(|released| task_sets(model, released)).unwrap_or_default()
+}
+
+fn tasks_of(model: &Model, node: Uuid, set: &[PartDigest]) -> Tasks {
     let results = model.results.get(&node);
     let outcomes = |released| {
-        let set = task_sets(model, released);
-        let outcome = move |task: &str| Some(results?.of(&set, task)?.result.outcome.of_node());
+        let outcome = move |task: &str| Some(results?.of(set, task)?.result.outcome.of_node());
         runs(model, released).map(outcome)
     };
     Tasks::of(model.released.get(&node).map(Arc::as_ref).map(outcomes), results.is_some())

@@ -145,6 +145,7 @@ impl Reconciler {
         loop {
             tokio::select! {
                 () = self.cache.changed() => self.pass().await,
+                () = self.table.status().turned() => self.pass().await,
                 _ = full.tick() => {
                     self.full().await;
                 }
@@ -293,14 +294,16 @@ impl Reconciler {
         if let Some(line) = model.epoch_line.as_ref().filter(|line| self.table.change_epoch(&line.record)) {
             info!(epoch:% = line.record.now, revision = line.record.at; "another epoch of the store began; hosts are led there");
         }
-        // Also a node that is not told anything new may have come to a wave, or left one.
-        let touched = Touched { nodes: &nodes, results: &moved, dropped: &dropped };
         // With what was just stored.
         let stored = self.cache.model();
         self.update_status(&stored, &answers, &moved, now);
-        self.table.status().reach(revision);
+        // Also a node that is not told anything new may have come to a wave, or left one.
+        let turned = self.table.status().take_turned();
+        let touched = Touched { nodes: &nodes, turned: &turned, results: &moved, dropped: &dropped };
         let results = waves::Results { table: &self.table, model: &stored };
-        let barriers = self.waves().update(fleet, results, &touched, message::Revision(revision.get()));
+        let (barriers, blocked) = self.waves().update(fleet, results, &touched, message::Revision(revision.get()));
+        self.table.status().set_blocked(blocked);
+        self.table.status().reach(revision);
         self.choose_primaries(fleet).await;
         Changed { desired, barriers }
     }
@@ -338,12 +341,17 @@ impl Reconciler {
         let mut memory = self.memory();
         let mut is_released = BTreeSet::new();
         for candidate in &candidates {
-            memory.hold_ends.remove(&candidate.node);
+            // Also one that keeps no task set from its node: a hold that is over is no longer said.
+            match candidate.hold_end(now) {
+                Some(end) => drop(memory.hold_ends.insert(candidate.node, end)),
+                None => drop(memory.hold_ends.remove(&candidate.node)),
+            }
         }
         for action in plan.actions {
             match action {
                 Action::Release(node) => drop(is_released.insert(node)),
-                Action::LookAgain(node, end) => drop(memory.hold_ends.insert(node, end)),
+                // When its first hold ends it is looked at again in any case.
+                Action::LookAgain(..) => {}
             }
         }
         let (mut decided, mut groups) = (Vec::new(), Groups::new(model.memo.texts()));
@@ -409,6 +417,8 @@ impl Reconciler {
         for node in moved.keys() {
             self.table.status().set_tasks(*node, facts::tasks(stored, *node));
             self.table.status().set_host_awaited(*node, facts::is_host_awaited(stored, *node));
+            let is_orphaned = !facts::orphans_of(stored, *node).is_empty();
+            self.table.status().set_reported(*node, facts::stuck_by(stored, *node).is_some(), is_orphaned);
         }
     }
 

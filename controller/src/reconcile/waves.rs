@@ -10,6 +10,7 @@ use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
 use stemma_core::release::Profile;
 use stemma_core::rollout::{Affected, Done, TaskResults, Wave};
+use stemma_core::status::TaskOutcome;
 use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
@@ -45,12 +46,24 @@ impl TaskResults for Results<'_> {
             Done::NotYet
         }
     }
+
+    fn is_set_aside(&self, node: NodeId) -> bool {
+        self.table.status().holds_others_up(node.0)
+    }
+
+    fn has_failed(&self, node: NodeId, task: &str) -> bool {
+        let last = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
+        let of_now = last.filter(|last| self.table.is_task_set(node.0, last.result.task_set));
+        of_now.is_some_and(|last| last.result.outcome.of_node() == TaskOutcome::Failed)
+    }
 }
 
 /// What a pass touched.
 pub(super) struct Touched<'a> {
     /// Nodes that were looked at: resolved or not, or gone.
     pub(super) nodes: &'a BTreeSet<Uuid>,
+    /// Nodes that hold up those that wait for them and did not before, or the reverse.
+    pub(super) turned: &'a BTreeSet<Uuid>,
     /// Nodes with new results, each with the tasks.
     pub(super) results: &'a BTreeMap<Uuid, BTreeSet<String>>,
     /// Nodes that keep a profile of which the present order dropped other barriers than before. Their waves may know nothing new of them.
@@ -99,17 +112,18 @@ impl Waves {
         self.of.clear();
     }
 
-    /// Takes in what a pass touched, and grants what is open by it. Returns the nodes whose open barriers changed.
+    /// Takes in what a pass touched, and grants what is open by it. Returns the nodes whose open barriers changed, and which of the nodes that
+    /// this concerns are blocked.
     pub(super) fn update(
         &mut self,
         fleet: &Fleet,
         results: Results<'_>,
         touched: &Touched<'_>,
         revision: Revision,
-    ) -> Vec<Uuid> {
+    ) -> (Vec<Uuid>, Vec<(Uuid, bool)>) {
         let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
-        for node in touched.nodes {
+        for node in touched.nodes.union(touched.turned) {
             let now = fleet.cluster_of_node(NodeId(*node));
             let before = match now {
                 Some(cluster) => self.put_in.insert(*node, cluster),
@@ -139,7 +153,10 @@ impl Waves {
         self.followed = revision;
         let grant =
             |(cluster, affected): (&ClusterId, &Affected)| self.grant(results.table, *cluster, affected, revision);
-        affected.iter().flat_map(grant).collect()
+        let granted = affected.iter().flat_map(grant).collect();
+        let waves = affected.iter().filter_map(|(cluster, affected)| Some((self.of.get(cluster)?, affected)));
+        let blocked = waves.flat_map(|(wave, affected)| wave.blocked(affected));
+        (granted, blocked.map(|(node, is_blocked)| (node.0, is_blocked)).collect())
     }
 
     fn put_nodes(
@@ -239,7 +256,7 @@ mod tests {
         put(&mut model, NODE, NodeName::new("n").ok(), spec);
         let (table, mut waves) = (table(), Waves::default());
         let (nodes, results) = (BTreeSet::from([NODE]), BTreeMap::new());
-        let touched = Touched { nodes: &nodes, results: &results, dropped: &nodes };
+        let touched = Touched { nodes: &nodes, turned: &BTreeSet::new(), results: &results, dropped: &nodes };
         let barrier = desired::Barrier { task: "t".to_owned(), selector: "kind=node".to_owned() };
         assert!(waves.set_dropped(NODE, &Arc::from([barrier])));
         waves.update(&model.fleet, Results { table: &table, model: &model }, &touched, Revision(1));

@@ -46,6 +46,7 @@ pub(super) fn api(
         guesses: Arc::new(Guesses::new(guesses)),
         first_admin: Some(Arc::new(first::admin(&parts.layout))),
         within: None,
+        is_behind: false,
         identities: Some(Arc::clone(&parts.identities)),
         layout: Some(parts.layout.clone()),
     })

@@ -27,5 +27,6 @@ mod restored;
 mod said_on_host;
 mod slow_store;
 mod start;
+mod states;
 mod times;
 mod tls_refusals;

@@ -123,6 +123,7 @@ impl Served {
             guesses: Arc::default(),
             first_admin: None,
             within: None,
+            is_behind: false,
             identities: None,
             layout: None,
         };

@@ -215,6 +215,8 @@ pub struct Ran<'a> {
     pub runs: Option<&'a dyn Fn(&str) -> bool>,
     /// That what the node is to be told is too large to be sent.
     pub too_large: Option<String>,
+    /// The release of the task set that the node keeps while another one waits; `None`: it has what it is to have.
+    pub keeps: Option<String>,
     /// Whether the host said that it holds that task set.
     pub told: bool,
     /// What became of it in the task set that is in force; `None`: nothing is known yet.
@@ -233,6 +235,8 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     let too_large = ran.too_large.iter().map(|error| format!("{error}: its host keeps what it has"));
     let set_aside: Vec<String> = set_aside.chain(too_large).collect();
     let found = answer.task_set().and_then(|set| Some((set, set.profile.release.find(id)?)));
+    // What it runs of that name is of the task set that it keeps.
+    let is_kept_back = ran.keeps.is_some() && found.is_some();
     let Some((set, ix)) = found else {
         let why = match (answer.task_set(), released) {
             (None, _) => "the node is unplaced, or no level names a release",
@@ -241,7 +245,7 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
         };
         return Some(json!({
             "task": id, "release": named, "runs": false, "why": why, "reads": [], "set_aside": set_aside, "released": released,
-            "told": ran.told, "waits": [],
+            "keeps": ran.keeps, "told": ran.told, "waits": [],
         }));
     };
     let release = &set.profile.release;
@@ -259,7 +263,7 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     let waits = if is_done { Vec::new() } else { waits(&set.profile, ix, ran.shut) };
     Some(json!({
         "task": id, "release": named, "runs": falls && left_out.is_none(), "why": why, "reads": references,
-        "set_aside": set_aside, "released": released, "told": ran.told, "waits": waits,
+        "set_aside": set_aside, "released": released && !is_kept_back, "keeps": ran.keeps, "told": ran.told, "waits": waits,
     }))
 }
 

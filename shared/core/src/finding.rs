@@ -82,6 +82,7 @@ pub mod rule {
         Info HOST_HELD "host.held": "A node is held on its host.";
         Info HOST_PARKED "host.parked": "A node is parked on its host.";
         Warning HOST_PAUSED "host.paused": "A node is paused on its host.";
+        Error HOST_STUCK "host.stuck": "A node's agent cannot keep or apply what it is told.";
         Error IDENTITY_DOUBLED "identity.doubled": "Two hosts check in with a node's identity.";
         Error INPUTS_SIZE "inputs.size": "A task reads more than may be sent.";
         Warning INSPECTION_FAILED "inspection.failed": "An inspection rule could not be asked of a report.";
@@ -115,7 +116,7 @@ pub mod rule {
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";
         Info TASK_CONTENT "task.content": "A file's content has a template's tag in it, and is written as it stands.";
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task falls to a node by what no operator gave it.";
-        Info TASK_ORPHANED "task.orphaned": "A task no longer falls to a node on which it stood.";
+        Info TASK_ORPHANED "task.orphaned": "A task no longer falls to a node on which it stood, or left a path there.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
         Error TASK_PATH "task.path": "A task writes a path that another task of the node has.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";

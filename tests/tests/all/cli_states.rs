@@ -46,7 +46,7 @@ fn w12_every_failed_task_is_shown_with_what_it_printed() -> Result<()> {
         "the end of what boom printed: no such user ",
         "the end of what full printed: disk full ",
         "next: stemma explain node web-1 task boom",
-        " state failed state_reason a task failed ",
+        " state failed state_reason task boom failed, and 1 more ",
         " connection connected ",
         " release r@1 ",
         " last_seen 2",

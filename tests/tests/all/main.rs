@@ -48,6 +48,7 @@ mod round_trip;
 mod same_answer;
 mod secrets;
 mod ssa;
+mod states;
 mod syncs;
 mod tag_lifecycle;
 mod thin_line;

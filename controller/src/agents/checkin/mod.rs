@@ -185,6 +185,9 @@ impl CheckIns {
         if begun.before != Liveness::Connected {
             self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));
         }
+        if begun.holds_other {
+            self.desired.status().set_told(slot.node(), || slot.confirmed());
+        }
         let mut talk = Conversation {
             slot,
             turn: begun.turn,

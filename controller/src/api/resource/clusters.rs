@@ -41,7 +41,7 @@ impl Shown for ClusterSpec {
             view::take_over(body, &template.spec.extra, FROM_TEMPLATE);
         }
         let nodes = model.fleet.nodes_of_cluster(ClusterId(object.meta.uuid));
-        body.insert("node_states".into(), state::counts(api, nodes));
+        body.insert("node_states".into(), state::counts(api, model, nodes));
         let release = model.fleet.cluster_release(object);
         body.insert("effective_release".into(), json!(release.map(ToString::to_string)));
         groups::count_nodes_of(model, ClusterId(object.meta.uuid), body);

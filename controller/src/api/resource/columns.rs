@@ -16,7 +16,7 @@ use stemma_core::labels::Differences;
 use stemma_core::manifest::{Field, Fields};
 use stemma_core::object::{Inherited, Node, NodeSpec};
 use stemma_core::resolve::Resolution;
-use stemma_core::status::{Liveness, Status};
+use stemma_core::status::{Facts, Liveness, Status};
 use stemma_core::task::Mode;
 use stemma_core::traits::NodeTraits;
 use stemma_wire::endpoint::{Minor, field_since};
@@ -37,7 +37,7 @@ pub(super) struct Row<'a> {
     meant: &'a Meant,
     path: OnceCell<String>,
     outcome: OnceCell<Resolution>,
-    status: OnceCell<Status>,
+    facts: OnceCell<Facts>,
     view: OnceCell<Option<NodeView<'a>>>,
     findings: OnceCell<Vec<Finding>>,
     traits: OnceCell<Option<NodeTraits>>,
@@ -55,7 +55,7 @@ impl<'a> Row<'a> {
             meant,
             path: OnceCell::new(),
             outcome: OnceCell::new(),
-            status: OnceCell::new(),
+            facts: OnceCell::new(),
             view: OnceCell::new(),
             findings: OnceCell::new(),
             traits: OnceCell::new(),
@@ -67,9 +67,14 @@ impl<'a> Row<'a> {
         self.outcome.get_or_init(|| self.model.resolve(self.node.meta.uuid))
     }
 
+    /// What decides where the node stands.
+    pub(super) fn facts(&self) -> &Facts {
+        self.facts.get_or_init(|| state::facts_of(self.api, self.model, self.node, self.outcome()))
+    }
+
     /// Where the node stands.
-    pub(super) fn status(&self) -> &Status {
-        self.status.get_or_init(|| state::status(self.api, self.model, self.node, self.outcome()))
+    pub(super) fn status(&self) -> Status {
+        self.facts().status()
     }
 
     /// The mode that is the node's ceiling. A node above which something is missing begins nothing, so its ceiling is `observe`.
@@ -253,7 +258,10 @@ const MADE: &[(&str, Make)] = &[
         cell.put(&state::last_seen(row.api, row.model, row.node.meta.uuid).map(view::time));
     }),
     ("state", |row, cell| cell.put(&row.status().state)),
-    ("state_reason", |row, cell| cell.put(row.status().reason)),
+    ("state_reason", |row, cell| {
+        cell.put(&*state::reason(row.api, row.model, row.node, row.facts(), row.mode()));
+    }),
+    ("notes", |row, cell| cell.put(&row.facts().notes().collect::<Vec<_>>())),
     // Of what runs on it, which a hold or a pause keeps.
     ("release", |row, cell| {
         cell.put(&row.model.released.get(&row.node.meta.uuid).map(|released| &released.release));

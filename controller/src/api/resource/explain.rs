@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use stemma_core::explain::{self, Fleetwide};
 use stemma_core::object::NodeSpec;
 use stemma_core::resolve::{Answer, Resolution};
+use stemma_core::status::{Next, Told};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
@@ -36,10 +37,24 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     };
     body["connection"] = state::liveness(api, node.meta.uuid).name().into();
     body["last_seen"] = json!(state::last_seen(api, &model, node.meta.uuid).map(view::time));
+    let told = api.desired.as_ref().map_or(Told::Unknown, |desired| desired.told(node.meta.uuid));
+    body["confirmed"] = match told {
+        Told::Unknown => Value::Null,
+        Told::Yes => true.into(),
+        Told::No => false.into(),
+    };
     body["untold"] = json!(state::untold(api, node.meta.uuid));
     body["node"] = node.display_name().into();
     body["group"] = json!(answer.place());
     Ok(Reply::ok(body))
+}
+
+/// The release of the task set that a node keeps while another one waits.
+fn kept(api: &Api, model: &Model, answer: &Answer) -> Option<String> {
+    let next = released::candidate(model, answer, &mut released::Untranslated::new()).next(api.registry.now());
+    let present = model.released.get(&answer.node().meta.uuid)?;
+    let release = || present.release.clone().unwrap_or_else(|| "a task set without tasks".to_owned());
+    matches!(next, Next::Kept(_)).then(release)
 }
 
 /// A task's account, with what its host said of it last.
@@ -60,6 +75,7 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let ran = explain::Ran {
         runs: runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool),
         too_large: facts::too_large(model, answer, api.registry.now()).map(|error| error.to_string()),
+        keeps: kept(api, model, answer),
         told: holds(),
         outcome: present.map(|present| present.result.outcome.of_node()),
         shut: &|| resolved::waits(api, model, answer.id()),
@@ -68,7 +84,10 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let mut body = explain::task(answer, id, api.registry.now(), &ran).ok_or_else(unknown)?;
     let last = results.and_then(|results| results.tasks.get(id));
     body["last"] = json!(last.map(
-        |last| json!({"at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output})
+        |last| json!({
+            "at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output,
+            "of_before": present.is_none(),
+        })
     ));
     Ok(body)
 }

@@ -53,7 +53,7 @@ impl Shown for NodeGroupSpec {
         let release = fold.and_then(|fold| fold.release.as_ref());
         body.insert("effective_release".into(), json!(release.map(|release| release.value.name.to_string())));
         body.insert("effective_mode".into(), json!(object.spec.mode.unwrap_or_default()));
-        body.insert("node_states".into(), state::counts(api, model.fleet.nodes_of(GroupId(object.meta.uuid))));
+        body.insert("node_states".into(), state::counts(api, model, model.fleet.nodes_of(GroupId(object.meta.uuid))));
         body.insert("status".into(), "CREATE_COMPLETE".into());
         body.insert("status_reason".into(), Value::Null);
     }

@@ -6,6 +6,7 @@ use stemma_wire::endpoint::openapi;
 use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
+use super::state;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::api::http::version::Service;
@@ -80,7 +81,11 @@ pub(super) fn alive(_api: &Api, _request: &Request) -> Reply {
 
 /// `GET /metrics`.
 pub(super) fn metrics(api: &Api, _request: &Request) -> Reply {
-    Reply::ok(api.metrics.as_ref().map(|metrics| metrics.text_within(api.within)).unwrap_or_default().into())
+    let model = api.model();
+    let facts = || state::all_facts(api, &model, model.nodes.iter().map(|node| node.id()));
+    let facts = api.is_behind.then(facts);
+    let text = api.metrics.as_ref().map(|metrics| metrics.text_by(api.within, facts.as_deref()));
+    Reply::ok(text.unwrap_or_default().into())
 }
 
 /// `GET /openapi.json`.

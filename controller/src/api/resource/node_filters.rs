@@ -145,8 +145,9 @@ fn states(asked: &Asked<'_>, name: &'static str) -> Read {
     let refused = || format!("it is one of {}", State::ALL.map(State::name).join(", "));
     let read = |text: &str| State::named(text).ok_or_else(|| BadQuery::value(name, text, refused()));
     let wanted: Vec<State> = names.into_iter().map(read).collect::<Result<_, _>>()?;
-    let of =
-        |api: &Api, model: &Model, node: &Node| state::status(api, model, node, &model.resolve(node.meta.uuid)).state;
+    let of = |api: &Api, model: &Model, node: &Node| {
+        state::facts_of(api, model, node, &model.resolve(node.meta.uuid)).status().state
+    };
     let status = asked.api.desired.as_ref().map(|desired| desired.status());
     let known = status.and_then(|status| status.of_states(&wanted, asked.model.revision));
     let few = known.filter(|(nodes, all)| nodes.len() * PART <= *all);

@@ -183,7 +183,7 @@ pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let row = Row::new(api, &model, &node, &request.base, &meant);
     let mut body = columns.body(&row);
     if let Some(reason) = body.get_mut("state_reason")
-        && let Some(waits) = state::waits(api, &model, &node, *row.status(), row.mode())
+        && let Some(waits) = state::waits(api, &model, &node, row.status(), row.mode())
     {
         *reason = waits.into();
     }

@@ -268,6 +268,7 @@ impl Operations for Api {
     async fn call(self: Arc<Self>, endpoint: Endpoint, request: Request) -> HandlerResult {
         let this = self.seen_by(&request.who);
         wait_at_least(&this, &request).await?;
+        let this = if shows_states(endpoint) { as_of_now(this).await } else { this };
         let (api, who, readers) = (Arc::clone(&this), request.who.clone(), this.readers.clone());
         let reply = match handler(endpoint) {
             Handler::Now(say) => say(&this, &request)?,
@@ -332,6 +333,38 @@ async fn aside(handle: impl FnOnce() -> HandlerResult + Send + 'static) -> Handl
         Ok(panic) => resume_unwind(panic),
         Err(_) => Err(ErrorType::ServerStopping.into()),
     })
+}
+
+/// Whether an answer says where nodes stand.
+fn shows_states(endpoint: Endpoint) -> bool {
+    use Endpoint::{
+        ExplainNode, GetCluster, GetGroup, GetNode, ListClusters, ListClustersDetail, ListGroups, ListNodes,
+        ListNodesDetail, Metrics, WatchEvents,
+    };
+    matches!(
+        endpoint,
+        ListNodes
+            | ListNodesDetail
+            | GetNode
+            | ExplainNode
+            | ListClusters
+            | ListClustersDetail
+            | GetCluster
+            | ListGroups
+            | GetGroup
+            | Metrics
+            | WatchEvents
+    )
+}
+
+/// Waits until the nodes' states are those that follow from what is written now, for two seconds at most: so whoever wrote something reads what
+/// follows from it. A store that takes no write holds the reconciler up; the states are worked out of the model then.
+async fn as_of_now(api: Arc<Api>) -> Arc<Api> {
+    let Some(desired) = api.desired.clone().filter(|_| api.reconciler.is_some()) else { return api };
+    if desired.status().reached(api.cache().model().revision).await {
+        return api;
+    }
+    Arc::new(Api { is_behind: true, ..Api::clone(&api) })
 }
 
 /// Makes a read wait until the fleet is as of the revision that it names.

@@ -1,5 +1,6 @@
 //! Where a node stands: what resolve says of it, what it said of itself, what became of its tasks.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
@@ -8,7 +9,7 @@ use stemma_core::catalog::Meant;
 use stemma_core::finding::Finding;
 use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Answer, Resolution};
-use stemma_core::status::{self, Facts, Liveness, State, Status};
+use stemma_core::status::{self, A_TASK_FAILED, Facts, Liveness, State, Status, Tasks, Told};
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
@@ -17,6 +18,8 @@ use super::view;
 use crate::api::Api;
 use crate::cache::Model;
 use crate::reconcile::facts;
+use crate::reconcile::waves::Shut;
+use crate::status as table;
 
 /// A node's traits with their sources.
 pub(super) fn traits(model: &Model, node: &Node) -> NodeTraits {
@@ -55,10 +58,20 @@ pub(super) fn liveness(api: &Api, node: Uuid) -> Liveness {
     api.desired.as_ref().map_or(Liveness::Absent, |desired| desired.status().liveness(node))
 }
 
-/// How many of these nodes stand in each state, as of the reconciler's last pass.
-pub(super) fn counts(api: &Api, nodes: impl Iterator<Item = NodeId>) -> Value {
-    let status = api.desired.as_ref().map(|desired| desired.status());
-    json!(status.map(|status| status.count(nodes.map(|node| node.0))).unwrap_or_default())
+/// How many of these nodes stand in each state.
+pub(super) fn counts(api: &Api, model: &Model, nodes: impl Iterator<Item = NodeId>) -> Value {
+    let Some(desired) = &api.desired else { return json!({}) };
+    json!(if api.is_behind {
+        table::counted(all_facts(api, model, nodes).iter())
+    } else {
+        desired.status().count(nodes.map(|node| node.0))
+    })
+}
+
+/// What decides the states of these nodes, worked out of the model.
+pub(super) fn all_facts(api: &Api, model: &Model, nodes: impl Iterator<Item = NodeId>) -> Vec<Facts> {
+    let found = nodes.filter_map(|node| model.nodes.get(node.0));
+    found.map(|node| facts_of(api, model, node, &model.resolve(node.meta.uuid))).collect()
 }
 
 /// When a node was last heard of, as far as anybody knows: what is in memory is newer than what is stored.
@@ -107,6 +120,8 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
         findings.extend(waiting.map(|(part, reason)| resolve::report_waiting(node, part.name(), &reason)));
         findings.extend(status.refused_release(uuid).map(|reason| resolve::release_refused(node, &reason)));
     }
+    findings.extend(facts::stuck_by(model, uuid).map(|why| resolve::host_stuck(node, &why)));
+    findings.extend(resolve::orphaned_paths(node, &facts::orphans_of(model, uuid)));
     findings.extend(resolve::report_left_out(node, model.left_out(uuid)));
     let reported = model.reports.get(&uuid);
     findings.extend(reported.and_then(|record| resolve::report_findings(node, &record.report.findings)));
@@ -128,8 +143,8 @@ fn is_store_waiting(api: &Api) -> bool {
     api.desired.as_ref().is_some_and(|desired| desired.epoch_line().waits)
 }
 
-/// The word for where a node stands, with its reason.
-pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Status {
+/// What decides a node's state.
+pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Facts {
     let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
     let facts = facts::facts(model, node, answer, api.registry.now());
     let table = api.desired.as_ref().map(|desired| desired.status());
@@ -138,25 +153,76 @@ pub(super) fn status(api: &Api, model: &Model, node: &Node, answer: &Resolution)
     let is_ahead = table.is_some_and(|table| table.ahead(node.meta.uuid).is_some());
     let is_store_waiting = is_store_waiting(api);
     let liveness = liveness(api, node.meta.uuid);
-    Facts { liveness, is_doubled, is_ahead, is_store_waiting, is_report_refused, is_release_refused, ..facts }.status()
+    let is_blocked = table.is_some_and(|table| table.is_blocked(node.meta.uuid));
+    let told = match api.desired.as_ref().map_or(Told::Unknown, |desired| desired.told(node.meta.uuid)) {
+        Told::Unknown => facts.told,
+        told => told,
+    };
+    Facts {
+        liveness,
+        is_doubled,
+        is_ahead,
+        is_store_waiting,
+        is_report_refused,
+        is_release_refused,
+        is_blocked,
+        told,
+        ..facts
+    }
+}
+
+/// Why a node stands where it stands: where a task failed, which; where others keep it, who.
+pub(super) fn reason(api: &Api, model: &Model, node: &Node, facts: &Facts, mode: Mode) -> Cow<'static, str> {
+    let status = facts.status();
+    let said = match status.state {
+        State::Failed if status.reason == A_TASK_FAILED => status::failed_tasks(facts::news(model, node.meta.uuid)),
+        State::Blocked => waits(api, model, node, status, mode),
+        State::Held => kept_release(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
+        State::Unplaced
+        | State::Parked
+        | State::Silent
+        | State::Stuck
+        | State::Failed
+        | State::Paused
+        | State::Waiting
+        | State::Drifted
+        | State::Changing
+        | State::Noop
+        | State::Converged => None,
+    };
+    said.map_or(Cow::Borrowed(status.reason), Cow::Owned)
+}
+
+/// The release of what was released to a node.
+pub(super) fn kept_release(model: &Model, node: &Node) -> Option<String> {
+    model.released.get(&node.meta.uuid)?.release.clone()
 }
 
 /// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being
 /// run. It costs more than the status, and is worked out only where one node is asked for.
 pub(super) fn waits(api: &Api, model: &Model, node: &Node, status: Status, mode: Mode) -> Option<String> {
     let is_there = liveness(api, node.meta.uuid) == Liveness::Connected && mode == Mode::Apply;
-    let is_free = matches!(status.state, State::Waiting | State::Changing);
+    let is_free = matches!(status.state, State::Waiting | State::Blocked | State::Changing);
     // What waits for others waits for the fleet first.
     if is_store_waiting(api) || !(is_there && is_free && facts::tasks(model, node.meta.uuid).may_wait()) {
         return None;
     }
     let shut = api.reconciler.as_ref()?.shut(model, node.id());
-    let first = shut.first()?;
+    let is_hindered = |one: &&Shut| one.nodes.iter().any(|id| is_hindered(api, model, id.0, &one.barrier.task));
+    let first = shut.iter().find(is_hindered).or(shut.first())?;
     let why = |id: &NodeId| (name_of(model, *id), why_not_done(api, model, id.0, &first.barrier.task));
     let nodes: Vec<_> = first.nodes.iter().map(why).collect();
     let awaited = status::awaited(&first.barrier.task, &first.barrier.selector, &nodes, first.count as u64);
-    let who = if status.state == State::Changing { "a later task" } else { "it" };
+    let is_begun = facts::tasks(model, node.meta.uuid) == Tasks::Incomplete;
+    let who = if is_begun { "a later task" } else { "it" };
     Some(format!("{who} waits for {awaited}"))
+}
+
+/// Whether a node will not succeed in a task by itself.
+fn is_hindered(api: &Api, model: &Model, node: Uuid, task: &str) -> bool {
+    let is_set_aside = api.desired.as_ref().is_some_and(|desired| desired.status().holds_others_up(node));
+    is_set_aside
+        || facts::news(model, node).any(|news| news.task == task && news.outcome == status::TaskOutcome::Failed)
 }
 
 /// What a node is called.
@@ -168,7 +234,8 @@ pub(super) fn name_of(model: &Model, node: NodeId) -> String {
 pub(super) fn why_not_done(api: &Api, model: &Model, node: Uuid, task: &str) -> String {
     let is_paused = model.said.get(&node).is_some_and(|said| said.paused);
     let outcome = facts::news(model, node).find(|news| news.task == task).map(|news| news.outcome);
-    status::why_not_done(task, is_paused, liveness(api, node), outcome)
+    let is_stuck = facts::stuck_by(model, node).is_some();
+    status::why_not_done(task, is_paused, is_stuck, liveness(api, node), outcome)
 }
 
 /// The first task that failed, of those that were released: the task, its sentence and since when.

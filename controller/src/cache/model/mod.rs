@@ -22,6 +22,7 @@ use stemma_core::object::{
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
+use stemma_core::status::is_of_agent;
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use uuid::Uuid;
@@ -452,7 +453,12 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
         let tasks = changed_tasks(before.as_deref(), model.results.get(&node).map(|record| &**record));
         Ok(Reach { moved: BTreeMap::from([(node, tasks)]), ..Reach::default() })
     }),
-    (key::REPORTS, |model, node, now| set(&mut model.reports, node, now).map(|()| Reach::default())),
+    (key::REPORTS, |model, node, now| {
+        let before = of_agent(model, node);
+        set(&mut model.reports, node, now)?;
+        let moved = (before != of_agent(model, node)).then(|| (node, BTreeSet::new())).into_iter().collect();
+        Ok(Reach { moved, ..Reach::default() })
+    }),
     (key::SEEN, |model, node, now| set(&mut model.seen, node, now).map(|()| Reach::default())),
     (key::TOLD, |model, node, now| {
         let epoch = |model: &Model| model.told.get(&node).map(|told| told.epoch);
@@ -471,6 +477,12 @@ pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     // Released task sets name common values.
     let values = [key::COMMON_CHUNKS, key::COMMON_PARTS, key::COMMON];
     [key::OBJECTS].into_iter().chain(values).chain(of_nodes).chain(others).chain(key::MARKS)
+}
+
+/// What a node's agent reported of itself last.
+fn of_agent(model: &Model, node: Uuid) -> Vec<(String, String)> {
+    let facts = model.reports.get(&node).into_iter().flat_map(|record| &record.report.facts);
+    facts.filter(|(path, _)| is_of_agent(path)).map(|(path, text)| (path.clone(), text.clone())).collect()
 }
 
 /// The tasks of which two records say something else.

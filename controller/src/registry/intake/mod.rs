@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{self, Kind, RefusedTraits, ReportLeftOut, SaidOnHost, Timestamp};
+use stemma_core::status::is_of_agent;
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
@@ -35,9 +36,6 @@ const KEPT_OBSERVATIONS: usize = 10;
 const MOST_ATTEMPTS: usize = 8;
 /// How much of a reason that was said on a host is kept, in characters.
 const MOST_REASON: usize = 256;
-
-/// How the facts of a Report begin that say how the agent itself stands: that it cannot keep what it is told, and what its tasks left.
-const OF_AGENT: &str = "agent.";
 
 /// How much of the record that results are stored in counts as theirs: it is written whole, and most hosts report tasks one by one.
 const SHARE_OF_RECORD: u64 = 16;
@@ -337,15 +335,15 @@ fn is_over(node: Uuid, part: Part, written: Result<(), IntakeError>, is_again: b
     !waits_on
 }
 
-/// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone. Those of the agent
-/// itself are no such facts: what states are made from changes when something has happened.
+/// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone. What an agent says
+/// of itself does not.
 fn is_same_but_facts(one: &Report, other: &Report) -> bool {
-    let of_agent = |report: &Report| {
-        let facts = report.facts.iter().filter(|(path, _)| path.starts_with(OF_AGENT));
-        facts.map(|(path, text)| (path.clone(), text.clone())).collect::<BTreeMap<_, _>>()
-    };
-    (&one.agent_version, &one.findings, one.progress, &one.local, of_agent(one))
-        == (&other.agent_version, &other.findings, other.progress, &other.local, of_agent(other))
+    fn of_agent(report: &Report) -> impl Iterator<Item = (&String, &String)> {
+        report.facts.iter().filter(|(path, _)| is_of_agent(path))
+    }
+    (&one.agent_version, &one.findings, one.progress, &one.local)
+        == (&other.agent_version, &other.findings, other.progress, &other.local)
+        && of_agent(one).eq(of_agent(other))
 }
 
 /// `None` for a host on which nothing is said.
@@ -471,5 +469,7 @@ mod tests {
         }
         let facts = [("load".to_owned(), "0.5".to_owned())].into();
         assert!(is_same_but_facts(&said, &Report { facts, ..said.clone() }));
+        let facts = [("agent.stuck".to_owned(), "\"the disk is full\"".to_owned())].into();
+        assert!(!is_same_but_facts(&said, &Report { facts, ..said.clone() }), "y06: what keeps an agent is news");
     }
 }

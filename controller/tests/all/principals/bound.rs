@@ -210,6 +210,7 @@ async fn metrics_of_who_is_bound_hold_no_figure_of_the_whole_controller() {
             "stemma_nodes_report_findings",
             "stemma_nodes_release_refused",
             "stemma_nodes",
+            "stemma_nodes_noted",
             "stemma_credential_end_seconds"
         ]
     );

@@ -8,7 +8,7 @@ use crate::name::cut;
 use crate::object::{Held, SaidOnHost, Timestamp};
 use crate::requirement::Unmet;
 use crate::resolve::Answer;
-use crate::status::{Side, parked};
+use crate::status::{Keeper, Side, parked};
 use crate::task::Mode;
 use crate::traits::InstanceTraits;
 
@@ -73,16 +73,34 @@ impl SetAside<'_> {
         }
     }
 
-    /// Whether it keeps the next task set from the node. What does not, keeps tasks from being run, or others from waiting for the node.
-    pub(crate) fn keeps_task_set(&self) -> bool {
+    /// As what keeps the next task set from the node, as its state names it; `None`: it does not keep it.
+    pub(crate) fn keeper(&self) -> Option<Keeper> {
         match self {
-            Self::Unmet(_)
+            Self::Held(side, _, _) => Some(Keeper::Held(*side)),
+            Self::Paused(Side::Operator) => Some(Keeper::Paused),
+            Self::Undecided(_) => Some(Keeper::Undecided),
+            Self::Unmet(_) | Self::LacksTraits(_) => Some(Keeper::Requirement),
+            Self::Paused(Side::Host) | Self::Parked(..) | Self::Mode(_) => None,
+        }
+    }
+
+    /// When it ends by itself; `None`: it does not.
+    pub(crate) fn end(&self) -> Option<Timestamp> {
+        match self {
+            Self::Held(_, Held::Until(end), _) => Some(*end),
+            Self::Held(_, Held::UntilTakenBack, _)
+            | Self::Unmet(_)
             | Self::LacksTraits(_)
             | Self::Undecided(_)
-            | Self::Paused(Side::Operator)
-            | Self::Held(..) => true,
-            Self::Paused(Side::Host) | Self::Parked(..) | Self::Mode(_) => false,
+            | Self::Paused(_)
+            | Self::Parked(..)
+            | Self::Mode(_) => None,
         }
+    }
+
+    /// Whether it keeps the next task set from the node. What does not, keeps tasks from being run, or others from waiting for the node.
+    pub(crate) fn keeps_task_set(&self) -> bool {
+        self.keeper().is_some()
     }
 
     /// The sentence of an account.

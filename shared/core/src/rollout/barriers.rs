@@ -29,6 +29,10 @@ pub trait TaskResults {
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]>;
     /// What became of a task of that task set on a node.
     fn done(&self, node: NodeId, task: &str) -> Done;
+    /// Whether a node will run none of its tasks by itself, so that who waits for it waits until somebody does something.
+    fn is_set_aside(&self, node: NodeId) -> bool;
+    /// Whether a task of that task set failed on a node.
+    fn has_failed(&self, node: NodeId, task: &str) -> bool;
 }
 
 /// What became of a task on a node, as far as others wait for it.
@@ -72,6 +76,8 @@ pub struct Wave {
 pub struct Affected {
     profiles: BTreeSet<ProfileHash>,
     nodes: BTreeSet<NodeId>,
+    /// The profiles whose nodes may be blocked now, or no longer, beside those above.
+    hindered: BTreeSet<ProfileHash>,
 }
 
 /// What decides which points there are, and whom they mean.
@@ -86,6 +92,7 @@ struct Member {
     profile: ProfileHash,
     takes_part: bool,
     task_set: Option<[u8; 32]>,
+    is_set_aside: bool,
 }
 
 /// Which point it is: a task's index means something in its own release alone.
@@ -100,6 +107,8 @@ struct Point {
     meant: usize,
     /// Those of them that have not succeeded.
     waits_for: BTreeSet<NodeId>,
+    /// Those of these that will not succeed by themselves.
+    hindered: BTreeSet<NodeId>,
     /// The profiles with a barrier that waits for it.
     waiting: BTreeSet<ProfileHash>,
 }
@@ -138,8 +147,20 @@ enum Waiting {
     ForMore,
 }
 
+/// What of a point decides what barriers are open, and who is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    waiting: Waiting,
+    is_hindered: bool,
+}
+
 impl Affected {
-    fn add(&mut self, point: &Point, before: Waiting, after: Waiting) {
+    fn add(&mut self, point: &Point, seen_before: Seen) {
+        let (seen_after, Seen { waiting: before, is_hindered }) = (point.seen(), seen_before);
+        let after = seen_after.waiting;
+        if is_hindered != seen_after.is_hindered {
+            self.hindered.extend(&point.waiting);
+        }
         if before == after {
             return;
         }
@@ -155,7 +176,7 @@ impl Affected {
         self.nodes.insert(node);
     }
 
-    /// Whether nobody is affected.
+    /// Whether the open barriers of nobody are affected.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty() && self.nodes.is_empty()
     }
@@ -207,7 +228,7 @@ impl Wave {
 
     /// Every node.
     pub fn everyone(&self) -> Affected {
-        Affected { profiles: self.waits.keys().copied().collect(), nodes: BTreeSet::new() }
+        Affected { profiles: self.waits.keys().copied().collect(), ..Affected::default() }
     }
 
     /// Takes in that a node came, is gone, takes part or no longer, or is to have another task set.
@@ -218,11 +239,11 @@ impl Wave {
         }
         let of = |member: Option<Member>| member.and_then(|member| self.meant_by.get(&member.profile));
         let touched: BTreeSet<usize> = of(old).into_iter().chain(of(new)).flat_map(BTreeMap::keys).copied().collect();
-        let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].waiting())).collect();
+        let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].seen())).collect();
         self.leave(node);
         self.enter(fleet, results, node);
         for (at, before) in before {
-            affected.add(&self.points[at], before, self.points[at].waiting());
+            affected.add(&self.points[at], before);
         }
         affected.nodes.insert(node);
     }
@@ -240,9 +261,9 @@ impl Wave {
         let touched: BTreeSet<_> = tasks.iter().filter_map(|task| self.of_task.get(task)).flatten().collect();
         for (at, steps) in touched.into_iter().filter_map(|at| meant.get_key_value(at)) {
             let point = &mut self.points[*at];
-            let before = point.waiting();
-            point.set_done(node, steps.are_over(results, node, point.task()));
-            affected.add(point, before, point.waiting());
+            let before = point.seen();
+            point.take(results, node, member, steps);
+            affected.add(point, before);
         }
     }
 
@@ -269,6 +290,25 @@ impl Wave {
             opened.push((node, &**profile, open));
         }
         opened
+    }
+
+    /// Which of the nodes that are affected are blocked: a barrier is shut for them that will not open by itself.
+    pub fn blocked(&self, affected: &Affected) -> Vec<(NodeId, bool)> {
+        let profiles: BTreeSet<ProfileHash> = affected.profiles.union(&affected.hindered).copied().collect();
+        let is_of = |(_, member): &(&NodeId, &Member)| profiles.contains(&member.profile);
+        let members = (!profiles.is_empty()).then(|| self.members.iter().filter(is_of).map(|(node, _)| *node));
+        let nodes: BTreeSet<NodeId> = members.into_iter().flatten().chain(affected.nodes.iter().copied()).collect();
+        let mut hindered: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
+        let mut is_blocked = |node: &NodeId| {
+            let Some(member) = self.members.get(node).filter(|member| member.takes_part) else { return false };
+            let Some((_, barriers)) = self.waits.get(&member.profile) else { return false };
+            let is_hindered =
+                |targets: &&Targets| targets.own.iter().chain(&targets.behind).any(|at| self.points[*at].is_hindered());
+            let all = || barriers.iter().filter(is_hindered).map(|targets| self.left(targets)).collect();
+            let hindered = hindered.entry(member.profile).or_insert_with(all);
+            hindered.iter().any(|left| !left.is_nothing_for(*node))
+        };
+        nodes.into_iter().map(|node| (node, is_blocked(&node))).collect()
     }
 
     /// The barriers that are shut for a node, each with the nodes that it waits for.
@@ -298,7 +338,12 @@ impl Wave {
 
     fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<Member> {
         let profile = fleet.profile(node).filter(|_| fleet.cluster_of_node(node) == Some(self.cluster))?;
-        Some(Member { profile: profile.hash, takes_part: fleet.takes_part(node), task_set: results.task_set(node) })
+        Some(Member {
+            profile: profile.hash,
+            takes_part: fleet.takes_part(node),
+            task_set: results.task_set(node),
+            is_set_aside: results.is_set_aside(node),
+        })
     }
 
     fn enter(&mut self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) {
@@ -310,7 +355,7 @@ impl Wave {
         for (at, steps) in self.meant_by.get(&member.profile).into_iter().flatten() {
             let point = &mut self.points[*at];
             point.meant += 1;
-            point.set_done(node, steps.are_over(results, node, point.task()));
+            point.take(results, node, &member, steps);
         }
     }
 
@@ -318,7 +363,7 @@ impl Wave {
         let Some(member) = self.members.remove(&node).filter(|member| member.takes_part) else { return };
         for at in self.meant_by.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
             self.points[*at].meant -= 1;
-            self.points[*at].waits_for.remove(&node);
+            self.points[*at].forget(node);
         }
     }
 
@@ -493,6 +538,13 @@ impl Steps {
             Self::Before(tasks) => tasks.iter().all(|task| results.done(node, task).is_over()),
         }
     }
+
+    fn has_failed(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
+        match self {
+            Self::Itself => results.has_failed(node, task),
+            Self::Before(tasks) => tasks.iter().any(|task| results.has_failed(node, task)),
+        }
+    }
 }
 
 impl Left {
@@ -503,19 +555,42 @@ impl Left {
 
 impl Point {
     fn new(release: Arc<CompiledRelease>, barrier: Barrier) -> Self {
-        let (waits_for, waiting) = (BTreeSet::new(), BTreeSet::new());
-        Self { barrier, release, meant: 0, waits_for, waiting }
+        let (waits_for, hindered, waiting) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        Self { barrier, release, meant: 0, waits_for, hindered, waiting }
     }
 
     fn task(&self) -> &str {
         self.release.id(self.barrier.task)
     }
 
-    fn set_done(&mut self, node: NodeId, is_done: bool) {
-        if is_done {
-            self.waits_for.remove(&node);
-        } else {
-            self.waits_for.insert(node);
+    /// Takes in what became of its task, or of what stands for that, on a node that it means.
+    fn take(&mut self, results: &dyn TaskResults, node: NodeId, member: &Member, steps: &Steps) {
+        self.forget(node);
+        if steps.are_over(results, node, self.task()) {
+            return;
+        }
+        let is_hindered = member.is_set_aside || steps.has_failed(results, node, self.task());
+        self.waits_for.insert(node);
+        if is_hindered {
+            self.hindered.insert(node);
+        }
+    }
+
+    fn forget(&mut self, node: NodeId) {
+        self.waits_for.remove(&node);
+        self.hindered.remove(&node);
+    }
+
+    fn seen(&self) -> Seen {
+        Seen { waiting: self.waiting(), is_hindered: self.is_hindered() }
+    }
+
+    /// Whether it is waited for in vain until somebody does something: of one node, or of all where any is enough.
+    fn is_hindered(&self) -> bool {
+        match (self.waiting(), self.barrier.policy) {
+            (Waiting::Nobody, _) => false,
+            (Waiting::For(_) | Waiting::ForMore, Policy::Any) => self.hindered.len() == self.waits_for.len(),
+            (Waiting::For(_) | Waiting::ForMore, Policy::All) => !self.hindered.is_empty(),
         }
     }
 

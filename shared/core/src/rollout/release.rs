@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 
 use crate::digest::{DigestVersion, TaskDigest};
-use crate::object::{Held, NodeId, Timestamp};
+use crate::object::{NodeId, Timestamp};
 use crate::resolve::{Answer, SetAside};
+use crate::status::{Keeper, Next};
 use crate::task::Mode;
 
 /// What of a task set decides whether it is released.
@@ -100,13 +101,32 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// Where the node stands at that time, as its state shows it: a hold is named before what else keeps its task set.
+    pub fn next(&self, now: Timestamp) -> Next {
+        match self.standing(now) {
+            Standing::Current => return Next::Current,
+            Standing::Due => return Next::Due,
+            Standing::Kept(_) => {}
+        }
+        let keepers = || self.kept_by.iter().filter(|aside| aside.is_in_force(now)).filter_map(SetAside::keeper);
+        let held = keepers().find(|keeper| matches!(keeper, Keeper::Held(_)));
+        held.or_else(|| keepers().next()).map_or(Next::Due, Next::Kept)
+    }
+
+    /// Whether a hold is in force at that time.
+    pub fn is_held(&self, now: Timestamp) -> bool {
+        self.kept_by.iter().any(|aside| matches!(aside, SetAside::Held(..)) && aside.is_in_force(now))
+    }
+
+    /// When the first hold that is in force ends by itself.
+    pub fn hold_end(&self, now: Timestamp) -> Option<Timestamp> {
+        let ends = self.kept_by.iter().filter(|aside| aside.is_in_force(now)).filter_map(SetAside::end);
+        ends.min()
+    }
+
     /// Where the node stands at that time.
     pub fn standing(&self, now: Timestamp) -> Standing {
-        let end = |aside: &SetAside<'_>| match aside {
-            SetAside::Held(_, Held::Until(end), _) => Some(*end),
-            _ => None,
-        };
-        let ends: Vec<_> = self.kept_by.iter().filter(|aside| aside.is_in_force(now)).map(end).collect();
+        let ends: Vec<_> = self.kept_by.iter().filter(|aside| aside.is_in_force(now)).map(SetAside::end).collect();
         if self.present.as_ref() == Some(&self.next) {
             Standing::Current
         } else if ends.is_empty() {
@@ -133,6 +153,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::object::Held;
+    use crate::requirement::Unmet;
     use crate::status::Side;
 
     /// Nodes that had what they were to have, or were held, moved with their records past what the cluster may have that they came to.
@@ -203,6 +225,32 @@ mod tests {
             assert_eq!(candidate.standing(NOW), standing, "{candidate:?}");
             let current = Candidate { present: Some(content(2)), ..candidate };
             assert_eq!(current.standing(NOW), Standing::Current, "what it has may be what it is to have");
+        }
+    }
+
+    #[test]
+    fn y06_what_keeps_a_task_set_is_named_and_a_hold_before_the_rest() {
+        let unmet = Unmet { key: "property:memory_mb".into(), expression: ">= 1".into() };
+        let (until, over) = (held(Held::Until(Timestamp(2_000))), held(Held::Until(NOW)));
+        for (kept_by, next, is_held, end) in [
+            (vec![], Next::Due, false, None),
+            (vec![over.clone()], Next::Due, false, None),
+            (vec![until.clone()], Next::Kept(Keeper::Held(Side::Operator)), true, Some(Timestamp(2_000))),
+            (vec![SetAside::Unmet(&unmet)], Next::Kept(Keeper::Requirement), false, None),
+            (vec![SetAside::Undecided("db")], Next::Kept(Keeper::Undecided), false, None),
+            (vec![SetAside::Paused(Side::Operator), over], Next::Kept(Keeper::Paused), false, None),
+            (
+                vec![SetAside::Undecided("db"), SetAside::Held(Side::Host, Held::UntilTakenBack, "")],
+                Next::Kept(Keeper::Held(Side::Host)),
+                true,
+                None,
+            ),
+        ] {
+            let candidate = Candidate { kept_by, ..due() };
+            assert_eq!(candidate.next(NOW), next, "{candidate:?}");
+            assert_eq!((candidate.is_held(NOW), candidate.hold_end(NOW)), (is_held, end), "{candidate:?}");
+            let current = Candidate { present: Some(content(2)), ..candidate };
+            assert_eq!((current.next(NOW), current.is_held(NOW)), (Next::Current, is_held));
         }
     }
 

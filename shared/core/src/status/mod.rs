@@ -3,6 +3,8 @@
 //! The word is a function of a few facts, so that a list, a description and whoever waits for a node say the same of it. What keeps
 //! a node from being told or from running comes before what became of its tasks.
 
+mod beside;
+mod reported;
 mod tasks;
 
 use std::time::Duration;
@@ -11,7 +13,9 @@ use serde::Serialize;
 
 use crate::object::{NodeSpec, SaidOnHost};
 
-pub use tasks::{TaskNews, TaskOutcome, Tasks, awaited, last_error, why_not_done};
+pub use beside::{Keeper, Next, Note, Told};
+pub use reported::{ORPHANS, Orphan, Orphans, STUCK, is_of_agent, orphans, stuck};
+pub use tasks::{A_TASK_FAILED, TaskNews, TaskOutcome, Tasks, awaited, failed_tasks, last_error, why_not_done};
 
 /// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
@@ -24,12 +28,18 @@ pub enum State {
     Parked,
     /// Its agent does not check in.
     Silent,
+    /// Its agent cannot keep or apply what it is told.
+    Stuck,
     /// A task failed, two hosts have its identity, or an error among its findings keeps a task or its whole state from it.
     Failed,
     /// Its tasks wait.
     Paused,
+    /// It keeps an old task set, and a newer one waits.
+    Held,
     /// Nothing was heard of its tasks yet, or the whole fleet waits, since the store was restored.
     Waiting,
+    /// Its tasks wait for a task of another host, which will not do it by itself.
+    Blocked,
     /// A task is not as it should be, and is left so.
     Drifted,
     /// Results are still to come.
@@ -150,6 +160,18 @@ pub struct Facts {
     pub is_release_refused: bool,
     /// Whether an error is among its other findings.
     pub has_error: bool,
+    /// Whether its agent cannot keep or apply what it is told.
+    pub is_stuck: bool,
+    /// Whether a hold is in force.
+    pub is_held: bool,
+    /// Whether its host keeps paths of tasks that it runs no more.
+    pub is_orphaned: bool,
+    /// Whether a barrier is shut for it, and a host that it waits for there holds it up.
+    pub is_blocked: bool,
+    /// Where it stands with its next task set.
+    pub next: Next,
+    /// Whether its host holds what it was told.
+    pub told: Told,
     /// Its agent.
     pub liveness: Liveness,
     /// What became of the tasks that were released to it.
@@ -164,16 +186,24 @@ impl Facts {
             Self { parked: Some(Side::Operator), .. } => (State::Parked, "an operator parked it"),
             Self { parked: Some(Side::Host), .. } => (State::Parked, "it is parked on its host"),
             Self { liveness: Liveness::Silent, .. } => (State::Silent, "its agent does not check in"),
+            Self { is_stuck: true, .. } => {
+                (State::Stuck, "its agent cannot keep or apply what it is told, as its finding host.stuck says")
+            }
             Self { is_doubled: true, .. } => (State::Failed, "two hosts check in with its identity"),
             Self { is_ahead: true, .. } => {
                 (State::Failed, "its host holds a revision of another copy of the store, and is told nothing")
             }
-            Self { tasks: Tasks::Failed, .. } => (State::Failed, "a task failed"),
+            // What failed is of the task set before.
+            Self { tasks: Tasks::Failed, next: Next::Current | Next::Kept(_), .. } => (State::Failed, A_TASK_FAILED),
             Self { has_error: true, .. }
             | Self { is_report_refused: true, .. }
             | Self { is_release_refused: true, .. } => (State::Failed, "there is an error among its findings"),
+            Self { paused: Some(Side::Operator), next: Next::Kept(_), .. } => {
+                (State::Paused, "its nodegroup or cluster is paused, and a newer task set waits")
+            }
             Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
             Self { paused: Some(Side::Host), .. } => (State::Paused, "it is paused on its host"),
+            Self { next: Next::Kept(keeper), tasks, .. } if tasks.is_of_a_set() => (State::Held, keeper.reason()),
             Self { is_store_waiting: true, .. } => (
                 State::Waiting,
                 "the store was restored from a backup and waits: nothing is sent until an admin runs stemma-controller \
@@ -182,9 +212,34 @@ impl Facts {
             Self { is_host_awaited: true, .. } => {
                 (State::Waiting, "its host has not come since the present epoch of the store began")
             }
+            Self { is_blocked: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
+                (State::Blocked, "its tasks wait for a task of another host, which will not do it by itself")
+            }
+            Self { next: Next::Due, tasks, liveness, .. } if tasks.are_heard_of(*liveness) => {
+                (State::Changing, "its next task set is on its way")
+            }
+            Self { told: Told::No, tasks, liveness: Liveness::Connected, .. }
+                if tasks.are_heard_of(Liveness::Connected) =>
+            {
+                (State::Changing, "its host has not confirmed what it was told")
+            }
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
         };
         Status { state, reason }
+    }
+
+    /// What is so beside its state, in the order of the words.
+    pub fn notes(&self) -> impl Iterator<Item = Note> {
+        let is_untold = self.told == Told::No;
+        let all = [(Note::Held, self.is_held), (Note::Untold, is_untold), (Note::Orphaned, self.is_orphaned)];
+        all.into_iter().filter_map(|(note, is_so)| is_so.then_some(note))
+    }
+
+    /// Whether others that wait for a task of it wait until somebody does something: it will not run any by itself. One that is parked
+    /// is not waited for, and one that is held runs the task set that it keeps.
+    pub fn holds_others_up(&self) -> bool {
+        let is_set_aside = self.liveness == Liveness::Silent || self.is_stuck || self.paused.is_some();
+        is_set_aside && self.parked.is_none()
     }
 }
 
@@ -196,13 +251,16 @@ impl From<State> for &'static str {
 
 impl State {
     /// All of them, in their order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Unplaced,
         Self::Parked,
         Self::Silent,
+        Self::Stuck,
         Self::Failed,
         Self::Paused,
+        Self::Held,
         Self::Waiting,
+        Self::Blocked,
         Self::Drifted,
         Self::Changing,
         Self::Noop,
@@ -220,9 +278,12 @@ impl State {
             Self::Unplaced => "unplaced",
             Self::Parked => "parked",
             Self::Silent => "silent",
+            Self::Stuck => "stuck",
             Self::Failed => "failed",
             Self::Paused => "paused",
+            Self::Held => "held",
             Self::Waiting => "waiting",
+            Self::Blocked => "blocked",
             Self::Drifted => "drifted",
             Self::Changing => "changing",
             Self::Noop => "noop",
@@ -257,7 +318,7 @@ mod tests {
         facts.has_error = true;
         assert_eq!(facts.status().state, State::Failed);
         facts.tasks = Tasks::Failed;
-        assert_eq!(facts.status(), Status { state: State::Failed, reason: "a task failed" });
+        assert_eq!(facts.status(), Status { state: State::Failed, reason: A_TASK_FAILED });
         facts.is_doubled = true;
         assert_eq!(facts.status().reason, "two hosts check in with its identity");
         facts.liveness = Liveness::Silent;
@@ -270,6 +331,91 @@ mod tests {
         assert_eq!(facts.status(), Status { state: State::Parked, reason: "it is parked on its host" });
         facts.is_placed = false;
         assert_eq!(facts.status().state, State::Unplaced);
+    }
+
+    /// Each row is what the issue asks for: a node never says that it has converged while what was written has not reached it.
+    #[test]
+    fn y06_what_waits_to_reach_a_node_is_in_its_state() {
+        use Tasks::{Drifted, Failed, Incomplete, NotReleased, NothingToRun, Succeeded, Unreported, WouldChange};
+        let held = |side| Next::Kept(Keeper::Held(side));
+        let rows = [
+            (Succeeded, Next::Current, State::Converged),
+            (Succeeded, Next::Due, State::Changing),
+            (Failed, Next::Due, State::Changing),
+            (Drifted, Next::Due, State::Changing),
+            (WouldChange, Next::Due, State::Changing),
+            (NothingToRun, Next::Due, State::Changing),
+            (NotReleased, Next::Due, State::Waiting),
+            (Unreported, Next::Due, State::Waiting),
+            (Succeeded, held(Side::Operator), State::Held),
+            (Incomplete, held(Side::Host), State::Held),
+            (Drifted, Next::Kept(Keeper::Undecided), State::Held),
+            (NothingToRun, Next::Kept(Keeper::Requirement), State::Held),
+            (NotReleased, held(Side::Operator), State::Waiting),
+            (Failed, held(Side::Operator), State::Failed),
+        ];
+        for (tasks, next, state) in rows {
+            assert_eq!(Facts { next, ..placed(tasks) }.status().state, state, "{tasks:?} {next:?}");
+        }
+        let paused = |next| Facts { next, paused: Some(Side::Operator), ..placed(Succeeded) }.status();
+        assert_eq!(paused(Next::Current).reason, "its nodegroup or cluster is paused");
+        let waits =
+            Status { state: State::Paused, reason: "its nodegroup or cluster is paused, and a newer task set waits" };
+        assert_eq!(paused(Next::Kept(Keeper::Paused)), waits);
+    }
+
+    #[test]
+    fn y06_a_connected_host_that_has_not_confirmed_is_changing_and_noted() {
+        for (tasks, told, liveness, state) in [
+            (Tasks::Succeeded, Told::Yes, Liveness::Connected, State::Converged),
+            (Tasks::Succeeded, Told::No, Liveness::Connected, State::Changing),
+            (Tasks::NothingToRun, Told::No, Liveness::Connected, State::Changing),
+            (Tasks::Drifted, Told::No, Liveness::Connected, State::Changing),
+            (Tasks::Failed, Told::No, Liveness::Connected, State::Failed),
+            (Tasks::Unreported, Told::No, Liveness::Connected, State::Waiting),
+            (Tasks::Succeeded, Told::No, Liveness::Silent, State::Silent),
+            (Tasks::Succeeded, Told::No, Liveness::Absent, State::Converged),
+        ] {
+            let facts = Facts { told, liveness, ..placed(tasks) };
+            assert_eq!(facts.status().state, state, "{tasks:?} {told:?} {liveness:?}");
+            assert_eq!(facts.notes().any(|note| note == Note::Untold), told == Told::No);
+        }
+    }
+
+    #[test]
+    fn y06_who_is_stuck_or_blocked_says_so_and_notes_stand_beside_any_state() {
+        let stuck = Facts { is_stuck: true, ..placed(Tasks::Failed) };
+        assert_eq!(stuck.status().state, State::Stuck);
+        assert_eq!(Facts { liveness: Liveness::Silent, ..stuck }.status().state, State::Silent);
+        for (tasks, state) in [
+            (Tasks::Incomplete, State::Blocked),
+            (Tasks::Unreported, State::Blocked),
+            (Tasks::Succeeded, State::Converged),
+            (Tasks::Failed, State::Failed),
+        ] {
+            assert_eq!(Facts { is_blocked: true, ..placed(tasks) }.status().state, state, "{tasks:?}");
+        }
+        let absent = Facts { is_blocked: true, liveness: Liveness::Absent, ..placed(Tasks::Unreported) };
+        assert_eq!(absent.status().state, State::Waiting, "no agent is there that waits for anybody");
+        let noted = Facts { is_held: true, is_orphaned: true, told: Told::No, ..stuck };
+        assert_eq!(noted.notes().map(Note::name).collect::<Vec<_>>(), ["held", "untold", "orphaned"]);
+        assert_eq!(placed(Tasks::Succeeded).notes().count(), 0);
+    }
+
+    #[test]
+    fn y06_who_will_not_run_a_task_by_itself_holds_up_who_waits_for_it() {
+        let held = Next::Kept(Keeper::Held(Side::Host));
+        for (facts, holds_up) in [
+            (placed(Tasks::Incomplete), false),
+            (Facts { next: held, ..placed(Tasks::Incomplete) }, false),
+            (Facts { is_stuck: true, ..placed(Tasks::Incomplete) }, true),
+            (Facts { paused: Some(Side::Host), ..placed(Tasks::Failed) }, true),
+            (Facts { paused: Some(Side::Operator), ..placed(Tasks::Incomplete) }, true),
+            (Facts { liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, true),
+            (Facts { parked: Some(Side::Host), liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, false),
+        ] {
+            assert_eq!(facts.holds_others_up(), holds_up, "{facts:?}");
+        }
     }
 
     #[test]
@@ -310,9 +456,12 @@ mod tests {
             "unplaced",
             "parked",
             "silent",
+            "stuck",
             "failed",
             "paused",
+            "held",
             "waiting",
+            "blocked",
             "drifted",
             "changing",
             "noop",

@@ -3,6 +3,9 @@
 use super::{Liveness, State, Status};
 use crate::object::Timestamp;
 
+/// Why a node is failed of which a task failed.
+pub const A_TASK_FAILED: &str = "a task failed";
+
 /// What became of one task in the task set that is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
@@ -70,6 +73,20 @@ impl Tasks {
         matches!(self, Self::Unreported | Self::Incomplete)
     }
 
+    /// Whether a task set was released.
+    pub(super) fn is_of_a_set(self) -> bool {
+        self != Self::NotReleased
+    }
+
+    /// Whether the host told what became of them, or is there and has none.
+    pub(super) fn are_heard_of(self, liveness: Liveness) -> bool {
+        match self {
+            Self::NotReleased | Self::Unreported => false,
+            Self::NothingToRun => liveness == Liveness::Connected,
+            Self::Failed | Self::Drifted | Self::Incomplete | Self::WouldChange | Self::Succeeded => true,
+        }
+    }
+
     /// The state of a node that nothing else keeps from running.
     pub(super) fn status(self, liveness: Liveness) -> Status {
         let (state, reason) = match (self, liveness) {
@@ -77,7 +94,7 @@ impl Tasks {
             (Self::NothingToRun, Liveness::Connected) => (State::Converged, "it has no tasks"),
             (Self::NothingToRun, Liveness::Absent | Liveness::Silent) => (State::Waiting, "its agent is not there yet"),
             (Self::Unreported, _) => (State::Waiting, "nothing was heard of its tasks yet"),
-            (Self::Failed, _) => (State::Failed, "a task failed"),
+            (Self::Failed, _) => (State::Failed, A_TASK_FAILED),
             (Self::Drifted, _) => (State::Drifted, "a task is not as it should be, and is left so"),
             (Self::Incomplete, _) => (State::Changing, "results are still to come"),
             (Self::WouldChange, _) => (State::Noop, "its tasks were checked, and something would change"),
@@ -107,12 +124,29 @@ pub fn last_error<'a>(news: impl IntoIterator<Item = TaskNews<'a>>, time: fn(Tim
     Some(format!("task {}: {said} (since {})", failed.task, time(failed.since)))
 }
 
+/// Which tasks failed, by the first of them in the order in which they run, and how many more; `None`: none did.
+pub fn failed_tasks<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<String> {
+    let mut failed = news.into_iter().filter(|one| one.outcome == TaskOutcome::Failed);
+    let first = failed.next()?.task;
+    Some(match failed.count() {
+        0 => format!("task {first} failed"),
+        more => format!("task {first} failed, and {more} more"),
+    })
+}
+
 /// Why a node that others wait for has not succeeded in a task yet.
-pub fn why_not_done(task: &str, paused_on_host: bool, liveness: Liveness, outcome: Option<TaskOutcome>) -> String {
+pub fn why_not_done(
+    task: &str,
+    paused_on_host: bool,
+    is_stuck: bool,
+    liveness: Liveness,
+    outcome: Option<TaskOutcome>,
+) -> String {
     match (paused_on_host, liveness, outcome) {
         (true, _, _) => "it was paused on its host".to_owned(),
         (false, Liveness::Silent, _) => "it is silent".to_owned(),
         (false, _, Some(TaskOutcome::Failed)) => format!("{task} failed there"),
+        (false, _, _) if is_stuck => "its agent is stuck".to_owned(),
         (false, _, _) => format!("{task} has not succeeded there"),
     }
 }
@@ -142,7 +176,9 @@ mod tests {
             (false, Connected, Some(TaskOutcome::Drifted), "a has not succeeded there"),
             (false, Connected, None, "a has not succeeded there"),
         ] {
-            assert_eq!(why_not_done("a", paused, liveness, outcome), why);
+            assert_eq!(why_not_done("a", paused, false, liveness, outcome), why);
+            let stuck = why_not_done("a", paused, true, liveness, outcome);
+            assert_eq!(stuck, why.replace("a has not succeeded there", "its agent is stuck"));
         }
     }
 
@@ -161,6 +197,19 @@ mod tests {
             (vec![news("b", bad, "")], Some("task b: no reason was given (since 1)")),
         ] {
             assert_eq!(last_error(told, time).as_deref(), error);
+        }
+    }
+
+    #[test]
+    fn y06_the_first_task_that_failed_is_named_with_how_many_more() {
+        let news = |task, outcome| TaskNews { task, outcome, message: "", since: Timestamp(1) };
+        let (good, bad) = (TaskOutcome::Succeeded, TaskOutcome::Failed);
+        for (told, says) in [
+            (vec![news("a", good)], None),
+            (vec![news("a", good), news("b", bad)], Some("task b failed")),
+            (vec![news("b", bad), news("a", bad), news("c", bad)], Some("task b failed, and 2 more")),
+        ] {
+            assert_eq!(failed_tasks(told).as_deref(), says);
         }
     }
 

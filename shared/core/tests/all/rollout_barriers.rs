@@ -31,6 +31,8 @@ struct Site {
 struct Results {
     task_sets: BTreeMap<NodeId, u8>,
     done: BTreeSet<(NodeId, String)>,
+    failed: BTreeSet<(NodeId, String)>,
+    aside: BTreeSet<NodeId>,
 }
 
 impl TaskResults for Results {
@@ -40,6 +42,14 @@ impl TaskResults for Results {
 
     fn done(&self, node: NodeId, task: &str) -> Done {
         if self.done.contains(&(node, task.to_owned())) { Done::Succeeded } else { Done::NotYet }
+    }
+
+    fn is_set_aside(&self, node: NodeId) -> bool {
+        self.aside.contains(&node)
+    }
+
+    fn has_failed(&self, node: NodeId, task: &str) -> bool {
+        self.failed.contains(&(node, task.to_owned()))
     }
 }
 
@@ -133,6 +143,11 @@ impl Site {
     }
 }
 
+/// The nodes that are blocked.
+fn blocked(wave: &Wave) -> BTreeSet<NodeId> {
+    wave.blocked(&wave.everyone()).into_iter().filter(|(_, is_blocked)| *is_blocked).map(|(node, _)| node).collect()
+}
+
 /// Which barriers are open for each node that waits at some.
 fn open(wave: &Wave) -> BTreeMap<NodeId, Vec<String>> {
     let named = wave.open(&wave.everyone()).into_iter().filter(|(_, profile, _)| !profile.barriers.is_empty());
@@ -208,7 +223,8 @@ fn keeps_a_wave(mut site: Site, tasks: &[&str; 3]) {
         let n = u128::from(below(8) + 1);
         let before = open(&kept);
         let mut affected = Affected::default();
-        match below(9) {
+        let blocked_before = blocked(&kept);
+        match below(11) {
             0 => site.put_node(n, Some(X)),
             1 => site.put_node(n, Some(Y)),
             2 => site.put_node(n, None),
@@ -219,9 +235,18 @@ fn keeps_a_wave(mut site: Site, tasks: &[&str; 3]) {
                 *site.results.task_sets.entry(node(n)).or_default() += 1;
                 site.results.done.retain(|(done, _)| *done != node(n));
             }
+            7 => drop(site.results.aside.insert(node(n))),
+            8 => drop(site.results.aside.remove(&node(n))),
             _ => {
                 let task = tasks[usize::try_from(below(3)).unwrap()];
-                site.set_done(n, task, below(4) > 0);
+                let is_done = below(4) > 0;
+                site.set_done(n, task, is_done);
+                let key = (node(n), task.to_owned());
+                if !is_done && below(2) > 0 {
+                    site.results.failed.insert(key);
+                } else {
+                    site.results.failed.remove(&key);
+                }
                 kept.put_results(&site.results, node(n), &BTreeSet::from([task.to_owned()]), &mut affected);
             }
         }
@@ -237,6 +262,12 @@ fn keeps_a_wave(mut site: Site, tasks: &[&str; 3]) {
         let told = told(&kept, &affected);
         let changed = after.keys().copied().filter(|id| before.get(id) != after.get(id));
         assert!(changed.into_iter().all(|id| told.contains(&id)), "step {step}: {before:?} {after:?} {told:?}");
+        let (blocked_after, said) = (blocked(&kept), kept.blocked(&affected));
+        assert_eq!(blocked_after, blocked(&site.wave()), "y06: step {step}");
+        for id in blocked_before.symmetric_difference(&blocked_after) {
+            let is_said = said.contains(&(*id, blocked_after.contains(id)));
+            assert!(is_said || site.fleet.cluster_of_node(*id).is_none(), "y06: step {step}: {id:?} in {said:?}");
+        }
     }
     assert!(times_kept > 1_000, "a wave is made anew where its profiles change, and that is seldom: {times_kept}");
 }
@@ -304,6 +335,34 @@ fn groups_that_run_different_releases_wait_for_each_other_as_the_order_says() {
     assert_eq!(site.open_for_6(), 2, "all of a and any of a; the stage waits for f too");
     do_all(&mut site, 6..=8, "f");
     assert_eq!(site.open_for_6(), 3);
+}
+
+/// b and d wait for a of all, c for a of any, e for b.
+#[test]
+fn y06_who_waits_for_a_host_that_will_not_do_it_by_itself_is_blocked() {
+    let y: BTreeSet<NodeId> = (6..=8).map(node).collect();
+    let a = |n| (node(n), "a".to_owned());
+    let mut site = Site::new();
+    assert_eq!(blocked(&site.wave()), BTreeSet::new(), "all of them only wait");
+    site.results.failed.insert(a(5));
+    assert_eq!(blocked(&site.wave()), y, "a failed there");
+    site.results.failed.clear();
+    site.results.aside.insert(node(5));
+    assert_eq!(blocked(&site.wave()), y, "it is set aside");
+    site.set_done(5, "a", true);
+    assert_eq!(blocked(&site.wave()), BTreeSet::new(), "it had done it before");
+    site.set_done(5, "a", false);
+    site.say(5, Some(SaidOnHost { parked: Some("x".into()), ..SaidOnHost::default() }));
+    assert_eq!(blocked(&site.wave()), BTreeSet::new(), "nobody waits for one that is parked");
+    site.say(5, None);
+    site.say(6, Some(SaidOnHost { parked: Some("x".into()), ..SaidOnHost::default() }));
+    assert_eq!(blocked(&site.wave()), BTreeSet::from([node(7), node(8)]), "nor does one that is parked wait");
+    // n6 alone is behind: the others wait for it, and it does not wait for itself.
+    let mut site = Site::new();
+    (1..=5).for_each(|n| site.set_done(n, "a", true));
+    (7..=8).for_each(|n| site.set_done(n, "b", true));
+    site.results.failed.insert((node(6), "b".to_owned()));
+    assert_eq!(blocked(&site.wave()), BTreeSet::from([node(7), node(8)]));
 }
 
 #[test]

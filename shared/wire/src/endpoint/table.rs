@@ -77,7 +77,7 @@ pub(super) const PAGE: &[&str] = &["limit", "marker", "sort_key", "sort_dir"];
 /// What a list of nodes shows where neither fields nor details are asked for: Ironic's, and Stemma's beside them.
 const NODES_SHOWN: Shows = Shows::Listed {
     fields: &["uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links"],
-    own: &["nodegroup", "state", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"],
+    own: &["nodegroup", "state", "notes", "connected", "roles", "tags", "mode", "labels", "traits", "resource_version"],
 };
 /// What a list of Magnum's shows of a cluster.
 const CLUSTERS_SHOWN: Shows = Shows::Listed {

@@ -15,8 +15,8 @@ pub use catalog::{all_catalog_findings, catalog_findings_of, newly_uncatalogued}
 pub use cluster::{cluster_findings, newly_undeclared};
 pub use failing::{FailingTasks, is_told_together};
 pub use node::{
-    broken, doubled, fleet_waiting, host_ahead, host_awaited, newly_meeting, newly_ruled, newly_unmet, release_refused,
-    report_findings, report_left_out, report_refused, report_waiting, too_large,
+    broken, doubled, fleet_waiting, host_ahead, host_awaited, host_stuck, newly_meeting, newly_ruled, newly_unmet,
+    orphaned_paths, release_refused, report_findings, report_left_out, report_refused, report_waiting, too_large,
 };
 pub use placed::{keep_new, newly_odd, newly_orphaned};
 pub use primary::{naming_another, newly_parked_primaries};

@@ -18,7 +18,7 @@ use crate::object::{
 };
 use crate::requirement::Unmet;
 use crate::resolve::{Answer, Resolution, ResolveCache, resolve_node};
-use crate::status::parked;
+use crate::status::{Orphan, Orphans, parked};
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
 
 /// The most characters that are shown of a sentence of a host's.
@@ -115,6 +115,29 @@ pub fn report_findings(node: &Node, said: &[String]) -> Option<Finding> {
         node.display_name()
     );
     Some(of_node(rule::REPORT_FINDINGS, node, message))
+}
+
+/// A node's agent cannot keep or apply what it is told, and says why.
+pub fn host_stuck(node: &Node, why: &str) -> Finding {
+    let message = format!("its agent cannot keep or apply what it is told, and begins nothing: {}", shown(why));
+    of_node(rule::HOST_STUCK, node, message)
+}
+
+/// The paths that tasks of a node left on its host: one finding for each, and one for those that are not named.
+pub fn orphaned_paths(node: &Node, orphans: &Orphans) -> Vec<Finding> {
+    let of = |Orphan { task, path }: &Orphan| {
+        let (task, path) = (shown(task), shown(path));
+        let message = format!(
+            "task {task} no longer keeps {path}, which it wrote and which is still there: nothing takes it away by itself; a task `file` \
+             with `absent: true` does"
+        );
+        of_node(rule::TASK_ORPHANED, node, message)
+    };
+    let more = (orphans.more > 0).then(|| {
+        let message = format!("{} more paths that tasks wrote and no task keeps now are still there", orphans.more);
+        of_node(rule::TASK_ORPHANED, node, message)
+    });
+    orphans.named.iter().map(of).chain(more).collect()
 }
 
 /// A sentence of a host's on one line, cut at [`MAX_SHOWN`].

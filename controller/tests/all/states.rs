@@ -1,0 +1,238 @@
+//! Where nodes stand, as every answer says it: what was written is in it at once, and each word is the same in all of them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use serde_json::{Value, json};
+use stemma_controller::run::{Options, Publishing};
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
+use stemma_wire::message::observed::{Outcome, Report, TaskResult};
+
+use crate::fleet::{Fleet, Host, PATIENCE, call, check_in};
+
+fn options() -> Options {
+    Options { publishing: Publishing::Reconciled, ..Options::default() }
+}
+
+/// Task a of tag x, and b of tag y, which waits for a on all of x.
+fn site(version: &str) -> Value {
+    let task = |id: &str, tag: &str, more: Value| {
+        let script = format!("echo {version}");
+        let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": script}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    json!([
+        {"kind": "Release", "name": "site", "version": version, "roles": {"rx": {"tags": ["x"]}, "ry": {"tags": ["y"]}},
+         "tags": {"x": {}, "y": {}},
+         "tasks": [task("a", "x", json!({})), task("b", "y", json!({"cross_depends": [{"name": "a", "tags": ["x"]}]}))]},
+        {"kind": "Cluster", "name": "c", "release": format!("site@{version}")},
+        {"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"]},
+        {"kind": "NodeGroup", "cluster": "c", "name": "gy", "roles": ["ry"]},
+    ])
+}
+
+/// Checks in once, with more than an idle host says.
+async fn say(host: &mut Host, change: impl FnOnce(&mut CheckIn)) {
+    let mut said = CheckIn { local: host.local.clone(), ..check_in(host.held, 0) };
+    change(&mut said);
+    let _taken: CheckInAnswer = call(&mut host.client, "/agent/v1/checkin", &said).await.unwrap();
+}
+
+/// Says what became of a task of what the host holds, as its result of that number.
+async fn result(host: &mut Host, sequence: u64, task: &str, outcome: Outcome) {
+    let task_set = host.held.unwrap().task_set;
+    let result = TaskResult {
+        sequence,
+        task_set,
+        task: task.to_owned(),
+        outcome,
+        message: String::new(),
+        output: String::new(),
+        diff: String::new(),
+        duration_ms: 1,
+    };
+    say(host, |said| said.results = vec![result]).await;
+}
+
+/// Takes over what the host is told next, and says that it holds it.
+async fn take(host: &mut Host) {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if host.news(100).await.desired.is_some() {
+            host.news(0).await;
+            return;
+        }
+    }
+    panic!("the host is told nothing");
+}
+
+async fn metrics(fleet: &Fleet) -> String {
+    let answer = fleet.answer(Method::GET, "/metrics", &Value::Null).await;
+    String::from_utf8(answer.body().to_vec()).unwrap()
+}
+
+/// What each answer says of a node: the state of itself, of its row in the list, of the filter, of the counts and of the metrics.
+async fn everywhere(fleet: &Fleet, name: &str, state: &str) -> [bool; 5] {
+    let node = fleet.read(&format!("/v1/nodes/{name}")).await;
+    let list = fleet.read("/v1/nodes?fields=name,state,state_reason,notes").await;
+    let row = list["nodes"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone();
+    let filtered = fleet.read(&format!("/v1/nodes?state={state}")).await;
+    let counts = fleet.read("/v1/clusters/c").await["node_states"].clone();
+    let metrics = metrics(fleet).await;
+    [
+        node["state"] == state,
+        row["state"] == state,
+        filtered["nodes"].as_array().unwrap().iter().any(|row| row["name"] == name),
+        counts[state].as_u64().unwrap_or_default() > 0,
+        !metrics.contains(&format!("stemma_nodes{{state=\"{state}\"}} 0\n")),
+    ]
+}
+
+/// Asks until something holds of a node.
+async fn until(fleet: &Fleet, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let (mut body, deadline) = (Value::Null, Instant::now() + PATIENCE);
+    while Instant::now() < deadline {
+        body = fleet.read(&format!("/v1/nodes/{name}")).await;
+        if holds(&body) {
+            return body;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{name}: {body}");
+}
+
+/// A fleet of one host that has converged.
+async fn converged() -> (Fleet, Host) {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site("1")).await;
+    let mut host = fleet.join_group("c/gx", "n").await;
+    take(&mut host).await;
+    result(&mut host, 1, "a", Outcome::Changed).await;
+    until(&fleet, "n", |node| node["state"] == "converged").await;
+    assert_eq!(everywhere(&fleet, "n", "converged").await, [true; 5]);
+    (fleet, host)
+}
+
+#[tokio::test]
+async fn y06_every_read_after_a_write_sees_at_least_that_write() {
+    let (fleet, mut host) = converged().await;
+    for round in 2..12_u64 {
+        fleet.apply(site(&round.to_string())).await;
+        assert_eq!(everywhere(&fleet, "n", "converged").await, [false; 5], "round {round}");
+        take(&mut host).await;
+        result(&mut host, round, "a", Outcome::Changed).await;
+        until(&fleet, "n", |node| node["state"] == "converged").await;
+    }
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn y06_a_node_that_keeps_an_old_task_set_is_held_in_every_answer() {
+    let (fleet, mut host) = converged().await;
+    let node = |hold: Value| json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "hold": hold}]);
+    fleet.apply(node(json!({"reason": "a disk"}))).await;
+    take(&mut host).await;
+    let held = until(&fleet, "n", |node| node["state"] == "converged").await;
+    assert_eq!(held["notes"], json!(["held"]), "nothing waits yet");
+    fleet.apply(site("2")).await;
+    assert_eq!(everywhere(&fleet, "n", "held").await, [true; 5]);
+    assert_eq!(everywhere(&fleet, "n", "converged").await, [false; 5]);
+    let list = fleet.read("/v1/nodes?fields=name,state_reason,notes").await;
+    let reason = "an operator holds it: it keeps its task set, and a newer one waits (it runs site@1)";
+    assert_eq!((&list["nodes"][0]["state_reason"], &list["nodes"][0]["notes"][0]), (&json!(reason), &json!("held")));
+    assert_eq!(fleet.read("/v1/nodes/n").await["state_reason"], reason);
+    assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"held\"} 1\n"));
+    let explained = fleet.read("/v1/nodes/n/explain?task=a").await;
+    assert_eq!((&explained["released"], &explained["keeps"]), (&json!(false), &json!("site@1")), "{explained}");
+    fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx"}])).await;
+    assert_eq!(everywhere(&fleet, "n", "held").await, [false; 5]);
+    assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"held\"} 0\n"));
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn y06_a_host_that_has_not_confirmed_a_label_is_noted_and_has_not_converged() {
+    let (fleet, mut host) = converged().await;
+    fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}])).await;
+    assert_eq!(everywhere(&fleet, "n", "converged").await, [false; 5], "no task reads it, and the host has not got it");
+    let node = fleet.read("/v1/nodes/n").await;
+    assert_eq!((&node["state"], &node["notes"]), (&json!("changing"), &json!(["untold"])));
+    assert_eq!(fleet.read("/v1/nodes/n/explain?label=rack").await["confirmed"], false);
+    assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"untold\"} 1\n"));
+    take(&mut host).await;
+    let node = until(&fleet, "n", |node| node["state"] == "converged").await;
+    assert_eq!(node["notes"], json!([]));
+    assert_eq!(fleet.read("/v1/nodes/n/explain?label=rack").await["confirmed"], true);
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn y06_who_waits_for_a_host_that_will_not_do_it_is_blocked_in_every_answer() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site("1")).await;
+    let (mut first, mut second) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    take(&mut first).await;
+    take(&mut second).await;
+    until(&fleet, "n2", |node| node["state"] == "waiting").await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    let reason = "it waits for a on tags x: n1 (a failed there)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
+    assert_eq!(everywhere(&fleet, "n2", "blocked").await, [true; 5]);
+    let list = fleet.read("/v1/nodes?fields=name,state_reason&state=blocked").await;
+    assert_eq!(list["nodes"][0]["state_reason"], reason, "the list says what the node says");
+    let failed = fleet.read("/v1/nodes?fields=name,state_reason&state=failed").await;
+    assert_eq!(failed["nodes"][0]["state_reason"], "task a failed");
+    // It is mended, and nobody keeps n2 any more.
+    result(&mut first, 2, "a", Outcome::Changed).await;
+    until(&fleet, "n2", |node| node["state"] == "waiting").await;
+    assert_eq!(everywhere(&fleet, "n2", "blocked").await, [false; 5]);
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn y06_who_waits_for_a_host_that_is_paused_is_blocked_until_it_goes_on() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site("1")).await;
+    let (mut first, mut second) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    take(&mut first).await;
+    take(&mut second).await;
+    first.local.paused = true;
+    say(&mut first, |_| {}).await;
+    let reason = "it waits for a on tags x: n1 (it was paused on its host)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
+    first.local.paused = false;
+    say(&mut first, |_| {}).await;
+    until(&fleet, "n2", |node| node["state"] == "waiting").await;
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn y06_what_an_agent_reports_of_itself_is_in_every_answer_until_it_is_over() {
+    let (fleet, mut host) = converged().await;
+    let report = |facts: Value| {
+        let facts = facts.as_object().unwrap().iter().map(|(path, fact)| (path.clone(), fact.to_string())).collect();
+        Report { agent_version: "1".into(), facts, ..Report::default() }
+    };
+    let path = "/root/.ssh/authorized_keys";
+    let both = report(json!({"agent.stuck": "cannot write /var/lib/stemma-agent (No space left on device)",
+        "agent.orphans": [{"task": "key", "path": path}, {"more": 3}]}));
+    say(&mut host, |said| said.report = Some(both)).await;
+    let stuck = until(&fleet, "n", |node| node["state"] == "stuck").await;
+    assert_eq!(everywhere(&fleet, "n", "stuck").await, [true; 5]);
+    assert_eq!(stuck["notes"], json!(["orphaned"]));
+    let found = |code: &str| {
+        let all = stuck["findings"].as_array().unwrap().iter().filter(|one| one["code"] == code);
+        all.map(|one| one["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(found("host.stuck")[0].ends_with("(No space left on device)"), "{stuck}");
+    let orphaned = found("task.orphaned");
+    assert!(orphaned.len() == 2 && orphaned[0].contains(path) && orphaned[1].starts_with("3 more"), "{stuck}");
+    assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"orphaned\"} 1\n"));
+    say(&mut host, |said| said.report = Some(report(json!({})))).await;
+    let over = until(&fleet, "n", |node| node["state"] == "converged").await;
+    assert_eq!((&over["notes"], over["findings"].to_string().contains("host.stuck")), (&json!([]), false));
+    fleet.controller.stop().await;
+}
