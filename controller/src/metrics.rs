@@ -3,8 +3,8 @@
 //! What others count already (the store, the refusals, the desired table) is read when it is asked for and kept in one place
 //! only; a second counter beside it would one day differ.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -356,6 +356,41 @@ impl Collector for Objects {
     }
 }
 
+/// The same metrics in the text form of Prometheus, of a text of `OpenMetrics`: there a counter is called as its sample is, there are no units,
+/// and nothing ends the text.
+pub(crate) fn prometheus_text(open_metrics: &str) -> String {
+    let is_counter = |line: &str| line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")).is_some();
+    let counters: BTreeSet<&str> =
+        open_metrics.lines().filter(|line| is_counter(line)).filter_map(|line| line.split(' ').nth(2)).collect();
+    let kept = open_metrics.lines().filter(|line| *line != "# EOF" && !line.starts_with("# UNIT "));
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in kept {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(word), Some(name), Some(rest)) if counters.contains(name) => {
+                let _infallible = writeln!(text, "# {word} {name}_total {rest}");
+            }
+            _ => {
+                let _infallible = writeln!(text, "{line}");
+            }
+        }
+    }
+    text
+}
+
 fn count(connections: &OnceLock<Connections>) -> u64 {
     connections.get().map_or(0, |connections| connections.count() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected: Prometheus' exposition formats, where a counter's TYPE names the sample.
+    #[test]
+    fn y09_the_text_form_of_prometheus_names_counters_as_their_samples() {
+        let open = "# HELP a What is refused.\n# TYPE a counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\n# UNIT b bytes\nb 2\n# EOF\n";
+        let text = "# HELP a_total What is refused.\n# TYPE a_total counter\na_total{reason=\"x y\"} 1\n# HELP b Bytes.\n# TYPE b gauge\nb 2\n";
+        assert_eq!(prometheus_text(open), text);
+    }
 }

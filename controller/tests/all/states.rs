@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use hyper::Method;
+use bytes::Bytes;
+use hyper::{Method, Request};
 use serde_json::{Value, json};
 use stemma_controller::run::{Options, Publishing};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
@@ -72,6 +73,32 @@ async fn take(host: &mut Host) {
 async fn metrics(fleet: &Fleet) -> String {
     let answer = fleet.answer(Method::GET, "/metrics", &Value::Null).await;
     String::from_utf8(answer.body().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn y09_metrics_come_in_the_form_that_is_accepted_and_counters_keep_their_type() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    for (accept, content_type, counter) in [
+        (None, "text/plain; version=0.0.4; charset=utf-8", "# TYPE stemma_rejected_total counter\n"),
+        (Some("text/plain"), "text/plain; version=0.0.4; charset=utf-8", "# TYPE stemma_rejected_total counter\n"),
+        (
+            Some("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2"),
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            "# TYPE stemma_rejected counter\n",
+        ),
+    ] {
+        let request = Request::get("/metrics");
+        let request = accept.into_iter().fold(request, |request, accept| request.header("accept", accept));
+        let answer = fleet.operator().send(request.body(Bytes::new()).unwrap()).await.unwrap();
+        assert_eq!(
+            (answer.status().as_u16(), &answer.headers()["content-type"]),
+            (200, &content_type.parse().unwrap())
+        );
+        let text = String::from_utf8(answer.body().to_vec()).unwrap();
+        assert!(text.contains(counter), "{accept:?}: {text}");
+        assert_eq!(text.ends_with("# EOF\n"), content_type.starts_with("application/"), "{accept:?}");
+    }
+    fleet.controller.stop().await;
 }
 
 /// What each answer says of a node: the state of itself, of its row in the list, of the filter, of the counts and of the metrics.

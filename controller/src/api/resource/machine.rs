@@ -1,6 +1,7 @@
 //! What machines ask for: version documents, health, metrics, the description of the API itself.
 
 use hyper::StatusCode;
+use hyper::header::ACCEPT;
 use serde_json::{Value, json};
 use stemma_wire::endpoint::openapi;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -8,8 +9,9 @@ use uuid::Uuid;
 
 use super::state;
 use crate::api::Api;
-use crate::api::http::request::{HandlerResult, Reply, Request};
+use crate::api::http::request::{Body, HandlerResult, Reply, Request};
 use crate::api::http::version::Service;
+use crate::metrics::prometheus_text;
 use crate::store::Health;
 
 /// Ironic's clients read `version`, openstacksdk reads `max_version` first for every service: both are Ironic's newest, but for
@@ -79,13 +81,23 @@ pub(super) fn alive(_api: &Api, _request: &Request) -> Reply {
     Reply::ok("ok".into())
 }
 
-/// `GET /metrics`.
-pub(super) fn metrics(api: &Api, _request: &Request) -> Reply {
+/// The form of metrics that who asks may accept in the place of Prometheus' own.
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
+/// `GET /metrics`: in the text form of Prometheus, or as `OpenMetrics` where that is accepted.
+pub(super) fn metrics(api: &Api, request: &Request) -> Reply {
     let model = api.model();
     let facts = || state::all_facts(api, &model, model.nodes.iter().map(|node| node.id()));
     let facts = api.is_behind.then(facts);
-    let text = api.metrics.as_ref().map(|metrics| metrics.text_by(api.within, facts.as_deref()));
-    Reply::ok(text.unwrap_or_default().into())
+    let text = api.metrics.as_ref().map(|metrics| metrics.text_by(api.within, facts.as_deref())).unwrap_or_default();
+    let accepted = request.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let wants_open = accepted.flat_map(|value| value.split(',')).any(|one| one.trim().starts_with(OPEN_METRICS));
+    let body = if wants_open {
+        Body::Written(text.into(), "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    } else {
+        Body::Written(prometheus_text(&text).into(), "text/plain; version=0.0.4; charset=utf-8")
+    };
+    Reply { body, ..Reply::ok(Value::Null) }
 }
 
 /// `GET /openapi.json`.

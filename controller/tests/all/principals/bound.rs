@@ -191,7 +191,8 @@ async fn metrics_of_who_is_bound_hold_no_figure_of_the_whole_controller() {
     two_clusters(&fleet).await;
     let mut bound = principal(&fleet, "otto", "viewer", Some("own")).await;
     let text = async |client: &mut Client| {
-        let request = Request::get("/metrics").body(Bytes::new()).unwrap();
+        let request = Request::get("/metrics").header("accept", "application/openmetrics-text");
+        let request = request.body(Bytes::new()).unwrap();
         String::from_utf8(client.send(request).await.unwrap().body().to_vec()).unwrap()
     };
     let names = |text: &str| -> Vec<String> {
