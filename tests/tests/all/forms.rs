@@ -90,6 +90,7 @@ fn good(part: &Part, chance: &mut Chance) -> Result<Value> {
     let number = chance.below(1_000);
     Ok(match part.form.plain() {
         Form::Flag => chance.percent(50).into(),
+        Form::Seconds(..) => (1 + number).into(),
         Form::Count if part.name.ends_with("seconds") || part.name.ends_with("timeout") => number.into(),
         Form::Text if part.name == "description" => format!("text {number}").into(),
         Form::OneOf(words) => (*chance.one(words)).into(),
@@ -110,8 +111,8 @@ fn bad(form: Form) -> Value {
         Form::Flag | Form::Map | Form::MapOf(_) | Form::Parameters | Form::Object(_) | Form::MapOrList => {
             json!("perhaps")
         }
-        Form::Count | Form::Number | Form::Share | Form::OneOf(_) => json!("no such"),
-        Form::Text | Form::TextOrList => json!({"a": 1}),
+        Form::Seconds(..) | Form::Count | Form::Number | Form::Share | Form::OneOf(_) => json!("no such"),
+        Form::Text | Form::Time | Form::TextOrList => json!({"a": 1}),
         Form::Names | Form::ListOf(_) | Form::Objects => json!(5),
         Form::Any | Form::UpTo(..) => json!([]),
     }

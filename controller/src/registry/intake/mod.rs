@@ -4,7 +4,6 @@
 mod bounds;
 mod pace;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -387,6 +386,8 @@ fn refused(error: &StoreError) -> IntakeError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use stemma_core::name::NodeName;
     use stemma_core::object::NodeSpec;
     use stemma_wire::clock::FixedClock;

@@ -378,6 +378,9 @@ fn a_barrier_that_is_shut_names_whom_it_waits_for() {
     assert_eq!(shut.iter().filter(|nodes| **nodes == (6..=8).map(node).collect()).count(), 1, "{shut:?}");
 }
 
+/// The tasks that are done, each with its node.
+type DoneTasks = Vec<(u128, &'static str)>;
+
 /// What came before a marker on other nodes was not waited for: a task that never runs is done at once.
 #[test]
 fn y06_who_waits_for_a_marker_waits_for_all_that_is_before_it() {
@@ -397,7 +400,7 @@ fn y06_who_waits_for_a_marker_waits_for_all_that_is_before_it() {
     let any_of_x = |name: &str| json!({"cross_depends": [{"name": name, "tags": ["x"], "policy": "any"}]});
     let requires = |name: &str| json!({"requires": [name]});
     // The tasks; what is done, first in vain and then enough. The last task is one of n6 to n8, and waits.
-    let cases: Vec<(&str, Vec<serde_json::Value>, Vec<(u128, &str)>, Vec<(u128, &str)>)> = vec![
+    let cases: Vec<(&str, Vec<serde_json::Value>, DoneTasks, DoneTasks)> = vec![
         (
             "one",
             vec![a(), marker("m", "x", requires("a")), shell("b", "y", on_x("m"))],
