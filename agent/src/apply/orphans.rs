@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::json;
 use stemma_core::object::MAX_FACT;
-use stemma_core::task::{TaskKind, task_type};
+use stemma_core::task::{Mode, TaskKind, task_type};
 use stemma_wire::message::desired::{Profile, ProfileTask};
+use stemma_wire::message::observed::Outcome;
 
 use super::applier::applier;
-use super::ledger::{Desired, WRITTEN};
+use super::ledger::{Desired, PROGRESS, WRITTEN};
 use super::task::{HostTask, Site};
 use crate::host::{HostError, HostPath, Kind};
 
@@ -54,6 +55,32 @@ pub fn note(site: &Site, written: &Written, keeps: impl Fn(&str, &str) -> bool) 
         }
     }
     if all == before { Ok(()) } else { site.ledger.put(&WRITTEN, &all) }
+}
+
+/// Makes the record of a state that has none, since its agent was of before: of the files of the tasks of a set that ended well. To be
+/// called before the set is replaced, so that an upgrade alone writes nothing.
+///
+/// # Errors
+/// [`HostError`] from the ledger.
+pub fn fill(site: &Site, desired: &Desired, profile: &Profile) -> Result<(), HostError> {
+    if site.ledger.get(&WRITTEN)?.is_some() || desired.mode() != Mode::Apply {
+        return Ok(());
+    }
+    let progress = site.ledger.get(&PROGRESS)?.unwrap_or_default();
+    let ended_well = |task: &&ProfileTask| {
+        let is_well = |outcome| matches!(outcome, Outcome::Changed | Outcome::Unchanged);
+        let performed = progress.tasks.get(&task.id);
+        task.task.mode.unwrap_or_default() == Mode::Apply
+            && performed.is_some_and(|last| last.task_set == desired.digest && is_well(last.outcome))
+    };
+    let files = profile.tasks.iter().filter(ended_well).filter_map(|task| Some((left_by(site, desired, task)?, task)));
+    note(site, &files.map(|(path, task)| (path.to_string(), task.id.clone())).collect(), |_, _| false)
+}
+
+/// The file that a task leaves where it is when the task is gone.
+fn left_by(site: &Site, desired: &Desired, task: &ProfileTask) -> Option<HostPath> {
+    let applier = applier(task_type(&task.task.kind)?.kind)?;
+    applier.leaves(site, &HostTask::new(task, &desired.task_set.inputs).ok()?)
 }
 
 /// The files that no task of a set keeps, and that are still there.

@@ -1,6 +1,6 @@
 //! `run`, `once`, `check`, `refill`: the verbs that make or look.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -11,18 +11,17 @@ use anyhow::{Context, Result, bail};
 use log::{error, info, warn};
 use sd_notify::NotifyState;
 use serde_json::json;
-use stemma_core::task::Mode;
 use stemma_wire::clock::SystemClock;
-use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
 use super::access::check_access;
 use super::membership::{Membership, membership};
 use super::status::{printable, words};
+use super::waits::waiting;
 use super::{Exit, Local, print, print_json, service};
 use crate::apply::executor::graph::is_well;
-use crate::apply::executor::{Purpose, Run, is_marker};
-use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS, Performed, REASONS};
+use crate::apply::executor::{Purpose, Run};
+use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, Woken, wake};
 use crate::apply::worker::{ApplyWorker, Until};
@@ -251,31 +250,6 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
     })
 }
 
-/// The tasks that have not begun because a barrier is shut: before them, or before one that they come after. Each with that barrier.
-pub(super) fn waiting<'a>(
-    local: &Local,
-    desired: &Desired,
-    profile: &'a Profile,
-    ended: &BTreeMap<String, Performed>,
-) -> Result<BTreeMap<&'a str, &'a Barrier>> {
-    if desired.mode() == Mode::Observe {
-        return Ok(BTreeMap::new());
-    }
-    let open = local.site.ledger.get(&OPEN_BARRIERS)?.filter(|open| open.task_set == desired.digest);
-    let is_open = |barrier: &Barrier| open.as_ref().is_some_and(|barriers| barriers.open.contains(barrier));
-    let mut waits: Vec<Option<&Barrier>> = Vec::new();
-    for task in &profile.tasks {
-        // A task comes after earlier ones alone.
-        let behind = || task.after.iter().find_map(|&before| waits.get(usize::from(before)).copied().flatten());
-        let here = is_marker(task) || (desired.task_set.runs(&task.id) && !ended.contains_key(&task.id));
-        let shut = task.barriers.iter().find(|barrier| !is_open(barrier));
-        let at = if here { shut.or_else(behind) } else { None };
-        waits.push(at);
-    }
-    let of_task = profile.tasks.iter().zip(waits).filter(|(task, _)| !is_marker(task));
-    Ok(of_task.filter_map(|(task, barrier)| Some((task.id.as_str(), barrier?))).collect())
-}
-
 /// Checks every task of what is held: what would change?
 ///
 /// # Errors
@@ -357,11 +331,12 @@ mod tests {
     use std::process::{Child, Stdio};
 
     use stemma_wire::message::Revision;
+    use stemma_wire::message::desired::Barrier;
     use stemma_wire::message::observed::LocalState;
 
     use super::super::status;
     use super::*;
-    use crate::apply::ledger::{Ledger, OpenBarriers, STAGING_DIRS};
+    use crate::apply::ledger::{Ledger, OPEN_BARRIERS, OpenBarriers, STAGING_DIRS};
     use crate::apply::leftovers::StagingDirs;
     use crate::apply::testing::{Set, joined};
 

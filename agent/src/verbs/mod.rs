@@ -10,6 +10,7 @@ mod local;
 mod membership;
 mod service;
 mod status;
+mod waits;
 
 pub use converge::{check, once, refill, run};
 pub use explain::explain;

@@ -12,8 +12,8 @@ use stemma_wire::error::is_formatting;
 use stemma_wire::message::desired::{Barrier, Known, Profile};
 use stemma_wire::message::observed::{LocalState, Progress};
 
-use super::converge::waiting;
 use super::membership::{Membership, membership};
+use super::waits::waiting;
 use super::{Exit, Local, print, print_json};
 use crate::apply::STUCK;
 use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, REASONS, REPORT, Reason};

@@ -310,12 +310,6 @@ impl Run {
 
     /// Takes down how a task ended, and whether that is news.
     fn note(&mut self, at: usize, ended: Execution, permitted: Permitted) {
-        if permitted != Permitted::Check
-            && matches!(ended.outcome, Outcome::Unchanged | Outcome::Changed)
-            && let Some(path) = self.left_by(&self.tasks[at])
-        {
-            self.written.entry(path).or_insert_with(|| self.tasks[at].id.clone());
-        }
         let mut mends = self.mends(at).to_vec();
         if permitted == Permitted::Mend && ended.outcome == Outcome::Changed {
             mends.push(self.site.host.unix_seconds());
@@ -334,6 +328,14 @@ impl Run {
             self.reasons.insert(planned.id.clone(), reason);
         }
         let is_news = stopped_by_another || is_news(self.before.tasks.get(&planned.id), &performed);
+        // What was found as it is to be, and is no news, was noted before, or by an agent that kept no such record.
+        if is_news
+            && permitted != Permitted::Check
+            && matches!(outcome, Outcome::Unchanged | Outcome::Changed)
+            && let Some(path) = self.left_by(planned)
+        {
+            self.written.entry(path).or_insert_with(|| planned.id.clone());
+        }
         if self.purpose == Purpose::Check || is_news {
             self.ended.insert(planned.id.clone(), performed);
             self.results.push(TaskResult {

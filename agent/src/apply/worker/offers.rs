@@ -27,6 +27,9 @@ impl ApplyWorker {
         };
         let now = accepted.desired();
         let is_of_another_epoch = held.as_ref().is_some_and(|held| held.epoch != accepted.epoch);
+        if let Some(held) = held.as_ref().filter(|held| held.held().task_set != now.digest) {
+            self.note_files_of(&held.desired())?;
+        }
         if is_of_another_epoch || held.is_none_or(|held| held.held().task_set != now.digest) {
             // A barrier is opened for one wave of a task set. When the same task set comes back, or in another epoch, that is another
             // wave: no barrier is open, and no earlier grant opens one. This is written first, so that a crash leaves none open.

@@ -77,6 +77,15 @@ impl ApplyWorker {
         Ok(())
     }
 
+    /// Notes the files of a task set that is replaced, where an agent of before kept no record of them.
+    pub(super) fn note_files_of(&mut self, desired: &Desired) -> Result<(), HostError> {
+        let Some(hash) = desired.task_set.profile else { return Ok(()) };
+        match self.profile(desired.version, hash)? {
+            Some(profile) => orphans::fill(&self.site, desired, &profile),
+            None => Ok(()),
+        }
+    }
+
     /// Watches the files that the tasks of the run keep.
     pub(super) fn watch_files(&mut self) {
         if let Some((managed, run)) = self.managed.as_mut().zip(self.run.as_ref()) {
