@@ -16,9 +16,6 @@ use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type};
 
-/// The parameters of a `shell` task that are texts for sh, if they are texts: a value in them is quoted for its place.
-const SHELL_TEXTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
-
 /// Compiles a release.
 ///
 /// `imports` gives the compiled releases that it names; of a set of releases, compile those first (`compile_set`).
@@ -223,7 +220,7 @@ impl Compiler<'_> {
             return all;
         };
         for template in kind.template_texts(&task.parameters) {
-            let is_script = kind.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str());
+            let is_script = kind.is_script(&template);
             let read = if is_script { self.author.script(template.text) } else { self.author.template(template.text) };
             match read {
                 Ok(read) => {

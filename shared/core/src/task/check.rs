@@ -26,6 +26,7 @@ pub fn mistakes(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
         Some(kind) => {
             let mut found = kind.parameters.map(|takes| takes.mistakes(&task.parameters)).unwrap_or_default();
             found.extend(shown_secrets(kind, task, author));
+            found.extend(read_again(kind, task, author));
             found.extend(no_time(task));
             found.extend(inexact(task));
             found
@@ -67,6 +68,16 @@ fn shown_secrets(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(Stri
     };
     let shown = kind.template_texts(&task.parameters).into_iter().filter(|text| text.is_shown && reads_secret(text));
     shown.map(|text| (text.path, format!("reads a secret, and {SECRET_SHOWN}"))).collect()
+}
+
+/// The texts in which a value would be read once more.
+fn read_again(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(String, String)> {
+    let of_text = |text: TemplateText<'_>| {
+        let read = if kind.is_script(&text) { author.script(text.text) } else { author.template(text.text) };
+        let errors = read.unwrap_or_default().read_again.into_iter();
+        errors.map(|error| (text.path.clone(), error.to_string())).collect::<Vec<_>>()
+    };
+    kind.template_texts(&task.parameters).into_iter().flat_map(of_text).collect()
 }
 
 /// The types of a release's own tasks that are known and that no agent runs yet, a finding for each type.
