@@ -14,7 +14,7 @@ use crate::idle;
 use crate::input::{Need, Query, Read, Reference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
-use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type};
+use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type, through_links};
 
 /// Compiles a release.
 ///
@@ -452,6 +452,7 @@ impl Compiler<'_> {
         let imported = library.imports.iter().flat_map(|one| &one.extensions);
         let extensions = spec.extensions.iter().chain(imported).cloned().collect();
         self.findings.extend(tags_in_content(self.name, &spec.tasks));
+        self.findings.extend(through_links(self.name, &spec.tasks));
         let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),
