@@ -85,7 +85,7 @@ impl Path {
 
     /// Where the author wrote one of these characters.
     fn cuts(&self, separators: &'static [char]) -> impl Iterator<Item = usize> {
-        self.text.match_indices(separators).map(|(at, _)| at).filter(|at| !self.is_value(*at))
+        self.text.match_indices(separators).map(|(at, _)| at).filter(move |at| !self.is_value(*at))
     }
 
     fn is_value(&self, at: usize) -> bool {

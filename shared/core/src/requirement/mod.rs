@@ -330,10 +330,7 @@ impl FromStr for Field {
 
 /// A value as a sentence has it: numbers as they are, texts in quotes, of a list the first members.
 fn shown(value: &Value<'_>) -> String {
-    let text = |text: &str| match number(text) {
-        Some(_) => cut(text.trim()),
-        None => format!("{:?}", cut(text)),
-    };
+    let text = |text: &str| if number(text).is_some() { cut(text.trim()) } else { format!("{:?}", cut(text)) };
     match value {
         Value::Text(one) => text(one),
         Value::List(members) => {
