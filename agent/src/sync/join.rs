@@ -301,8 +301,10 @@ pub(super) fn sentence(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let part = |name: &str| parsed.as_ref()?.pointer(name)?.as_str();
     let message = part("/error/message").unwrap_or("without a reason");
-    let detail = part("/error/detail").map(|detail| format!("; {detail}")).unwrap_or_default();
-    let text = format!("{message}{detail}");
+    let text = match part("/error/detail") {
+        Some(detail) => format!("{}; {detail}", message.trim_end_matches('.')),
+        None => message.to_owned(),
+    };
     text.chars().filter(|letter| !letter.is_control()).take(512).collect()
 }
 
@@ -315,6 +317,8 @@ mod tests {
         let body = br#"{"error": {"message": "this token was used\u001b[31m already"}}"#;
         assert_eq!(sentence(body), "this token was used[31m already");
         assert_eq!(sentence(b"<html>"), "without a reason");
+        let body = br#"{"error": {"message": "web-1 already has a host.", "detail": "take another name"}}"#;
+        assert_eq!(sentence(body), "web-1 already has a host; take another name");
     }
 
     #[test]

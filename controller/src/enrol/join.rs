@@ -23,9 +23,6 @@ use crate::registry::work::Work;
 use crate::registry::{Context, Decision, Undecided};
 use crate::store::{Op, Precondition, Revision};
 
-/// Why a node's name is taken.
-const JOINED: &str = "that node has joined already";
-
 /// What an enrolment has made, once it is committed.
 pub(super) struct Made {
     pub(super) node: Uuid,
@@ -191,6 +188,7 @@ fn place(context: &Context<'_>, token: &TokenRecord, name: &NodeName) -> Result<
             .detail("join with --name and another name")
             .into())
     };
+    let has_host = |node: &Node| token::has_host(node).field("name");
     let elsewhere =
         |why: String| Err(ApiError::new(ErrorType::TokenInvalid, why).detail("the token was not used up").into());
     match token.bound {
@@ -206,7 +204,10 @@ fn place(context: &Context<'_>, token: &TokenRecord, name: &NodeName) -> Result<
                 Some(node) if node.spec.nodegroup != Some(GroupId(group)) => {
                     taken("that node is not in the token's group")
                 }
-                Some(node) => not_joined(context, node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
+                Some(node) => match not_joined(context, node)? {
+                    Some(found) => Ok(Some(found)),
+                    None => Err(has_host(node).detail("another host joins with --name and another name").into()),
+                },
             }
         }
         Bound::Node(uuid) => match model.nodes.get(uuid) {
@@ -214,7 +215,9 @@ fn place(context: &Context<'_>, token: &TokenRecord, name: &NodeName) -> Result<
             Some(node) if !answers_to(node, name) => {
                 elsewhere(format!("the token is bound to another node than {}", quote(name.as_str())))
             }
-            Some(node) => not_joined(context, node)?.map_or_else(|| taken(JOINED), |found| Ok(Some(found))),
+            Some(node) => {
+                not_joined(context, node)?.map_or_else(|| Err(has_host(node).into()), |found| Ok(Some(found)))
+            }
         },
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use stemma_core::manifest::read_value;
-use stemma_core::object::{GroupId, Timestamp};
+use stemma_core::object::{GroupId, Node, Timestamp};
 use stemma_core::task::Mode;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -18,13 +18,13 @@ use subtle::ConstantTimeEq;
 use crate::cache::Model;
 use crate::cache::model::Entry;
 use crate::records::audit::FleetAction;
-use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
+use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
 use crate::registry::names::{group_at, group_path};
 use crate::registry::work::Work;
-use crate::registry::{Caller, Context, Registry};
+use crate::registry::{Caller, Context, Registry, Undecided};
 use crate::store::{Op, Precondition, Revision};
 
 /// How often a token may be used, unless said otherwise.
@@ -68,7 +68,7 @@ pub(super) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> 
 /// in `warning` what to do.
 ///
 /// # Errors
-/// An unknown field or name, a number out of bounds, what the store says.
+/// An unknown field or name, a number out of bounds, a node that has a host, what the store says.
 pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Result<Answer, ApiError> {
     let wanted: Wanted = read_value(body).map_err(|error| bad_field("join token", &error))?;
     let (uses, ttl_s) = (wanted.uses.unwrap_or(DEFAULT_USES), wanted.ttl_seconds.unwrap_or(DEFAULT_TTL_S));
@@ -96,6 +96,7 @@ pub async fn create(registry: &Registry, caller: &Caller, body: &Value) -> Resul
             check_place(context, record.bound)?;
             let mut work = Work::on(context);
             work.check_joining(record.bound)?;
+            check_no_host(context, record.bound)?;
             let entry = Entry { record: record.clone(), written: Revision::default() };
             work.model.tokens.insert(id.clone(), Arc::new(entry));
             note(&mut work, &record, FleetAction::TokenMade { token: id.clone() });
@@ -195,6 +196,25 @@ fn seen<'m>(model: &'m Model, id: &str) -> Result<&'m Entry<TokenRecord>, ApiErr
 fn check_place(context: &Context<'_>, bound: Bound) -> Result<(), ApiError> {
     let place = context.model.place_of_bound(bound);
     context.check_place(Some(Endpoint::CreateToken), place, || "the token".to_owned())
+}
+
+/// Refuses a token for a node whose host has joined: no host could join with it.
+fn check_no_host(context: &Context<'_>, bound: Bound) -> Result<(), Undecided> {
+    let Bound::Node(uuid) = bound else { return Ok(()) };
+    let known: Option<(AgentRecord, Revision)> = context.record(&agent_key(uuid))?;
+    let has_joined = known.is_some_and(|(record, _)| !record.retired);
+    match context.model.nodes.get(uuid) {
+        Some(node) if has_joined => Err(has_host(node).field("node").into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The refusal to let a host join as a node that has one.
+pub(super) fn has_host(node: &Node) -> ApiError {
+    let name = node.display_name();
+    let message =
+        format!("{name} already has a host. To replace it: `stemma delete node {name}`, then make a new token.");
+    ApiError::new(ErrorType::ObjectExists, message)
 }
 
 fn check_bounds(field: &str, value: u64, most: u64) -> Result<(), ApiError> {

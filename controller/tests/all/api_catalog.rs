@@ -347,3 +347,49 @@ async fn version_two_is_told_as_glances_clients_read_it() {
     assert_eq!((version["id"].as_str(), version["status"].as_str()), (Some("v2.17"), Some("CURRENT")));
     assert!(version["links"][0]["href"].as_str().unwrap().ends_with("/v2/"));
 }
+
+/// A header that was neither replaced all tags of the namespace.
+#[tokio::test]
+async fn y09_tags_are_added_or_replaced_as_a_header_says_that_is_true_or_false() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
+    let path = format!("{NAMESPACES}/N/tags");
+    let mut tags: Vec<String> = Vec::new();
+    for (said, appends) in [
+        ("False", Some(false)),
+        ("True", Some(true)),
+        ("TRUE", Some(true)),
+        (" yes ", Some(true)),
+        ("1", Some(true)),
+        ("maybe", None),
+        ("Ture", None),
+        ("", None),
+        ("2", None),
+        ("true, false", None),
+        ("off", Some(false)),
+        ("t", Some(true)),
+        ("0", Some(false)),
+    ] {
+        let name = format!("t{}", tags.len());
+        let body = json!({"tags": [{"name": name}]});
+        let answer = served.send("POST", &path, &[("x-openstack-append", said)], Some(&body)).await;
+        match appends {
+            Some(_) => assert_eq!(answer.status, 201, "{said:?}: {}", answer.body),
+            None => {
+                assert_eq!((answer.status, answer.kind()), (400, "request.malformed"), "{said:?}");
+                assert!(answer.message().contains("neither true nor false; nothing was changed"), "{}", answer.body);
+            }
+        }
+        if appends == Some(false) {
+            tags.clear();
+        }
+        tags.extend(appends.map(|_| name));
+        let stored = served.get(&path).await;
+        let stored = stored["tags"].as_array().into_iter().flatten();
+        let mut stored: Vec<&str> = stored.filter_map(|tag| tag["name"].as_str()).collect();
+        stored.sort_unstable();
+        let mut expected = tags.clone();
+        expected.sort_unstable();
+        assert_eq!(stored, expected, "{said:?}");
+    }
+}

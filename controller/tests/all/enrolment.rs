@@ -213,6 +213,7 @@ async fn s23_a_token_bound_elsewhere_is_refused_and_not_burnt() {
     let fleet = Fleet::start().await;
     let node = make_node(&fleet, "web-1").await;
     let token = fleet.token(json!({"node": "web-1"})).await;
+    let again = fleet.token(json!({"node": "web-1"})).await;
     let got = fleet.enrol(&token, "web-2", &asking().csr).await.unwrap_err();
     assert_eq!((got.status, got.kind.as_str()), (403, "token.invalid"));
     assert_eq!(got.message, "the token is bound to another node than 'web-2'");
@@ -223,10 +224,34 @@ async fn s23_a_token_bound_elsewhere_is_refused_and_not_burnt() {
         node,
         "it takes over the node that it is bound to"
     );
-    let again = fleet.token(json!({"node": "web-1"})).await;
     let got = fleet.enrol(&again, "web-1", &asking().csr).await.unwrap_err();
-    assert_eq!((got.status, got.message.as_str()), (409, "the name 'web-1' is taken: that node has joined already"));
+    assert_eq!((got.status, got.message.as_str()), (409, &*has_host("web-1")));
     assert_eq!(uses_left(&fleet, &again), 1);
+}
+
+/// What is told where a node has a host.
+fn has_host(name: &str) -> String {
+    format!("{name} already has a host. To replace it: `stemma delete node {name}`, then make a new token.")
+}
+
+/// Such a token was made, and no host could ever join with it.
+#[tokio::test]
+async fn y09_no_token_is_made_for_a_node_that_has_a_host() {
+    let fleet = Fleet::start().await;
+    let node = make_node(&fleet, "web-1").await;
+    let token = fleet.token(json!({"node": "web-1"})).await;
+    fleet.enrol(&token, "web-1", &asking().csr).await.unwrap();
+    let tokens = fleet.parts().registry.cache().model().tokens.len();
+    for name in ["web-1".to_owned(), node.to_string()] {
+        let error = token::create(&fleet.parts().registry, &admin(), &json!({"node": name})).await.unwrap_err();
+        assert_eq!((error.status(), error.kind.name(), error.message), (409, "object.exists", has_host("web-1")));
+    }
+    assert_eq!(fleet.parts().registry.cache().model().tokens.len(), tokens, "no token was made");
+    // Who does what the sentence says gets a token that works.
+    delete_node(&fleet, node).await;
+    let again = make_node(&fleet, "web-1").await;
+    let token = fleet.token(json!({"node": "web-1"})).await;
+    assert_eq!(fleet.enrol(&token, "web-1", &asking().csr).await.unwrap().node, again);
 }
 
 #[tokio::test]
@@ -317,7 +342,7 @@ async fn two_hosts_with_one_name_that_join_a_group_at_once_are_one_and_a_refusal
             match racer.await.unwrap() {
                 Ok(_) => won += 1,
                 Err(error) => {
-                    assert_eq!(error.message, format!("the name 'n{round}' is taken: that node has joined already"));
+                    assert_eq!(error.message, has_host(&format!("n{round}")));
                 }
             }
         }
@@ -328,8 +353,11 @@ async fn two_hosts_with_one_name_that_join_a_group_at_once_are_one_and_a_refusal
 #[tokio::test]
 async fn who_has_joined_and_whose_key_it_is_says_the_store_and_not_what_follows_it() {
     let fleet = Fleet::start().await;
-    fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
+    let objects = json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"},
+        {"kind": "Node", "name": "web-1", "nodegroup": "c/g"}]);
+    fleet.apply(objects).await;
     let token = fleet.token(json!({"nodegroup": "c/g", "uses": 10})).await;
+    let of_node = fleet.token(json!({"node": "web-1"})).await;
     let taken = asking();
     let node = fleet.enrol(&token, "web-1", &taken.csr).await.unwrap().node;
     let mut other = fleet.join("web-3").await;
@@ -339,13 +367,10 @@ async fn who_has_joined_and_whose_key_it_is_says_the_store_and_not_what_follows_
     let got = fleet.enrol(&token, "web-2", &taken.csr).await.unwrap_err();
     assert_eq!(got.message, "the certificate request is refused: its key is another node's; make a new one");
     assert_eq!(other.renew(&taken.csr).await.unwrap_err().kind, "csr.invalid");
-    for token in [&token, &fleet.token(json!({"node": "web-1"})).await] {
+    for token in [&token, &of_node] {
         forgotten();
         let got = fleet.enrol(token, "web-1", &asking().csr).await.unwrap_err();
-        assert_eq!(
-            (got.status, got.message.as_str()),
-            (409, "the name 'web-1' is taken: that node has joined already")
-        );
+        assert_eq!((got.status, got.message.as_str()), (409, &*has_host("web-1")));
     }
     assert_eq!(uses_left(&fleet, &token), 9);
 }

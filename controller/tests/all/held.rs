@@ -334,7 +334,7 @@ async fn w07_a_move_into_a_group_whose_required_trait_the_node_lacks_is_a_findin
         let warned = answer.headers().get("warning").map(|text| text.to_str().unwrap().to_owned());
         let answer: Value = serde_json::from_slice(answer.body()).unwrap();
         let unmet = json!({"severity": "error", "code": "requirement.unmet", "object": format!("node/{name}"),
-            "message": "requirement trait:CUSTOM_FAST required is not met"});
+            "message": "requirement trait:CUSTOM_FAST required is not met: the node lacks it"});
         let said = answer["findings"].as_array().unwrap();
         assert_eq!(said.contains(&unmet), name != "able", "{name}: {answer}");
         // An apply lists what it finds, of all that it reaches.

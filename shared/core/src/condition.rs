@@ -156,6 +156,9 @@ pub struct TemplateReads {
     pub needs: Vec<Need>,
     /// Where `|raw` stands in a script, as line and column: only an admin may store such a one (docs/trust.md, rule 3).
     pub raw: Vec<(u32, u32)>,
+    /// Where a value would be read once more: as a pattern, as a path of keys, or as the name of a filter or test. What is new is
+    /// refused for it; a template that is stored already is taken as it stands.
+    pub read_again: Vec<AuthorError>,
 }
 
 /// A template or condition that cannot be stored.

@@ -115,6 +115,7 @@ pub mod rule {
         Info TAG_UNHELD "tag.unheld": "No node holds a predefined tag.";
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";
         Info TASK_CONTENT "task.content": "A file's content has a template's tag in it, and is written as it stands.";
+        Warning TASK_LINK "task.link": "A task's path is a known link or leads through one, and hosts follow none.";
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task falls to a node by what no operator gave it.";
         Info TASK_ORPHANED "task.orphaned": "A task no longer falls to a node on which it stood, or left a path there.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";

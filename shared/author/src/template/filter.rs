@@ -1,7 +1,7 @@
 //! Filters and tests: which there are, and which of a node's fields those with `attribute` read.
 
 use minijinja::machinery::Span;
-use minijinja::machinery::ast::{CallArg, Expr, Filter, Spanned, Test};
+use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Filter, Spanned, Test};
 use stemma_core::condition::AuthorError;
 use stemma_core::input::template::{FILTERS, TESTS};
 
@@ -11,6 +11,10 @@ use crate::reads::IfAbsent;
 use crate::shape::{Lookups, Shape};
 
 const BY_NAME: &str = "write its name as a literal";
+
+const AS_PATTERN: &str = "`format` would take a value as its pattern, and put others in where it says `%s`";
+
+const WRITE_PATTERN: &str = "write the pattern out: `'%s.conf'|format(labels.x)`";
 
 impl<'a> Walker<'a> {
     pub(super) fn filter(&mut self, filter: &Spanned<Filter<'a>>) -> Result<Shape, AuthorError> {
@@ -36,6 +40,10 @@ impl<'a> Walker<'a> {
             shape => {
                 self.under_if(of_value, |walker| walker.consume(shape, span))?;
                 self.named_within(filter.name, &filter.args, filter.span())?;
+                if filter.name == "format" && !filter.expr.as_ref().is_some_and(is_written) {
+                    self.read_again.push(self.refuse(span, AS_PATTERN, WRITE_PATTERN));
+                }
+                self.note_applied(filter.name, &filter.args, filter.span());
                 self.under_if(of_arguments, |walker| walker.arguments(&filter.args, filter.span()))?;
                 Ok(Shape::Plain)
             }
@@ -64,6 +72,39 @@ impl<'a> Walker<'a> {
                 Err(self.refuse(span, format!("there is no `{name}`"), format!("there are {}", known.join(", "))))
             }
             None => Err(self.refuse(span, "what it applies is computed", BY_NAME)),
+        }
+    }
+
+    /// Notes which arguments of a filter would read a value once more: a key that is computed, since it is split at its dots, and what
+    /// `map` applies to each item, be it another `map`.
+    fn note_applied(&mut self, filter: &str, args: &[CallArg<'a>], span: Span) {
+        let is_key = |(at, arg): (usize, &CallArg<'a>)| match arg {
+            CallArg::Kwarg(name, _) => *name == "attribute",
+            CallArg::Pos(_) => match filter {
+                "groupby" | "sum" | "selectattr" | "rejectattr" => at == 0,
+                "join" => at == 1,
+                _ => false,
+            },
+            CallArg::PosSplat(_) | CallArg::KwargSplat(_) => false,
+        };
+        for (at, arg) in args.iter().enumerate() {
+            if let CallArg::Pos(value) | CallArg::Kwarg(_, value) = arg
+                && is_key((at, arg))
+                && !matches!(value, Expr::Const(_))
+            {
+                let why = "the key is computed, and is taken apart at its dots";
+                self.read_again.push(self.refuse(whole(value), why, BY_NAME));
+            }
+        }
+        let [CallArg::Pos(applied), rest @ ..] = args else { return };
+        if filter == "map"
+            && let Some(applied) = literal(applied)
+        {
+            if applied == "format" {
+                self.read_again.push(self.refuse(span, AS_PATTERN, WRITE_PATTERN));
+            }
+            self.read_again.extend(self.named_within(applied, rest, span).err());
+            self.note_applied(applied, rest, span);
         }
     }
 
@@ -144,5 +185,19 @@ impl<'a> Walker<'a> {
         }
         self.under(IfAbsent::Tolerated, |walker| walker.arguments(&test.args, test.span()))?;
         Ok(Shape::Plain)
+    }
+}
+
+/// Whether a text is written out, be it in parts or as a choice: nothing that is read stands in it.
+fn is_written(expr: &Expr<'_>) -> bool {
+    match expr {
+        Expr::Const(_) => true,
+        Expr::BinOp(binary) => {
+            matches!(binary.op, BinOpKind::Concat | BinOpKind::Add)
+                && is_written(&binary.left)
+                && is_written(&binary.right)
+        }
+        Expr::IfExpr(choice) => is_written(&choice.true_expr) && choice.false_expr.as_ref().is_none_or(is_written),
+        _ => false,
     }
 }

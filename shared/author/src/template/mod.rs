@@ -59,6 +59,7 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> 
         bound: BTreeMap::new(),
         shell,
         raw: Vec::new(),
+        read_again: Vec::new(),
         if_absent: IfAbsent::Fails,
         if_node_lacks: IfAbsent::MayFail,
         if_come_to: IfAbsent::Fails,
@@ -73,7 +74,7 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> 
         |error: ReferenceError| source.refuse(end.clone(), error.to_string(), "split the template over several tasks");
     let needs = walker.reads.needs().map_err(too_many)?;
     let references = walker.reads.finish().map_err(too_many)?;
-    Ok(TemplateReads { references, needs, raw: walker.raw })
+    Ok(TemplateReads { references, needs, raw: walker.raw, read_again: walker.read_again })
 }
 
 /// The walk's state: everything that was seen so far.
@@ -89,6 +90,8 @@ struct Walker<'a> {
     shell: Option<Shell>,
     /// Where `|raw` stands.
     raw: Vec<(u32, u32)>,
+    /// Where a value would be read once more.
+    read_again: Vec<AuthorError>,
     /// What becomes of the template where what is read is absent.
     if_absent: IfAbsent,
     /// The same where one of the nodes that a loop comes to each in its turn lacks a field.

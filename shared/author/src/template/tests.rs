@@ -361,6 +361,52 @@ fn s74_raw_is_found_with_its_place() {
 }
 
 #[test]
+fn y03_a_value_is_no_pattern_no_path_and_no_name_of_a_filter() {
+    for (text, says) in [
+        ("{{ labels.pct|format('X') }}", "line 1, column 4: `labels.pct`: `format` would take a value as its pattern"),
+        ("a\n{{ (labels.a ~ '%s')|format(1) }}", "line 2, column 5: `labels.a"),
+        ("{{ ('%s' if labels.x else labels.y)|format(1) }}", "`format` would"),
+        ("{{ '%s'|format('a')|format('b') }}", "`format` would"),
+        ("{{ labels.a|default('%s')|format(1) }}", "`format` would"),
+        ("{% set p = labels.a %}{{ p|format(1) }}", "`format` would"),
+        ("{% macro m(p) %}{{ p|format(1) }}{% endmacro %}{{ m(labels.a) }}", "`format` would"),
+        ("{% filter format(1) %}{{ labels.a }}{% endfilter %}", "`format` would"),
+        ("{% set x|format(1) %}{{ labels.a }}{% endset %}", "`format` would"),
+        ("{% if labels.a|format(1) == 'x' %}{% endif %}", "`format` would"),
+        ("{% for x in params.xs if x|format(1) %}{% endfor %}", "`format` would"),
+        ("{{ [1, {'a': params.p|format(1)}] }}", "`format` would"),
+        ("{{ params.xs[params.p|format(1)] }}", "`format` would"),
+        ("{{ '%s'|format(params.p|format(1)) }}", "`format` would"),
+        ("{{ params.xs|map('format', 'X')|join }}", "`format` would"),
+        ("{{ params.xs|map('map', 'format', 'X')|join }}", "`format` would"),
+        ("{{ params.xs|map('map', 'raw')|join }}", "there is no `raw`"),
+        ("{{ params.xs|map('map', labels.f)|join }}", "what it applies is computed"),
+        ("{{ params.xs|map('select', labels.t)|join }}", "what it applies is computed"),
+        ("{{ params.xs|map(attribute=labels.f)|join }}", "`labels.f`: the key is computed, and is taken apart"),
+        ("{{ params.xs|sort(attribute='a' ~ labels.f) }}", "the key is computed"),
+        ("{{ params.xs|groupby(labels.f) }}", "the key is computed"),
+        ("{{ params.xs|selectattr(labels.f, 'eq', 1)|list }}", "the key is computed"),
+        ("{{ params.xs|join(',', labels.f) }}", "the key is computed"),
+        ("{{ params.xs|map('groupby', labels.f)|list }}", "the key is computed"),
+    ] {
+        let found = file(text).unwrap().read_again;
+        assert!(found.first().is_some_and(|one| one.to_string().contains(says)), "{text}: {found:?}");
+    }
+    for text in [
+        "{{ '%s.conf'|format(labels.a) }}",
+        "{{ ('%s' ~ '-%d')|format(labels.a, params.n) }}",
+        "{{ ('%s' if labels.x else '[%s]')|format(labels.a) }}",
+        "{{ params.xs|map(attribute='a.b')|join(labels.a) }}{{ params.xs|map(attribute=0)|list }}",
+        "{{ params.xs|map('replace', labels.a, labels.b)|select('eq', labels.c)|join(',', 'name') }}",
+        "{{ labels.a|split(labels.b)|map('upper')|join(labels.c) }}{{ labels.a|replace(labels.b, labels.c) }}",
+    ] {
+        assert_eq!(file(text).unwrap().read_again, [], "{text}");
+    }
+    let script = script("run {{ labels.a|format('X') }}").unwrap().read_again;
+    assert_eq!(script.iter().map(|one| (one.line, one.column)).collect::<Vec<_>>(), [(1, 8)]);
+}
+
+#[test]
 fn values_in_a_script_stand_where_they_can_be_quoted() {
     for text in [
         "echo {{ labels.a }} \"{{ labels.b }}\" '{{ labels.c }}' x={{ labels.d }}",

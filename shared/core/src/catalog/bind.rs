@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::prefix;
 use super::value::{Rule, Written};
-use crate::name::near;
+use crate::name::{cut, near, suggest};
 use crate::object::{Association, Namespace, Property, PropertyType};
 use crate::requirement::{Expression, Field, Requirement};
 
@@ -71,6 +71,17 @@ impl Bound {
             Self::Label | Self::Property | Self::Fact => Written::Text,
         }
     }
+}
+
+/// What is wrong with a resource type that begins as those which bind keys do, and is none of them: its namespace would bind nothing.
+pub(crate) fn odd_resource_type(name: &str) -> Option<String> {
+    let types = || Bound::ALL.into_iter().map(Bound::resource_type);
+    let is_of_ours = name.trim_start().to_ascii_lowercase().starts_with("stemma::");
+    if !is_of_ours || types().any(|known| known == name) {
+        return None;
+    }
+    let (meant, known) = (suggest(near(name, types())), types().collect::<Vec<_>>().join(", "));
+    Some(format!("{:?} is no resource type of Stemma{meant}: they are {known}", cut(name)))
 }
 
 /// What the catalogue says of keys, made once of the namespaces that bind any: each key with what binds it, and each pattern compiled.

@@ -146,7 +146,7 @@ impl<'a> NodeView<'a> {
     /// The requirements of its group that it does not meet.
     pub(crate) fn unmet(&self) -> Vec<Unmet> {
         let unmet = self.fold.into_iter().flat_map(|fold| fold.group.spec.requirements.unmet(self));
-        unmet.map(|one| Unmet { key: one.key(), expression: one.expression().to_owned() }).collect()
+        unmet.map(|one| one.unmet_by(self)).collect()
     }
 
     /// The labels that the host reports.

@@ -10,6 +10,7 @@ use super::arguments::{Argument, Given, Loop, Signature};
 use super::budget::Budget;
 use super::gives::Gives;
 use super::limits::{Failure, InvalidRule, MAX_DATA, MAX_DATA_DEPTH};
+use super::path::Path;
 use super::ruled::{CAPABILITIES, State, extended};
 use super::text::{Text, python_text};
 use crate::json::is_within_depth;
@@ -113,7 +114,7 @@ impl Action {
         let Some(at) = self.known_at() else { return Ok(()) };
         match self.verb {
             Verb::Set | Verb::Extend | Verb::Delete => {
-                match target(at).map_err(|why| InvalidRule::unsupported("path", why))? {
+                match target(&Path::written(at)).map_err(|why| InvalidRule::unsupported("path", why))? {
                     Target::Label(_) if self.verb == Verb::Extend => {
                         Err(InvalidRule::new("path", "a label is a text, and no list that can be extended"))
                     }
@@ -145,7 +146,7 @@ impl Action {
         match (self.verb, self.known_at()) {
             (Verb::AddTrait, Some(name)) => drop(gives.traits.insert(name.into())),
             (Verb::AddTrait, None) => gives.any_trait = true,
-            (Verb::Set | Verb::Extend, at) => match at.map(target) {
+            (Verb::Set | Verb::Extend, at) => match at.map(|at| target(&Path::written(at))) {
                 Some(Ok(Target::Label(key))) => drop(gives.labels.insert(key)),
                 Some(Ok(Target::Property(name))) => drop(gives.properties.insert(name)),
                 Some(Err(_)) | None => gives.any_attribute = true,
@@ -163,20 +164,27 @@ impl Action {
     /// Does it.
     pub(super) fn apply(&self, state: &mut State<'_>, budget: &mut Budget) -> Result<(), Failure> {
         let Some(items) = &self.items else { return self.apply_to(state, None, budget) };
-        for item in items.items() {
-            let item = item.fill(state.scope(None), budget)?;
-            self.apply_to(state, Some(&item), budget)?;
+        for written in items.items() {
+            let item = written.fill(state.scope(None), budget)?;
+            self.apply_to(state, Some((written, &item)), budget)?;
         }
         Ok(())
     }
 
-    fn apply_to(&self, state: &mut State<'_>, item: Option<&Value>, budget: &mut Budget) -> Result<(), Failure> {
+    /// Does it once, for an item of its loop as that is written and as it is filled in, if it has a loop.
+    fn apply_to(
+        &self,
+        state: &mut State<'_>,
+        item: Option<(&Argument, &Value)>,
+        budget: &mut Budget,
+    ) -> Result<(), Failure> {
         budget.take(if self.verb == Verb::Extend { 1 + COST_OF_LIST } else { 1 })?;
         let at = match (&self.at, item) {
-            (Some(at), Some(_)) => at.fill(state.scope(item), budget)?,
-            (Some(at), None) => at.source().to_owned(),
-            (None, _) => String::new(),
+            (Some(at), Some((written, item))) => Path::fill(at, Some(written), state.scope(Some(item)), budget)?,
+            (Some(at), None) => Path::written(at.source()),
+            (None, _) => Path::written(""),
         };
+        let item = item.map(|(_, item)| item);
         let value = self.value.as_ref().map(|value| value.fill(state.scope(item), budget)).transpose()?;
         let value = value.unwrap_or_default();
         match self.verb {
@@ -188,15 +196,15 @@ impl Action {
                 Target::Label(key) => state.delete_label(&key),
                 Target::Property(property) => state.delete_property(&property),
             },
-            Verb::SetCapability => return state.set_capability(&at, &python_text(&value)?),
-            Verb::UnsetCapability => state.unset_capability(&at),
+            Verb::SetCapability => return state.set_capability(at.text(), &python_text(&value)?),
+            Verb::UnsetCapability => state.unset_capability(at.text()),
             Verb::AddTrait => {
                 if self.known_at().is_none() {
-                    State::check_trait(&at)?;
+                    State::check_trait(at.text())?;
                 }
-                return state.add_trait(&at);
+                return state.add_trait(at.text());
             }
-            Verb::RemoveTrait => state.remove_trait(&at),
+            Verb::RemoveTrait => state.remove_trait(at.text()),
             Verb::SetData => return write_data(state, &at, budget, |_| Ok(value)),
             Verb::ExtendData => return write_data(state, &at, budget, |present| extended(present, value, self.unique)),
             Verb::UnsetData => unset_data(Arc::make_mut(&mut state.plugin_data), &at),
@@ -213,14 +221,14 @@ fn check_level(level: Option<&Value>) -> Result<(), InvalidRule> {
     Err(InvalidRule::new("level", format!("it is one of {}", LEVELS.join(", "))))
 }
 
-fn set(state: &mut State<'_>, path: &str, value: Value) -> Result<(), Failure> {
+fn set(state: &mut State<'_>, path: &Path, value: Value) -> Result<(), Failure> {
     match target(path).map_err(Failure::Argument)? {
         Target::Label(key) => state.set_label(key, &python_text(&value)?),
         Target::Property(property) => state.set_property(property, value),
     }
 }
 
-fn extend(state: &mut State<'_>, path: &str, value: Value, unique: bool) -> Result<(), Failure> {
+fn extend(state: &mut State<'_>, path: &Path, value: Value, unique: bool) -> Result<(), Failure> {
     match target(path).map_err(Failure::Argument)? {
         Target::Label(key) => Err(Failure::Argument(format!("label {key} is no list"))),
         Target::Property(property) => state.extend_property(property, value, unique),
@@ -228,16 +236,18 @@ fn extend(state: &mut State<'_>, path: &str, value: Value, unique: bool) -> Resu
 }
 
 /// What an attribute's path leads to. Ironic separates its parts by slashes or dots; a label's key has both.
-fn target(path: &str) -> Result<Target, String> {
-    let path = path.trim_start_matches('/');
-    let (first, rest) = path.split_once(['/', '.']).unwrap_or((path, ""));
-    match (first, rest) {
+fn target(path: &Path) -> Result<Target, String> {
+    match path.first() {
+        ("labels", key) if path.has_slash_in_value() => Err(format!(
+            "label {:?} would have its domain from a value: what is filled into a path has no slash",
+            cut(key)
+        )),
         ("labels", key) => LabelKey::new(key).map(Target::Label).map_err(|why| why.to_string()),
         ("properties", CAPABILITIES) => Err("capabilities are set with set-capability, one by one".to_owned()),
         ("properties", name) if !name.is_empty() && !name.contains('/') => Ok(Target::Property(name.to_owned())),
         _ => Err(format!(
             "{:?} is no attribute that a rule gives: it gives labels/KEY and properties/NAME, and traits with add-trait",
-            cut(path)
+            cut(path.text().trim_start_matches('/'))
         )),
     }
 }
@@ -245,16 +255,16 @@ fn target(path: &str) -> Result<Target, String> {
 /// Writes a value into the data that rules hand on, at a path of names between dots. What all of them wrote has an end.
 fn write_data(
     state: &mut State<'_>,
-    path: &str,
+    path: &Path,
     budget: &mut Budget,
     make: impl FnOnce(Option<Value>) -> Result<Value, Failure>,
 ) -> Result<(), Failure> {
-    let keys: Vec<&str> = path.split('.').collect();
+    let keys = path.names();
     if keys.len() >= MAX_DATA_DEPTH {
         return Err(Failure::Argument(format!("a path of plugin data has fewer than {MAX_DATA_DEPTH} names")));
     }
     let mut next = Value::clone(&state.plugin_data);
-    let (last, way) = keys.split_last().expect("a text has a first part");
+    let (last, way) = keys.split_last().expect("a path has a first name");
     let mut here = &mut next;
     for key in way {
         let Value::Object(map) = here else { return Err(no_map(path)) };
@@ -274,30 +284,30 @@ fn write_data(
     Ok(())
 }
 
-fn no_map(path: &str) -> Failure {
-    Failure::Argument(format!("plugin data has no map on the way of {:?}", cut(path)))
+fn no_map(path: &Path) -> Failure {
+    Failure::Argument(format!("plugin data has no map on the way of {:?}", cut(path.text())))
 }
 
 /// Takes a value out, and the map that it leaves empty.
-fn unset_data(data: &mut Value, path: &str) {
-    let (way, last) = path.rsplit_once('.').unwrap_or(("", path));
+fn unset_data(data: &mut Value, path: &Path) {
+    let keys = path.names();
+    let (last, way) = keys.split_last().expect("a path has a first name");
     let mut here = data;
     let mut emptied = None;
-    if !way.is_empty() {
-        let (above, name) = way.rsplit_once('.').unwrap_or(("", way));
-        for key in above.split('.').filter(|key| !key.is_empty()) {
-            let Some(inner) = here.get_mut(key) else { return };
+    if let Some((name, above)) = way.split_last() {
+        for key in above {
+            let Some(inner) = here.get_mut(*key) else { return };
             here = inner;
         }
-        if here.get(name).and_then(Value::as_object).is_some_and(|map| map.len() == 1 && map.contains_key(last)) {
-            emptied = Some(name);
+        if here.get(*name).and_then(Value::as_object).is_some_and(|map| map.len() == 1 && map.contains_key(*last)) {
+            emptied = Some(*name);
         } else {
-            let Some(inner) = here.get_mut(name) else { return };
+            let Some(inner) = here.get_mut(*name) else { return };
             here = inner;
         }
     }
     if let Value::Object(map) = here {
-        map.remove(emptied.unwrap_or(last));
+        map.remove(emptied.unwrap_or(*last));
     }
 }
 
@@ -318,7 +328,7 @@ mod tests {
             ("properties/memory_mb", property("memory_mb")),
             ("properties.memory_mb", property("memory_mb")),
         ] {
-            assert_eq!(target(path), expected, "{path}");
+            assert_eq!(target(&Path::written(path)), expected, "{path}");
         }
         for path in [
             "driver",
@@ -331,7 +341,7 @@ mod tests {
             "properties/capabilities",
             "",
         ] {
-            assert!(target(path).is_err(), "{path}");
+            assert!(target(&Path::written(path)).is_err(), "{path}");
         }
     }
 
@@ -346,7 +356,7 @@ mod tests {
             ("e.f.g", json!({"a": {"b": {"c": 1}, "d": 1}, "e": 2})),
         ] {
             let mut data = json!({"a": {"b": {"c": 1}, "d": 1}, "e": 2});
-            unset_data(&mut data, path);
+            unset_data(&mut data, &Path::written(path));
             assert_eq!(data, left, "{path}");
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::budget::Budget;
 use super::limits::{Failure, InvalidRule, MAX_ITEMS};
-use super::text::{Scope, Text};
+use super::text::{Scope, Step, Text};
 
 /// What an operator or action takes: the arguments that must be given, then those that may be.
 pub(super) type Signature = (&'static [&'static str], &'static [&'static str]);
@@ -117,6 +117,18 @@ impl Argument {
                 value.clone()
             }
         })
+    }
+
+    /// The text that steps lead to, as it is written; nothing where they lead to something else, or through a key that is filled in.
+    pub(super) fn text_at(&self, steps: &[Step]) -> Option<&Text> {
+        match (self, steps) {
+            (Self::Text(text), []) => Some(text),
+            (Self::List(list), [Step::Index(at), rest @ ..]) => list.get(*at)?.text_at(rest),
+            (Self::Map(map), [Step::Key(key), rest @ ..]) if map.iter().all(|(name, _)| name.is_plain()) => {
+                map.iter().find(|(name, _)| name.source() == &**key)?.1.text_at(rest)
+            }
+            _ => None,
+        }
     }
 
     /// Whether it is a text with a key that is not there.

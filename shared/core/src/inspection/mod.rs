@@ -14,6 +14,7 @@ mod budget;
 mod condition;
 mod gives;
 mod limits;
+mod path;
 mod ruled;
 mod run;
 mod text;

@@ -38,7 +38,12 @@ fn inspected() -> Inspected {
 
 /// What rules give, in a line each.
 fn given(bodies: impl IntoIterator<Item = Value>) -> Vec<String> {
-    let ruled = set(bodies).run(&inspected());
+    given_of(bodies, &inspected())
+}
+
+/// The same, of what was reported otherwise.
+fn given_of(bodies: impl IntoIterator<Item = Value>, inspected: &Inspected) -> Vec<String> {
+    let ruled = set(bodies).run(inspected);
     let traits = ruled
         .traits
         .iter()
@@ -135,6 +140,61 @@ fn what_rules_give_names_them() {
         ),
     ] {
         assert_eq!(given(bodies), expected);
+    }
+}
+
+/// A host that reported `a.b` as its rack wrote beside the name that was meant.
+#[test]
+fn y03_a_value_in_a_path_is_one_step() {
+    let mut inspected = inspected();
+    inspected.plugin_data =
+        json!({"labels": {"rack": "a.b", "zone": "x/y", "all": "labels/x", "end": ".", "braces": "{node.name}"}});
+    let data = |path: &str, items: Value| json!({"op": "set-plugin-data", "args": {"path": path, "value": "yes"}, "loop": items});
+    let rack = "{plugin_data[labels][rack]}";
+    for (path, items, made) in [
+        ("nics.{item}", json!([rack]), "{'a.b': 'yes'}"),
+        ("nics.{item}.c", json!([rack]), "{'a.b': {'c': 'yes'}}"),
+        ("nics.x{item}y.{item}", json!([rack]), "{'xa.by': {'a.b': 'yes'}}"),
+        ("nics.{plugin_data[labels][rack]}.c", json!([1]), "{'a.b': {'c': 'yes'}}"),
+        ("nics.{item}", json!(["{plugin_data[labels][end]}"]), "{'.': 'yes'}"),
+        ("nics.{item}", json!(["{plugin_data[labels][braces]}"]), "{'{node.name}': 'yes'}"),
+        ("nics.{item[name]}", json!([{"name": rack, "at": "x.y"}]), "{'a.b': 'yes'}"),
+        ("nics.{item}", json!(["{node.name}.c"]), "{'n1': {'c': 'yes'}}"),
+        ("nics.{item}", json!(["p.{plugin_data[labels][rack]}.q"]), "{'p': {'a.b': {'q': 'yes'}}}"),
+        // What the author wrote into the loop is his path.
+        ("nics.{item}", json!(["a.b"]), "{'a': {'b': 'yes'}}"),
+        ("nics.{item[0][name]}", json!([[{"name": "a.b"}]]), "{'a': {'b': 'yes'}}"),
+    ] {
+        let log = act("log", json!({"msg": "{plugin_data[nics]}"}));
+        let told = given_of([json!({"name": "r", "actions": [data(path, items), log]})], &inspected);
+        assert_eq!(told, [format!("Log r: {made}")], "{path}");
+    }
+    let unset = json!({"op": "unset-plugin-data", "args": {"path": "nics.{item}"}, "loop": [rack]});
+    let log = act("log", json!({"msg": "{plugin_data[nics]}"}));
+    let actions = json!([data("nics.{item}", json!(["a.b", rack])), unset, log]);
+    assert_eq!(given_of([json!({"name": "r", "actions": actions})], &inspected), ["Log r: {'a': {'b': 'yes'}}"]);
+    let attribute = |path: &str, items: Value| {
+        let action = json!({"op": "set-attribute", "args": {"path": path, "value": "v"}, "loop": items});
+        given_of([json!({"name": "r", "actions": [action]})], &inspected).join("\n")
+    };
+    let zone = "{plugin_data[labels][zone]}";
+    for (path, item, made) in [
+        ("labels/{item}", rack, "a.b=v by r"),
+        ("labels/example.net/{item}", rack, "example.net/a.b=v by r"),
+        ("labels/{item}", "example.net/rack", "example.net/rack=v by r"),
+        ("properties/{item}", rack, "a.b: \"v\" by r"),
+        ("{item}", "properties/size", "size: \"v\" by r"),
+    ] {
+        assert_eq!(attribute(path, json!([item])), made, "{path}");
+    }
+    for (path, item, says) in [
+        ("labels/{item}", zone, "label \"x/y\" would have its domain from a value"),
+        ("labels/{item}", "{plugin_data[labels][zone]}z", "would have its domain from a value"),
+        ("properties/{item}", zone, "is no attribute that a rule gives"),
+        ("{item}", "{plugin_data[labels][all]}", "\"labels/x\" is no attribute that a rule gives"),
+    ] {
+        let told = attribute(path, json!([item]));
+        assert!(told.starts_with("Failed r: ") && told.contains(says), "{path} {item}: {told}");
     }
 }
 

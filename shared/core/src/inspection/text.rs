@@ -5,6 +5,7 @@
 //! known here (`!r`, `:>8`).
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use serde_json::Value;
 
@@ -38,8 +39,9 @@ enum Piece {
     Place { root: Box<str>, steps: Box<[Step]> },
 }
 
+/// A step of a place's path.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     /// `.name`
     Attribute(Box<str>),
     /// `[name]`
@@ -84,15 +86,30 @@ impl Text {
 
     /// The text, filled in; as it is written where a place leads nowhere.
     pub(super) fn fill(&self, scope: Scope<'_>, budget: &mut Budget) -> Result<String, Failure> {
-        Ok(self.filled(scope, budget)?.unwrap_or_else(|_| self.source.to_string()))
+        Ok(self.filled(scope, budget, |_, _, _| ())?.unwrap_or_else(|_| self.source.to_string()))
+    }
+
+    /// The same, where each place leads somewhere: `note` is told of each by its root and steps, and which bytes its value has.
+    pub(super) fn fill_noting<'t>(
+        &'t self,
+        scope: Scope<'_>,
+        budget: &mut Budget,
+        note: impl FnMut(&'t str, &'t [Step], Range<usize>),
+    ) -> Result<Option<String>, Failure> {
+        Ok(self.filled(scope, budget, note)?.ok())
     }
 
     /// Whether a key that it names is not there.
     pub(super) fn lacks_key(&self, scope: Scope<'_>, budget: &mut Budget) -> Result<bool, Failure> {
-        Ok(self.filled(scope, budget)? == Err(Nowhere::Key))
+        Ok(self.filled(scope, budget, |_, _, _| ())? == Err(Nowhere::Key))
     }
 
-    fn filled(&self, scope: Scope<'_>, budget: &mut Budget) -> Result<Result<String, Nowhere>, Failure> {
+    fn filled<'t>(
+        &'t self,
+        scope: Scope<'_>,
+        budget: &mut Budget,
+        mut note: impl FnMut(&'t str, &'t [Step], Range<usize>),
+    ) -> Result<Result<String, Nowhere>, Failure> {
         if self.pieces.is_empty() {
             budget.take(1 + self.source.len() / 64)?;
             return Ok(Ok(self.source.to_string()));
@@ -103,11 +120,13 @@ impl Text {
                 Piece::Plain(plain) => text.push_str(plain),
                 Piece::Place { root, steps } => {
                     budget.take(1 + steps.len())?;
+                    let begin = text.len();
                     match walk(root, steps, scope) {
                         Ok(Found::Value(value)) => write_value(&mut text, value, false)?,
                         Ok(Found::Masked) => text.push_str("***"),
                         Err(nowhere) => return Ok(Err(nowhere)),
                     }
+                    note(root, steps, begin..text.len());
                 }
             }
             if text.len() > MAX_TEXT {

@@ -14,6 +14,7 @@ use super::error::{BodyError, BodyErrorKind};
 use super::names::Names;
 use super::reader::read;
 use super::task::read_tasks;
+use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
 use crate::object::{
@@ -131,6 +132,10 @@ pub(super) fn associations(to: &mut Vec<Association>, raw: &RawValue, names: &dy
     let stood = to.clone();
     members(to, raw, names)?;
     for (at, one) in to.iter().enumerate().filter(|(_, one)| !stood.contains(one)) {
+        let is_new = stood.iter().all(|before| before.name != one.name);
+        if let Some(why) = odd_resource_type(&one.name).filter(|_| is_new) {
+            return Err(BodyError::new(format!("[{at}].name"), why));
+        }
         for (field, text) in [("prefix", &one.prefix), ("properties_target", &one.properties_target)] {
             let Some(text) = text.as_deref() else { continue };
             let checked = check_naming(text).and_then(|()| short(text, MAX_MEMBER));
@@ -485,6 +490,36 @@ mod tests {
         }
         let empty = says(r#"[{"name": "a", "prefix": ""}]"#, associations);
         assert_eq!(empty, "[0].prefix: is empty: name something, or leave it out");
+    }
+
+    /// A namespace with a misspelt type was stored, and bound no key.
+    #[test]
+    fn y09_a_resource_type_that_begins_as_ours_is_one_of_ours() {
+        let of = |name: &str| says(&serde_json::json!([{"name": name}]).to_string(), associations);
+        let known = "they are Stemma::Label, Stemma::Parameter, Stemma::Property, Stemma::Fact";
+        for (name, meant) in [
+            ("Stemma::Lable", "Label"),
+            ("stemma::label", "Label"),
+            ("STEMMA::FACT", "Fact"),
+            ("Stemma::Parameters", "Parameter"),
+            (" Stemma::Property", "Property"),
+        ] {
+            let why = format!("{name:?} is no resource type of Stemma (did you mean \"Stemma::{meant}\"?): {known}");
+            assert_eq!(of(name), format!("[0].name: {why}"));
+        }
+        assert_eq!(
+            of("Stemma::Switch"),
+            format!("[0].name: \"Stemma::Switch\" is no resource type of Stemma: {known}")
+        );
+        for name in
+            ["Stemma::Label", "Stemma::Parameter", "Stemma::Property", "Stemma::Fact", "OS::Glance::Image", "Stemma"]
+        {
+            assert_eq!(of(name), "taken", "{name}");
+        }
+        let mut stood = vec![Association { name: "Stemma::Lable".into(), prefix: None, properties_target: None }];
+        let body = raw(r#"[{"name": "Stemma::Lable", "prefix": "x/"}, {"name": "Stemma::Label"}]"#);
+        associations(&mut stood, &body, &Anybody::default()).unwrap();
+        associations(&mut stood, &raw(r#"[{"name": "Stemma::Fcat"}]"#), &Anybody::default()).unwrap_err();
     }
 
     #[test]

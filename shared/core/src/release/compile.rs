@@ -14,10 +14,7 @@ use crate::idle;
 use crate::input::{Need, Query, Read, Reference};
 use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
-use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type};
-
-/// The parameters of a `shell` task that are texts for sh, if they are texts: a value in them is quoted for its place.
-const SHELL_TEXTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
+use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type, through_links};
 
 /// Compiles a release.
 ///
@@ -223,7 +220,7 @@ impl Compiler<'_> {
             return all;
         };
         for template in kind.template_texts(&task.parameters) {
-            let is_script = kind.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str());
+            let is_script = kind.is_script(&template);
             let read = if is_script { self.author.script(template.text) } else { self.author.template(template.text) };
             match read {
                 Ok(read) => {
@@ -455,6 +452,7 @@ impl Compiler<'_> {
         let imported = library.imports.iter().flat_map(|one| &one.extensions);
         let extensions = spec.extensions.iter().chain(imported).cloned().collect();
         self.findings.extend(tags_in_content(self.name, &spec.tasks));
+        self.findings.extend(through_links(self.name, &spec.tasks));
         let all_imports = library.imports.iter().flat_map(|one| one.all_imports.iter().chain([&one.name])).cloned();
         CompiledRelease {
             name: self.name.clone(),

@@ -11,12 +11,14 @@ mod expression;
 mod list;
 mod number;
 
+use std::cmp::Ordering;
 use std::str::FromStr;
 use std::sync::Arc;
 
 pub use expression::{Expression, InvalidExpression, MAX_EXPRESSION, Value};
 pub use list::{InvalidRequirements, MAX_REQUIREMENTS, Requirements};
 
+use self::number::number;
 use crate::key::LabelKey;
 use crate::name::cut;
 use crate::traits::{InvalidTrait, Trait, TraitNames};
@@ -24,14 +26,47 @@ use crate::traits::{InvalidTrait, Trait, TraitNames};
 /// The longest name of a property or fact, in bytes.
 pub const MAX_FIELD: usize = 255;
 
+/// The most members that are shown of a list.
+const FEW_MEMBERS: usize = 8;
+
 /// A requirement of the node's group that the node does not meet: its next task set is held.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
+///
+/// Two are the same whatever the nodes have: one that goes from 512 to 600 where 1024 is required meets it no less.
+#[derive(Clone, Debug, derive_more::Display)]
 #[display("requirement {key} {expression} is not met")]
 pub struct Unmet {
     /// The key, as `property:memory_mb`.
     pub key: String,
     /// The expression, as written.
     pub expression: String,
+    /// What the node has, as `the node has 512`.
+    pub found: String,
+}
+
+impl Unmet {
+    fn required(&self) -> (&str, &str) {
+        (&self.key, &self.expression)
+    }
+}
+
+impl PartialEq for Unmet {
+    fn eq(&self, other: &Self) -> bool {
+        self.required() == other.required()
+    }
+}
+
+impl Eq for Unmet {}
+
+impl PartialOrd for Unmet {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Unmet {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.required().cmp(&other.required())
+    }
 }
 
 /// One thing that must hold.
@@ -202,6 +237,23 @@ impl Requirement {
         }
     }
 
+    /// What is told of it for a node that does not meet it.
+    pub(crate) fn unmet_by(&self, node: &impl FieldLookup) -> Unmet {
+        Unmet { key: self.key(), expression: self.expression().to_owned(), found: self.found(node) }
+    }
+
+    /// What a node has of it, as a part of a sentence.
+    fn found(&self, node: &impl FieldLookup) -> String {
+        match self {
+            Self::Trait { name, .. } if node.has_trait(name) => "the node has it".to_owned(),
+            Self::Trait { .. } => "the node lacks it".to_owned(),
+            Self::Field { field, .. } => match node.value(field) {
+                Some(value) => format!("the node has {}", shown(&value)),
+                None => "the node has none".to_owned(),
+            },
+        }
+    }
+
     /// How much a node that meets it has beyond the number that is asked for; none where no number is.
     pub fn to_spare(&self, node: &impl FieldLookup) -> Option<f64> {
         match self {
@@ -276,6 +328,20 @@ impl FromStr for Field {
     }
 }
 
+/// A value as a sentence has it: numbers as they are, texts in quotes, of a list the first members.
+fn shown(value: &Value<'_>) -> String {
+    let text = |text: &str| if number(text).is_some() { cut(text.trim()) } else { format!("{:?}", cut(text)) };
+    match value {
+        Value::Text(one) => text(one),
+        Value::List(members) => {
+            let few: Vec<String> = members.iter().take(FEW_MEMBERS).map(|member| text(member)).collect();
+            let more = members.len() - few.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("[{}]{more}", few.join(", "))
+        }
+    }
+}
+
 fn field_name(key: &str, name: &str) -> Result<Arc<str>, InvalidRequirement> {
     let odd = |c: char| c.is_whitespace() || c.is_control();
     if name.is_empty() || name.len() > MAX_FIELD || name.contains(odd) {
@@ -338,6 +404,47 @@ mod tests {
         ] {
             assert_eq!(Requirement::parse(text).unwrap().holds(&host), holds, "{text}");
         }
+    }
+
+    #[test]
+    fn y09_what_a_node_has_in_place_of_what_is_required_is_told() {
+        let members: Vec<String> = (0..10).map(|at| format!("m{at}")).collect();
+        let host = Host(json!({
+            "traits": ["CUSTOM_A"],
+            "label": {"tier": "silver\n", "size": " 12 "},
+            "property": {"memory_mb": 512, "share": 0.5, "secure": true, "flags": ["aes", 7], "many": members, "none": [],
+                "long": "x".repeat(70), "nothing": null},
+            "fact": {"cpu.count": 4},
+        }));
+        for (text, found) in [
+            ("property:memory_mb >= 1024", "the node has 512".to_owned()),
+            ("property:share >= 1", "the node has 0.5".to_owned()),
+            ("fact:cpu.count >= 8", "the node has 4".to_owned()),
+            ("fact:memory.total_bytes >= 8", "the node has none".to_owned()),
+            ("property:nothing s== x", "the node has none".to_owned()),
+            ("property:secure false", "the node has \"true\"".to_owned()),
+            ("tier gold", "the node has \"silver\\n\"".to_owned()),
+            ("label:size 12", "the node has 12".to_owned()),
+            ("label:zone z1", "the node has none".to_owned()),
+            ("property:flags <in> sse", "the node has [\"aes\", 7]".to_owned()),
+            (
+                "property:many <in> sse",
+                format!(
+                    "the node has [{}] and 2 more",
+                    members[..8].iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(", ")
+                ),
+            ),
+            ("property:none <in> sse", "the node has []".to_owned()),
+            ("property:long short", format!("the node has \"{}\"", "x".repeat(64))),
+            ("trait:CUSTOM_B required", "the node lacks it".to_owned()),
+            ("trait:CUSTOM_A forbidden", "the node has it".to_owned()),
+        ] {
+            let requirement = Requirement::parse(text).unwrap();
+            assert!(!requirement.holds(&host), "{text}");
+            assert_eq!(requirement.unmet_by(&host).found, found, "{text}");
+        }
+        let unmet = |found: &str| Unmet { key: "a".into(), expression: ">= 1".into(), found: found.into() };
+        assert_eq!(unmet("the node has 0"), unmet("the node has none"));
     }
 
     #[test]

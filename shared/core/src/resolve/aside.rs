@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn an_account_says_who_set_it_aside_and_why() {
         let (held, key, expression) = (Held::UntilTakenBack, "property:memory_mb".to_owned(), ">= 1024".to_owned());
-        let unmet = Unmet { key, expression };
+        let unmet = Unmet { key, expression, found: "the node has 512".to_owned() };
         for (aside, says) in [
             (SetAside::Unmet(&unmet), "requirement property:memory_mb >= 1024 is not met: no new task set is given"),
             (

@@ -230,7 +230,8 @@ mod tests {
 
     #[test]
     fn y06_what_keeps_a_task_set_is_named_and_a_hold_before_the_rest() {
-        let unmet = Unmet { key: "property:memory_mb".into(), expression: ">= 1".into() };
+        let unmet =
+            Unmet { key: "property:memory_mb".into(), expression: ">= 1".into(), found: "the node has none".into() };
         let (until, over) = (held(Held::Until(Timestamp(2_000))), held(Held::Until(NOW)));
         for (kept_by, next, is_held, end) in [
             (vec![], Next::Due, false, None),

@@ -4,6 +4,7 @@
 //! already is read, compiled and served whatever stands in it; what its tasks' types do not take is a finding there.
 
 use super::form::odd_seconds;
+use super::path::{known_link, place};
 use super::{TASK_TYPES, Task, TaskKind, TaskType, TemplateText, task_type};
 use crate::condition::Author;
 use crate::finding::{FEW, Finding, first_few, rule};
@@ -26,6 +27,7 @@ pub fn mistakes(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
         Some(kind) => {
             let mut found = kind.parameters.map(|takes| takes.mistakes(&task.parameters)).unwrap_or_default();
             found.extend(shown_secrets(kind, task, author));
+            found.extend(read_again(kind, task, author));
             found.extend(no_time(task));
             found.extend(inexact(task));
             found
@@ -69,6 +71,16 @@ fn shown_secrets(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(Stri
     shown.map(|text| (text.path, format!("reads a secret, and {SECRET_SHOWN}"))).collect()
 }
 
+/// The texts in which a value would be read once more.
+fn read_again(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(String, String)> {
+    let of_text = |text: TemplateText<'_>| {
+        let read = if kind.is_script(&text) { author.script(text.text) } else { author.template(text.text) };
+        let errors = read.unwrap_or_default().read_again.into_iter();
+        errors.map(|error| (text.path.clone(), error.to_string())).collect::<Vec<_>>()
+    };
+    kind.template_texts(&task.parameters).into_iter().flat_map(of_text).collect()
+}
+
 /// The types of a release's own tasks that are known and that no agent runs yet, a finding for each type.
 pub(crate) fn not_run_yet(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
     let runs = |kind: &TaskType| kind.parameters.is_some() || kind.marker;
@@ -105,6 +117,28 @@ pub(crate) fn tags_in_content(release: &ReleaseRef, tasks: &[Task]) -> Option<Fi
         "content is written as it stands, also where a tag like `{{{{ … }}}}` is in it, as in {ids}: write `template` where it is meant to be rendered"
     );
     Some(Finding::of(rule::TASK_CONTENT, format!("release/{release} task {first} parameters.{name}"), message))
+}
+
+/// Tasks whose path is a link that is known, or leads through one: a host that has it refuses them, since it follows none.
+pub(crate) fn through_links(release: &ReleaseRef, tasks: &[Task]) -> Vec<Finding> {
+    let of_task = |task: &Task| {
+        let kind = task_type(&task.kind).filter(|_| !task.is_untranslated())?;
+        let (path, _) = kind.path(&task.parameters)?;
+        let (link, to) = known_link(path)?;
+        let message = if path == link {
+            format!("path {link} is a directory, or a link to {to}: hosts put no file there; name a file below {to}")
+        } else {
+            let real = place(path);
+            format!(
+                "path {:?} leads through {link}: where that is a link to {to}, as on most hosts, the host refuses it and follows none; write \
+                 {:?}",
+                cut(path),
+                cut(&real)
+            )
+        };
+        Some(Finding::of(rule::TASK_LINK, format!("release/{release} task {} parameters.path", task.id), message))
+    };
+    tasks.iter().filter_map(of_task).collect()
 }
 
 fn unknown_type(kind: &str) -> String {
@@ -157,6 +191,54 @@ mod tests {
         let mut untranslated = Task::new("t", "puppet");
         untranslated.foreign.insert("untranslated".into(), serde_json::json!(["parameters.cmd"]));
         assert_eq!(not_run_yet(&"site@1".parse().unwrap(), &[untranslated]), []);
+    }
+
+    /// The host said so when the task ran, and nobody before.
+    #[test]
+    fn y09_a_path_through_a_known_link_is_a_warning_that_says_the_real_path() {
+        let found = |path: &str| {
+            let mut task = Task::new("t", "file");
+            task.parameters.insert("path".to_owned(), path.into());
+            let found = through_links(&"site@1".parse().unwrap(), &[task]);
+            found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let says = |message: &str| format!("warning task.link release/site@1 task t parameters.path: {message}");
+        for (path, link, to, real) in [
+            ("/bin/tool", "/bin", "/usr/bin", "/usr/bin/tool"),
+            ("/lib/systemd/system/a.service", "/lib", "/usr/lib", "/usr/lib/systemd/system/a.service"),
+            ("/var/run/a/b", "/var/run", "/run", "/run/a/b"),
+            ("/var/lock/a", "/var/lock", "/run/lock", "/run/lock/a"),
+            ("/var/run/{{ labels.a }}.pid", "/var/run", "/run", "/run/{{ labels.a }}.pid"),
+        ] {
+            let message = format!(
+                "path {path:?} leads through {link}: where that is a link to {to}, as on most hosts, the host refuses it and follows none; \
+                 write {real:?}"
+            );
+            assert_eq!(found(path), says(&message), "{path}");
+        }
+        for (path, to) in [("/bin", "/usr/bin"), ("/var/run", "/run"), ("/lib64", "/usr/lib64")] {
+            let message = format!(
+                "path {path} is a directory, or a link to {to}: hosts put no file there; name a file below {to}"
+            );
+            assert_eq!(found(path), says(&message), "{path}");
+        }
+        for path in [
+            "/usr/bin/tool",
+            "/run/a",
+            "/binary",
+            "/var/runs/a",
+            "/opt/bin/a",
+            "/var/spool/mail/root",
+            "/{{ labels.a }}/bin/x",
+        ] {
+            assert_eq!(found(path), "", "{path}");
+        }
+        let of = |kind: &str, name: &str| {
+            let mut task = Task::new("t", kind);
+            task.parameters.insert(name.to_owned(), "/bin/x".into());
+            through_links(&"site@1".parse().unwrap(), &[task]).len()
+        };
+        assert_eq!((of("file", "path"), of("shell", "creates"), of("shell", "cwd")), (1, 0, 0));
     }
 
     #[test]

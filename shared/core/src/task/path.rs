@@ -123,6 +123,12 @@ pub(crate) fn place(path: &str) -> String {
     link.map_or_else(|| path.to_owned(), |(from, to)| format!("{to}{}", &path[from.len()..]))
 }
 
+/// The link that is known at or above a path, and what it leads to. Which of the two directories of mail is the link differs from host
+/// to host, so nothing is said of those.
+pub(super) fn known_link(path: &str) -> Option<(&'static str, &'static str)> {
+    LINKS.iter().copied().find(|(from, to)| *to != "/var/mail" && is_at_or_below(path, from))
+}
+
 /// Whether a link that is known lies below a directory, so that a path below it may lie elsewhere.
 fn has_links(directory: &str) -> bool {
     LINKS.iter().any(|(from, _)| *from != directory && is_at_or_below(from, directory))

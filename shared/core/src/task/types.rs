@@ -107,6 +107,9 @@ pub fn task_type(name: &str) -> Option<&'static TaskType> {
     TASK_TYPES.iter().find(|t| t.name == name || t.aliases.contains(&name))
 }
 
+/// The parameters of a `shell` task that are texts for sh, if they are texts.
+const SHELL_TEXTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
+
 /// A text of a task that is a template, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateText<'a> {
@@ -133,6 +136,11 @@ impl TaskType {
         let is_absent = parameters.get(writes.absent) == Some(&Value::Bool(true));
         let leaves = if is_absent { Leaves::Nothing } else { Leaves::File };
         Some((parameters.get(writes.path)?.as_str()?, leaves))
+    }
+
+    /// Whether a template is a text for sh: a value in it is quoted for its place.
+    pub(crate) fn is_script(&self, template: &TemplateText<'_>) -> bool {
+        self.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str())
     }
 
     /// The texts among `parameters` that are templates, in the order of the parameters.

@@ -8,7 +8,7 @@ use stemma_core::manifest::{assemble, read_document};
 use stemma_core::name::ReleaseRef;
 use stemma_core::object::ReleaseSpec;
 use stemma_core::ownership::Manager;
-use stemma_core::release::{compile, compile_each, compile_set};
+use stemma_core::release::{compile, compile_each, compile_set, refused};
 
 fn spec(tasks: &Value) -> ReleaseSpec {
     let document = json!({
@@ -89,6 +89,32 @@ fn a_template_that_reads_a_computed_key_is_refused_with_line_and_column() {
     let errors = refused("one\n{{ labels[node.name] }}");
     assert!(errors[0].to_string().starts_with("task a parameters.template: line 2, column "), "{}", errors[0]);
     assert_eq!(errors[0].field().as_deref(), Some("task a parameters.template"));
+}
+
+/// What a label says was a pattern: `%s` in it was replaced. A task that is stored so is read, compiled and sent back as it is.
+#[test]
+fn y03_a_value_as_a_pattern_is_refused_of_what_is_new() {
+    let release = |template: &str, script: &str| {
+        spec(&json!([
+            {"id": "a", "type": "file", "tags": ["nginx"], "parameters": {"path": "/a", "template": template}},
+            {"id": "b", "type": "shell", "tags": ["nginx"], "parameters": {"script": script}},
+        ]))
+    };
+    let says = |spec: &ReleaseSpec, before: Option<&ReleaseSpec>| -> Vec<String> {
+        refused(spec, before, &Reader).iter().map(ToString::to_string).collect()
+    };
+    let bad = release("one\n{{ labels.pct|format('X') }}", "run {{ params.p|format(1) }}");
+    let told = says(&bad, None);
+    assert_eq!(told.len(), 2, "{told:?}");
+    for (one, place) in told
+        .iter()
+        .zip(["task a parameters.template: line 2, column 4: ", "task b parameters.script: line 1, column 8: "])
+    {
+        assert!(one.starts_with(place) && one.contains("as its pattern"), "{one}");
+    }
+    assert_eq!(says(&bad, Some(&bad)), [""; 0]);
+    assert!(compile(&name("site@1"), &bad, &|_| None, &Reader).is_ok());
+    assert_eq!(says(&release("{{ '%s'|format(labels.pct) }}", "run {{ '%03d'|format(params.p) }}"), None), [""; 0]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use stemma_core::field::truth;
 use stemma_core::labels::BodyShape;
 use stemma_core::manifest::read_value;
 use stemma_core::name::{near, suggest};
@@ -150,7 +151,7 @@ pub(in super::super) async fn create_tag(api: &Api, request: &Request) -> Handle
 pub(in super::super) async fn replace_tags(api: &Api, request: &Request) -> HandlerResult {
     let caller = request.caller()?;
     let given = read_tags(request)?;
-    let append = request.header(Header::Append).is_some_and(|append| append.eq_ignore_ascii_case("true"));
+    let append = appends(request)?;
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         let mut names = BTreeSet::new();
         for (at, tag) in given.iter().enumerate() {
@@ -172,6 +173,18 @@ pub(in super::super) async fn replace_tags(api: &Api, request: &Request) -> Hand
         Ok(())
     };
     writes::change(api, request, &caller, edit, |_, _| Answer::json(201, json!({"tags": given}))).await
+}
+
+/// Whether the tags are added to those that are there. Glance takes any word that it does not know for a no, and so takes all tags away
+/// for a misspelt one.
+fn appends(request: &Request) -> Result<bool, ApiError> {
+    let Some(append) = request.header(Header::Append) else { return Ok(false) };
+    truth(&append).ok_or_else(|| {
+        let message =
+            format!("{} is {}, neither true nor false; nothing was changed", Header::Append.name(), quote(&append));
+        ApiError::new(ErrorType::RequestMalformed, message)
+            .detail("write True to add to the tags that are there, or False to replace them")
+    })
 }
 
 fn read_tags(request: &Request) -> Result<Vec<NamespaceTag>, ApiError> {

@@ -179,7 +179,7 @@ pub fn newly_unmet(before: &Fleet, after: &Fleet, id: NodeId) -> Vec<Unmet> {
 impl Unmet {
     /// The finding of a node that does not meet it.
     pub fn finding(&self, node: &Node) -> Finding {
-        of_node(rule::REQUIREMENT_UNMET, node, self.to_string())
+        of_node(rule::REQUIREMENT_UNMET, node, format!("{self}: {}", self.found))
     }
 
     /// What it means that these nodes do not meet it; without names, that the node which is spoken of does not.
@@ -233,9 +233,17 @@ pub fn newly_ruled(
         return Vec::new();
     }
     for node in nodes.filter(|node| before.rules_otherwise(after, *node)) {
-        let of = |fleet| resolve_node(fleet, cache, node).answer().map(|answer| answer.findings()).unwrap_or_default();
-        let known = of(before);
-        found.extend(of(after).into_iter().filter(|finding| !known.contains(finding)));
+        let of = |fleet| {
+            let resolved = resolve_node(fleet, cache, node);
+            resolved.answer().map(|answer| (answer.findings(), answer.unmet().to_vec())).unwrap_or_default()
+        };
+        let (mut known, stood) = of(before);
+        let (findings, unmet) = of(after);
+        if let Some(node) = after.node(node) {
+            let still = unmet.iter().filter(|one| stood.contains(one));
+            known.extend(still.map(|one| one.finding(node)));
+        }
+        found.extend(findings.into_iter().filter(|finding| !known.contains(finding)));
     }
     found.list("inspectionrule")
 }
