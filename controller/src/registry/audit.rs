@@ -39,7 +39,11 @@ impl Registry {
     ///
     /// # Errors
     /// What the store says; an entry that cannot be read.
-    pub async fn audit(&self, page: AuditPage, keeps: impl Fn(&AuditRecord) -> bool) -> Result<Audited, ApiError> {
+    pub async fn audit(
+        &self,
+        page: AuditPage,
+        mut keeps: impl FnMut(&AuditRecord) -> bool,
+    ) -> Result<Audited, ApiError> {
         let snapshot = self.store.snapshot().await.map_err(|e| store_error(&e))?;
         let (range, order) = (KeyRange::prefix(key::AUDIT), page.order);
         let mut query = Query { range, limit: None, bytes: Some(MOST_BYTES), order };

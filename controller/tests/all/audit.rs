@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use serde_json::{Value, json};
+use stemma_controller::records::key;
+use stemma_controller::store::{Revision, Transaction};
+use stemma_core::object::Kind;
+use uuid::Uuid;
 
 use crate::served::Served;
 
@@ -140,5 +144,158 @@ async fn what_cannot_be_asked_is_refused_by_its_name() {
         let answer = served.send("GET", &format!("/v1/audit?{query}"), &[], None).await;
         let (status, kind, of) = (answer.status, answer.kind().to_owned(), &answer.body["error"]["field"]);
         assert_eq!((status, &*kind, of), (400, "request.query", &json!(field)), "{query}: {}", answer.body);
+    }
+}
+
+const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
+
+async fn apply(served: &Served, objects: Value) {
+    served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
+}
+
+async fn rename(served: &Served, node: &str, name: &str) {
+    let patch = json!([{"op": "replace", "path": "/name", "value": name}]);
+    let told = served.send("PATCH", &format!("/v1/nodes/{node}"), PATCH, Some(&patch)).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+}
+
+/// The parts of a list's objects in their commits, of one kind.
+fn parts<'v>(list: &'v Value, kind: &str) -> Vec<&'v Value> {
+    let objects = list["audit"].as_array().unwrap().iter().flat_map(|entry| entry["objects"].as_array().unwrap());
+    objects.filter(|one| one["kind"] == kind).collect()
+}
+
+/// It said "updated", and not what.
+#[tokio::test]
+async fn y09_an_entry_says_what_each_field_was_and_is() {
+    let served = Served::start().await;
+    let group = |fields: Value| {
+        let mut group = json!({"kind": "NodeGroup", "cluster": "eu", "name": "web"});
+        group.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        group
+    };
+    let first = group(json!({"description": "x", "labels": {"rack": "a", "zone": "1"}}));
+    apply(&served, json!([{"kind": "Cluster", "name": "eu"}, first])).await;
+    let second = json!({"description": "z", "labels": {"rack": "b"}, "annotations": {"note": "y".repeat(600)}});
+    apply(&served, json!([group(second)])).await;
+    served.send("DELETE", "/v1/clusters/eu/nodegroups/web", &[], None).await;
+    let list = served.get("/v1/audit?object=nodegroup/eu/web").await;
+    let told = parts(&list, "nodegroup");
+    let done: Vec<&Value> = told.iter().map(|one| &one["action"]).collect();
+    assert_eq!(done, ["created", "updated", "deleted"]);
+    let note = format!("{}… (600 characters)", "y".repeat(500));
+    assert_eq!(
+        told[1]["changes"],
+        json!([
+            {"field": "annotations.note", "after": note},
+            {"field": "description", "before": "x", "after": "z"},
+            {"field": "labels.rack", "before": "a", "after": "b"},
+            {"field": "labels.zone", "before": "1"},
+        ])
+    );
+    for (at, change) in [
+        (0, json!({"field": "labels.zone", "after": "1"})),
+        (0, json!({"field": "name", "after": "web"})),
+        (2, json!({"field": "labels.rack", "before": "b"})),
+        (2, json!({"field": "description", "before": "z"})),
+    ] {
+        assert!(told[at]["changes"].as_array().unwrap().contains(&change), "{change}: {}", told[at]);
+    }
+    assert!(told.iter().all(|one| one["changes_left_out"].is_null()), "{list}");
+    let of_cluster = parts(&list, "cluster");
+    assert_eq!(
+        (&of_cluster[0]["changes"], &of_cluster[0]["changes_left_out"]),
+        (&Value::Null, &json!("not_asked")),
+        "who asks for the group is told of the group"
+    );
+}
+
+#[tokio::test]
+async fn y09_what_is_shown_to_nobody_is_named_without_values() {
+    let served = Served::start().await;
+    let rule = |tag: &str, sensitive: bool| {
+        let actions = json!([{"op": "add-trait", "args": {"name": format!("CUSTOM_{tag}")}}]);
+        json!([{"kind": "InspectionRule", "name": "r", "sensitive": sensitive, "actions": actions}])
+    };
+    for (tag, sensitive) in [("FIRST", false), ("FIRST", true), ("SECOND", true)] {
+        apply(&served, rule(tag, sensitive)).await;
+    }
+    let list = served.get("/v1/audit?object=inspectionrule/r").await;
+    let told = parts(&list, "inspectionrule");
+    assert_eq!(told[1]["changes"], json!([{"field": "sensitive", "after": true}]), "{list}");
+    assert_eq!(told[2]["changes"], json!([{"field": "actions", "sensitive": true}]), "{list}");
+    for hidden in ["CUSTOM_FIRST", "CUSTOM_SECOND"] {
+        assert!(!list.to_string().contains(hidden), "{list}");
+    }
+}
+
+#[tokio::test]
+async fn y09_what_the_history_has_let_go_of_is_said_to_be_gone() {
+    let served = filled().await;
+    let list = served.get("/v1/audit?object=node/web-1").await;
+    let uuid: Uuid = parts(&list, "node")[0]["uuid"].as_str().unwrap().parse().unwrap();
+    let image = [key::history(Kind::Node, uuid).as_bytes(), &Revision::new(revisions(&list)[0]).to_key()].concat();
+    served.api().registry.store().commit(Transaction::new().delete(image)).await.unwrap();
+    let list = served.get("/v1/audit?object=node/web-1").await;
+    let told: Vec<(&Value, bool)> =
+        parts(&list, "node").iter().map(|one| (&one["changes_left_out"], one["changes"].is_array())).collect();
+    let gone = json!("not_kept");
+    assert_eq!(told, [(&gone, false), (&gone, false), (&Value::Null, true)], "the deletion has what it was last");
+}
+
+/// A write of many objects would fill the memory with its values.
+#[tokio::test]
+async fn y09_an_entry_of_many_objects_has_the_changes_of_some_and_of_each_that_is_asked_for() {
+    const NODES: usize = 120;
+    let served = Served::start().await;
+    let nodes: Vec<Value> = (0..NODES).map(|n| json!({"kind": "Node", "name": format!("n-{n}")})).collect();
+    apply(&served, nodes.into()).await;
+    let list = served.get("/v1/audit").await;
+    let told = parts(&list, "node");
+    let with = |told: &[&Value]| told.iter().filter(|one| one["changes"].is_array()).count();
+    assert_eq!((told.len(), with(&told)), (NODES, 100));
+    assert_eq!(told.iter().filter(|one| one["changes_left_out"] == "no_room").count(), 20);
+    let last = told[NODES - 1]["name"].as_str().unwrap();
+    let list = served.get(&format!("/v1/audit?object=node/{last}")).await;
+    let told = parts(&list, "node");
+    assert_eq!((told.len(), with(&told)), (NODES, 1));
+    assert!(told[NODES - 1]["changes"].is_array(), "{}", told[NODES - 1]);
+}
+
+/// What was done to a node before it was renamed was found by its old name alone, and what was done later by its new one.
+#[tokio::test]
+async fn y09_a_renamed_object_is_found_whole_by_each_of_its_names() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "a"}), 201).await;
+    rename(&served, "a", "b").await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "a"}), 201).await;
+    rename(&served, "b", "c").await;
+    let uuid = async |name: &str| served.get(&format!("/v1/nodes/{name}")).await["uuid"].as_str().unwrap().to_owned();
+    let (first, second) = (uuid("c").await, uuid("a").await);
+    let of_first = [("created node/a", &first), ("updated node/b", &first), ("updated node/c", &first)];
+    let of_both = [of_first[0], of_first[1], ("created node/a", &second), of_first[2]];
+    let deleted = [("deleted node/c", &first), ("deleted node/a", &second)];
+    for is_there in [true, false] {
+        for (name, expected, ends) in [
+            ("c", &of_first[..], &deleted[..1]),
+            ("b", &of_first, &deleted[..1]),
+            ("a", &of_both, &deleted[..]),
+            (&first, &of_first, &deleted[..1]),
+            (&second, &of_both[2..3], &deleted[1..]),
+        ] {
+            let list = served.get(&format!("/v1/audit?object=node/{name}")).await;
+            let uuids: Vec<&str> = parts(&list, "node").iter().map(|one| one["uuid"].as_str().unwrap()).collect();
+            let told: Vec<(String, &str)> = said(&list).into_iter().zip(uuids).collect();
+            let expected = expected.iter().chain(ends.iter().filter(|_| !is_there));
+            let expected: Vec<(String, &str)> = expected.map(|(said, uuid)| ((*said).to_owned(), &***uuid)).collect();
+            assert_eq!(told, expected, "{name}, there: {is_there}");
+        }
+        let list = served.get("/v1/audit?object=node/c").await;
+        let renamed: Vec<&Value> = parts(&list, "node")[1..3].iter().map(|one| &one["changes"]).collect();
+        let change = |before: &str, after: &str| json!([{"field": "name", "before": before, "after": after}]);
+        assert_eq!(renamed, [&change("a", "b"), &change("b", "c")]);
+        for name in ["c", "a"] {
+            served.send("DELETE", &format!("/v1/nodes/{name}"), &[], None).await;
+        }
     }
 }

@@ -13,10 +13,13 @@ fn who_did_what_to_an_object_is_found_when_it_is_gone() -> Result<()> {
     fleet.stemma(&["delete", "node", "web-1"])?;
     let table = fleet.stemma(&["audit", "node/web-1"])?;
     let lines: Vec<&str> = table.lines().collect();
-    assert!(lines.len() == 4 && lines[0].starts_with("REVISION"), "{table}");
-    for (line, said) in lines[1..].iter().zip(["deleted node/web-1", "updated node/web-1", "created node/web-1"]) {
+    assert!(lines.len() == 6 && lines[0].starts_with("REVISION"), "{table}");
+    let rows = [lines[1], lines[2], lines[5]];
+    for (line, said) in rows.iter().zip(["deleted node/web-1", "updated node/web-1", "created node/web-1"]) {
         assert!(line.contains(said) && line.contains("admin"), "the last comes first: {table}");
     }
+    let below = [lines[3].trim(), lines[4].trim()];
+    assert_eq!(below, ["labels.a: (unset) -> \"b\"", "merge_labels: (unset) -> true"], "what changed: {table}");
     assert!(lines[2].contains("ticket 7") && !lines[1].contains("ticket 7"), "{table}");
     let last: Value = serde_json::from_str(&fleet.stemma(&["audit", "--limit", "1", "-o", "json"])?)?;
     assert_eq!((&last[0]["objects"][0]["action"], &last[1]), (&Value::from("deleted"), &Value::Null));
@@ -37,6 +40,44 @@ fn who_did_what_to_an_object_is_found_when_it_is_gone() -> Result<()> {
         let output = fleet.cli(arguments)?;
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(told), "{arguments:?}: {said}");
+    }
+    Ok(())
+}
+
+/// It showed no values, cut at 50 rows without a word, and had what a node was before it was renamed under the old name alone.
+#[test]
+fn y09_the_audit_has_values_says_when_it_is_cut_and_follows_a_renamed_node() -> Result<()> {
+    let fleet = Fleet::start()?;
+    fleet.stemma(&["create", "node", "h3"])?;
+    fleet.stemma(&["label", "node", "h3", "rack=a"])?;
+    fleet.stemma(&["label", "node", "h3", "rack=b"])?;
+    fleet.stemma(&["node", "rename", "h3", "h3b"])?;
+    for name in ["node/h3b", "node/h3"] {
+        let table = fleet.stemma(&["audit", name])?;
+        for said in [
+            "created node/h3 ",
+            "updated node/h3b ",
+            "labels.rack: (unset) -> \"a\"",
+            "labels.rack: \"a\" -> \"b\"",
+            "name: \"h3\" -> \"h3b\"",
+        ] {
+            assert!(table.contains(said), "{name}: {said} in {table}");
+        }
+        let list: Value = serde_json::from_str(&fleet.stemma(&["audit", name, "-o", "json"])?)?;
+        assert_eq!(list.as_array().map(Vec::len), Some(4), "{name}: {list}");
+        let expected = serde_json::json!([{"field": "labels.rack", "before": "a", "after": "b"}]);
+        assert_eq!(list[1]["objects"][0]["changes"], expected, "{name}");
+    }
+    for (limit, told) in [
+        ("1", "1 row is shown, and there are older ones: --limit N\n"),
+        ("3", "3 rows are shown, and there are older ones: --limit N\n"),
+        ("4", ""),
+        ("50", ""),
+    ] {
+        for form in ["table", "json"] {
+            let output = fleet.cli(&["audit", "node/h3", "--limit", limit, "-o", form])?;
+            assert_eq!(String::from_utf8_lossy(&output.stderr), told, "--limit {limit} -o {form}");
+        }
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use stemma_core::fleet::lost_labels;
 use stemma_core::key::LabelKey;
 use stemma_core::manifest::{Owners, kept_by_others, owners};
-use stemma_core::object::{NodeId, Object};
+use stemma_core::object::{Kind, NodeId, Object};
 use stemma_core::ownership::{Manager, Owner, Said};
 
 use super::objects::{Shown, fields_of};
@@ -58,15 +58,8 @@ impl Changes {
 
     /// The old and the new owners of keys and fields whose owners a write changes. It is listed where no value changes.
     fn owners_between<S: Shown>(&mut self, old: &S, new: &S) -> Value {
-        let (old, new) = (owners(old), owners(new));
-        let other: BTreeSet<&String> =
-            old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).collect();
-        let named = |owners: &Owners| {
-            let all: BTreeSet<&Owner> =
-                other.iter().filter_map(|key| owners.get(*key)).flat_map(|all| &**all).collect();
-            if all.is_empty() { json!({}) } else { json!({"owners": all}) }
-        };
-        self.between(&named(&old), &named(&new))
+        let [old, new] = owners_that_differ(old, new);
+        self.between(&old, &new)
     }
 
     /// The fields of an object that goes.
@@ -90,8 +83,7 @@ impl Changes {
 
     /// The members of a value that differ.
     pub(super) fn between(&mut self, old: &Value, new: &Value) -> Value {
-        let mut found = Vec::new();
-        compare("", Some(old), Some(new), &mut found);
+        let mut found = differences(old, new);
         let room = MOST_CHANGES - self.listed;
         let left_out = found.len().saturating_sub(room);
         found.truncate(room);
@@ -126,10 +118,13 @@ impl LostLabels {
 }
 
 /// One field that differs.
-struct Change {
-    field: String,
-    old: Option<Value>,
-    new: Option<Value>,
+pub(super) struct Change {
+    /// Its path.
+    pub(super) field: String,
+    /// What it was; `None`: the default, or nothing.
+    pub(super) old: Option<Value>,
+    /// What it is, likewise.
+    pub(super) new: Option<Value>,
 }
 
 impl Change {
@@ -175,7 +170,7 @@ fn shown_said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
 }
 
 /// What an object's authors said of it, in the form of a manifest, and a node's effective tags.
-pub(super) fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
+fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
     let mut said = fields_of(&object.spec, &ModelNames::new(model, &api.traits), &|_| true);
     said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
     if let Some(own) = object.spec.inherited_ref() {
@@ -196,6 +191,43 @@ pub(super) fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Va
     }
     said.retain(|_, value| !value.is_null());
     said.into()
+}
+
+/// The same of an image in the history: without a node's effective tags, which are of today where roles give them, and without the nodes
+/// that an allocation names and who asks does not see.
+pub(super) fn said_then<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
+    let mut said = said(api, model, object);
+    if object.spec.node_ref().is_some() {
+        said.pointer_mut("/tags").and_then(Value::as_object_mut).and_then(|tags| tags.remove("effective"));
+    }
+    if S::KIND == Kind::Allocation && model.within.is_some() {
+        let is_seen = |node: &Value| {
+            let uuid = node.as_str().and_then(|id| id.parse().ok());
+            uuid.is_some_and(|uuid| model.nodes.get(uuid).is_some())
+        };
+        if let Some(nodes) = said.pointer_mut("/candidate_nodes").and_then(Value::as_array_mut) {
+            nodes.retain(is_seen);
+        }
+    }
+    said
+}
+
+/// The owners of keys and fields whose owners differ, before and after, each as `{"owners"}`.
+pub(super) fn owners_that_differ<S: Shown>(old: &S, new: &S) -> [Value; 2] {
+    let (old, new) = (owners(old), owners(new));
+    let other: BTreeSet<&String> = old.keys().chain(new.keys()).filter(|key| old.get(*key) != new.get(*key)).collect();
+    let named = |owners: &Owners| {
+        let all: BTreeSet<&Owner> = other.iter().filter_map(|key| owners.get(*key)).flat_map(|all| &**all).collect();
+        if all.is_empty() { json!({}) } else { json!({"owners": all}) }
+    };
+    [named(&old), named(&new)]
+}
+
+/// The members of a value that differ from another's.
+pub(super) fn differences(old: &Value, new: &Value) -> Vec<Change> {
+    let mut found = Vec::new();
+    compare("", Some(old), Some(new), &mut found);
+    found
 }
 
 /// Objects are compared member by member, and lists of tasks by their ids; anything else is one value.
@@ -231,14 +263,14 @@ fn members_of(value: Option<&Value>) -> Option<BTreeMap<&str, &Value>> {
     }
 }
 
-/// A value as an answer shows it: one that is long is the beginning of its text.
-fn cut(value: Value) -> Value {
+/// A value as an answer shows it: one that is long is the beginning of its text, with how long it is.
+pub(super) fn cut(value: Value) -> Value {
     let text = match &value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
     match text.char_indices().nth(LONGEST_VALUE) {
-        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()).into(),
         None => value,
     }
 }
@@ -274,12 +306,10 @@ mod tests {
             (
                 json!({"a": "x".repeat(600)}),
                 json!({"a": ""}),
-                json!([{"field": "a", "old": format!("{}…", "x".repeat(500)), "new": ""}]),
+                json!([{"field": "a", "old": format!("{}… (600 characters)", "x".repeat(500)), "new": ""}]),
             ),
         ] {
-            let mut found = Vec::new();
-            compare("", Some(&old), Some(&new), &mut found);
-            let found: Vec<Value> = found.into_iter().map(Change::into_json).collect();
+            let found: Vec<Value> = differences(&old, &new).into_iter().map(Change::into_json).collect();
             assert_eq!(Value::from(found), expected, "{old} {new}");
         }
     }

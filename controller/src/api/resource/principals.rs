@@ -214,7 +214,7 @@ fn described(text: Option<String>) -> Result<Option<String>, ApiError> {
 }
 
 /// What a write says of a principal's fields.
-fn fields(model: &Model, principal: &Principal) -> Value {
+pub(super) fn fields(model: &Model, principal: &Principal) -> Value {
     let spec = &principal.spec;
     let all = json!({"role": spec.role, "cluster": cluster_name(model, principal), "description": spec.description});
     let said = all.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());

@@ -250,6 +250,8 @@ async fn an_allocation_of_the_whole_fleet_names_to_who_is_bound_no_node_elsewher
     assert_eq!(made["candidate_nodes"], json!([own["uuid"], far["uuid"]]));
     assert_eq!(made["explanation"]["candidates"], 1);
     let mut bound = principal(&fleet, "otto", "viewer", Some("own")).await;
+    let audit = ask(&mut bound, "GET", "/v1/audit?object=allocation/x", &[], "").await.body.to_string();
+    assert!(audit.contains("candidate_nodes") && !audit.contains(far["uuid"].as_str().unwrap()), "{audit}");
     for path in ["/v1/allocations/x", "/v1/nodes/own-2/allocation", "/v1/allocations"] {
         let told = ask(&mut bound, "GET", path, &[], "").await.body;
         let one = if path == "/v1/allocations" { &told["allocations"][1] } else { &told };
@@ -365,9 +367,43 @@ async fn x04_f15_the_audit_tells_who_sees_a_left_cluster_alone_the_name_that_was
     }
     assert_eq!(names(&mut wim, "mover-anew").await, ["updated mover-anew"]);
     assert_eq!(names(&mut wim, "mover").await, Vec::<String>::new());
-    assert_eq!(names(&mut fleet.operator(), "mover-anew").await, ["updated mover-anew"]);
+    let of_all = ["created mover", "created stray", "updated mover-anew"];
+    assert_eq!(names(&mut fleet.operator(), "mover-anew").await, of_all, "who sees all sees what it was before");
     let whole = ask(&mut vera, "GET", "/v1/audit", &[], "").await.body.to_string();
     assert!(whole.contains("mover") && !whole.contains("-anew"), "{whole}");
+}
+
+/// What a node was in one cluster is nobody's in another, and what it became there is nobody's in the first.
+#[tokio::test]
+async fn y09_the_audit_tells_who_is_bound_the_values_of_writes_within_its_cluster_alone() {
+    let fleet = Fleet::start().await;
+    two_clusters(&fleet).await;
+    let mut vera = principal(&fleet, "vera", "viewer", Some("own")).await;
+    let mut wim = principal(&fleet, "wim", "viewer", Some("far")).await;
+    fleet.apply(json!([node("mover", "own/web")])).await;
+    let described = |text: &str| json!({"op": "add", "path": "/description", "value": text});
+    let elsewhere = json!({"op": "replace", "path": "/nodegroup", "value": "far/web"});
+    for patch in [json!([described("first")]), json!([described("second"), elsewhere]), json!([described("third")])] {
+        let (status, told) = fleet.ask(Method::PATCH, "/v1/nodes/mover", &patch).await;
+        assert_eq!(status, 200, "{told}");
+    }
+    let uuid = fleet.read("/v1/nodes/mover").await["uuid"].as_str().unwrap().to_owned();
+    let first = json!([{"field": "description", "after": "first"}]);
+    let third = json!([{"field": "description", "before": "second", "after": "third"}]);
+    let not_shown = json!("not_shown");
+    for (client, expected, unseen) in [
+        (&mut vera, [(&first, &Value::Null), (&Value::Null, &not_shown)], ["second", "third"]),
+        (&mut wim, [(&Value::Null, &not_shown), (&third, &Value::Null)], ["first", "own/web"]),
+    ] {
+        let audit = ask(client, "GET", &format!("/v1/audit?object=node/{uuid}"), &[], "").await.body;
+        let objects = audit["audit"].as_array().unwrap().iter().flat_map(|one| one["objects"].as_array().unwrap());
+        let updates = objects.filter(|one| one["action"] == "updated" && one["uuid"] == *uuid);
+        let told: Vec<_> = updates.map(|one| (&one["changes"], &one["changes_left_out"])).collect();
+        assert_eq!(told, expected, "{audit}");
+        for text in unseen {
+            assert!(!audit.to_string().contains(text), "{text}: {audit}");
+        }
+    }
 }
 
 /// A principal that was made anew under a name saw the reasons, addresses and requests of the one before.

@@ -180,7 +180,7 @@ impl Reader<'_> {
     fn read<S: Shown>(&self, value: &[u8], written: Revision) -> Result<Image, ApiError> {
         let mut object: Object<S> = codec::decode(value).map_err(|error| damaged(&error))?;
         object.meta.resource_version = written.get();
-        let mut body = changes::said(self.api, &self.model, &object);
+        let mut body = changes::said_then(self.api, &self.model, &object);
         // What is shown to nobody now was shown then; of one that is gone it is not known.
         if S::shelf(&self.whole).get(object.meta.uuid).is_none_or(|now| now.spec.is_veiled()) {
             changes::veil::<S>(&mut body);
@@ -188,8 +188,6 @@ impl Reader<'_> {
         if let Some(body) = body.as_object_mut() {
             view::meta(body, &object.meta);
         }
-        // Those that roles give are of today.
-        body.pointer_mut("/tags").and_then(Value::as_object_mut).and_then(|tags| tags.remove("effective"));
         let is_selected = self.selector.is_none_or(|selector| S::is_selected(&self.whole, &object, selector));
         Ok(Image { body, place: S::place(&self.whole, &object), is_selected })
     }

@@ -1,11 +1,16 @@
 //! `GET /v1/audit`: what was done and what was refused, by whom and when.
 
+mod values;
+
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use stemma_core::access::Place;
 use stemma_core::name::is_blank;
-use stemma_core::object::{GroupId, Kind, Timestamp};
+use stemma_core::object::{
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, GroupId, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec,
+    NodeSpec, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, Timestamp,
+};
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
 
@@ -14,10 +19,12 @@ use crate::api::Api;
 use crate::api::http::query::{BadQuery, Page, Parameters};
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
-use crate::records::audit::{Action, AuditRecord, AuditedObject, Whose};
-use crate::registry::audit::AuditPage;
+use crate::cache::model::Resource;
+use crate::records::audit::{AuditEvent, AuditRecord, AuditedObject, Refusal, Whose};
+use crate::registry::audit::{AuditPage, Audited};
 use crate::registry::names::group_path;
 use crate::store::{Order, Revision};
+use values::{Reader, Told, Why};
 
 /// `GET /v1/audit`, in the order of revisions.
 pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
@@ -35,20 +42,70 @@ pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     let order = if page.descending { Order::Descending } else { Order::Ascending };
     let asked = AuditPage { limit: page.limit, marker: marker.transpose()?, order };
     let audited = api.registry.audit(asked, |record| filter.keeps(&seen, record)).await?;
-    let rows: Vec<Value> = audited.entries.iter().map(|(revision, record)| row(&seen, *revision, record)).collect();
-    let last = audited.next.map(|revision| revision.to_string());
+    let (rows, last) = rows(&seen, &filter, Reader::new(api, &model).await?, &audited).await?;
     let mut body = json!({"audit": rows});
+    let last = last.map(|revision| revision.to_string());
     if let Some(next) = page.next(&request.url(), &request.query, page.limit, last) {
         body["next"] = next.into();
     }
     Ok(Reply::ok(body))
 }
 
+/// The entries as they are shown, and behind which of them the next page begins: a page whose changes were much to read ends early.
+async fn rows(
+    seen: &Seen<'_>,
+    filter: &Filter<'_>,
+    mut reader: Reader<'_>,
+    audited: &Audited,
+) -> Result<(Vec<Value>, Option<Revision>), ApiError> {
+    let (mut rows, mut last) = (Vec::new(), None);
+    for (revision, record) in &audited.entries {
+        if reader.is_full() {
+            return Ok((rows, last));
+        }
+        let row = match record {
+            AuditRecord::Commit(event) => {
+                let objects = objects(seen, filter, &mut reader, *revision, event).await?;
+                of_commit(*revision, event, &objects)
+            }
+            AuditRecord::Refusal(refusal) => of_refusal(*revision, refusal),
+        };
+        rows.push(row);
+        last = Some(*revision);
+    }
+    Ok((rows, audited.next))
+}
+
+/// The objects of a commit, those that are asked for with what it changed of them.
+async fn objects(
+    seen: &Seen<'_>,
+    filter: &Filter<'_>,
+    reader: &mut Reader<'_>,
+    revision: Revision,
+    event: &AuditEvent,
+) -> Result<Vec<Value>, ApiError> {
+    let mut objects = Vec::new();
+    reader.begin_entry();
+    for one in &event.objects {
+        if !seen.shows(one) {
+            continue;
+        }
+        let is_asked_for = filter.means(seen, one);
+        let told = if is_asked_for { reader.changes(one, revision).await? } else { Told::LeftOut(Why::NotAsked) };
+        let mut object = shown(seen, one);
+        told.put_into(&mut object);
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
 /// Which entries are asked for: those that all of these take.
 struct Filter<'a> {
     principal: Option<&'a str>,
     object: Option<Named<'a>>,
-    /// The principals that the object is or was, where it is a node: what a host was refused has no object.
+    /// The objects that are or were called so: of one that was renamed also what was done to it under its other names.
+    uuids: BTreeSet<Uuid>,
+    /// The principals that these are, where they are nodes: what a host was refused has no object.
     hosts: BTreeSet<String>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,
@@ -58,13 +115,16 @@ struct Filter<'a> {
 impl<'a> Filter<'a> {
     async fn read(api: &Api, seen: &Seen<'_>, query: &'a Parameters) -> Result<Self, ApiError> {
         let object = query.text("object")?.map(|text| Named::read(seen.model, text)).transpose()?;
-        let hosts = match &object {
-            Some(named) => named.hosts(api, seen).await?,
+        let uuids = match &object {
+            Some(named) => named.uuids(api, seen).await?,
             None => BTreeSet::new(),
         };
+        let may_be_hosts = object.as_ref().is_some_and(|named| named.may_be(Kind::Node));
+        let hosts = uuids.iter().filter(|_| may_be_hosts).map(|uuid| format!("node/{uuid}")).collect();
         Ok(Self {
             principal: query.text("principal")?,
             object,
+            uuids,
             hosts,
             since: time(query, "since")?,
             until: time(query, "until")?,
@@ -82,19 +142,26 @@ impl<'a> Filter<'a> {
         } else {
             objects.iter().any(|one| seen.shows(one))
         };
+        let is_of_host = objects.is_empty() && self.hosts.contains(principal);
         is_seen
             && self.principal.is_none_or(|wanted| wanted == principal)
             && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
             && self.refused.is_none_or(|refused| refused == matches!(record, AuditRecord::Refusal(_)))
-            && self.object.as_ref().is_none_or(|named| {
-                let is_hosts = objects.is_empty() && self.hosts.contains(principal);
-                is_hosts || objects.iter().any(|object| named.is(seen, object) && seen.shows(object))
-            })
+            && (self.object.is_none()
+                || is_of_host
+                || objects.iter().any(|object| self.means(seen, object) && seen.shows(object)))
+    }
+
+    /// Whether an object is asked for.
+    fn means(&self, seen: &Seen<'_>, object: &AuditedObject) -> bool {
+        self.object.as_ref().is_none_or(|named| {
+            named.is(seen, object) || (named.may_be(object.kind) && self.uuids.contains(&object.uuid))
+        })
     }
 }
 
-/// An object as it is asked for: by uuid, or by kind and name, by which one that is gone is found too.
+/// An object as it is asked for: by uuid, or by kind and name, by which one is found too that is gone or is called otherwise by now.
 enum Named<'a> {
     /// Of any kind where none is said.
     Uuid(Option<Kind>, Uuid),
@@ -127,45 +194,81 @@ impl<'a> Named<'a> {
         Ok(Self::Group { there: found.map(|group| group.meta.uuid), cluster, name })
     }
 
-    /// The principals of the hosts that are or were the node.
-    async fn hosts(&self, api: &Api, seen: &Seen<'_>) -> Result<BTreeSet<String>, ApiError> {
-        let uuids = match self {
-            Self::Uuid(None | Some(Kind::Node), uuid) => BTreeSet::from([*uuid]),
-            Self::Name(Kind::Node, name) => {
-                let there = seen.model.nodes.find(None, name).map(|node| node.meta.uuid);
-                self.deleted(api, seen).await?.into_iter().chain(there).collect()
-            }
-            Self::Uuid(..) | Self::Name(..) | Self::Group { .. } => BTreeSet::new(),
-        };
-        Ok(uuids.into_iter().map(|uuid| format!("node/{uuid}")).collect())
+    /// Whether it may be of this kind.
+    fn may_be(&self, kind: Kind) -> bool {
+        match self {
+            Self::Uuid(of, _) => of.is_none_or(|of| of == kind),
+            Self::Name(of, _) => *of == kind,
+            Self::Group { .. } => kind == Kind::NodeGroup,
+        }
     }
 
-    /// Those of this name that were deleted, the last ones first, as far back as one request looks.
-    async fn deleted(&self, api: &Api, seen: &Seen<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
-        let is_it = |one: &AuditedObject| one.action == Action::Deleted && self.is(seen, one) && seen.shows(one);
-        let of = |record: &AuditRecord| match record {
-            AuditRecord::Commit(event) => event.objects.iter().filter(|one| is_it(one)).map(|one| one.uuid).collect(),
-            AuditRecord::Refusal(_) => Vec::new(),
-        };
+    /// The objects that are called so, and those that were, as far back as one request looks.
+    async fn uuids(&self, api: &Api, seen: &Seen<'_>) -> Result<BTreeSet<Uuid>, ApiError> {
+        let mut uuids: BTreeSet<Uuid> = self.there(seen.model).into_iter().collect();
+        if matches!(self, Self::Uuid(..)) {
+            return Ok(uuids);
+        }
         let all = AuditPage { limit: usize::MAX, marker: None, order: Order::Descending };
-        let deletions = api.registry.audit(all, |record| !of(record).is_empty()).await?;
-        Ok(deletions.entries.iter().flat_map(|(_, record)| of(record)).collect())
+        let note = |record: &AuditRecord| {
+            if let AuditRecord::Commit(event) = record {
+                let meant = event.objects.iter().filter(|one| self.is_surely(seen, one) && seen.shows(one));
+                uuids.extend(meant.map(|one| one.uuid));
+            }
+            false
+        };
+        api.registry.audit(all, note).await?;
+        Ok(uuids)
+    }
+
+    /// The object that is called so now.
+    fn there(&self, model: &Model) -> Option<Uuid> {
+        let (kind, name) = match self {
+            Self::Uuid(_, uuid) => return Some(*uuid),
+            Self::Group { there, .. } => return *there,
+            Self::Name(kind, name) => (*kind, *name),
+        };
+        match kind {
+            Kind::Release => called::<ReleaseSpec>(model, name),
+            Kind::ReleaseTags => called::<ReleaseTagsSpec>(model, name),
+            Kind::ClusterTemplate => called::<ClusterTemplateSpec>(model, name),
+            Kind::Cluster => called::<ClusterSpec>(model, name),
+            Kind::NodeGroup => called::<NodeGroupSpec>(model, name),
+            Kind::Node => called::<NodeSpec>(model, name),
+            Kind::Primary => called::<PrimarySpec>(model, name),
+            Kind::Namespace => called::<NamespaceSpec>(model, name),
+            Kind::InspectionRule => called::<InspectionRuleSpec>(model, name),
+            Kind::Allocation => called::<AllocationSpec>(model, name),
+            Kind::Principal => called::<PrincipalSpec>(model, name),
+            Kind::Revision | Kind::Secret | Kind::Expectation => None,
+        }
+    }
+
+    /// Whether an entry is of it without a doubt: one of an earlier version does not say of which cluster a group was.
+    fn is_surely(&self, seen: &Seen<'_>, object: &AuditedObject) -> bool {
+        let is_doubtful = matches!(self, Self::Group { .. }) && object.cluster.is_none();
+        !is_doubtful && self.is(seen, object)
     }
 
     fn is(&self, seen: &Seen<'_>, object: &AuditedObject) -> bool {
         match self {
             Self::Uuid(kind, uuid) => object.uuid == *uuid && kind.is_none_or(|kind| object.kind == kind),
-            Self::Name(kind, name) => object.kind == *kind && seen.name(object) == *name,
+            Self::Name(kind, name) => object.kind == *kind && seen.calls(object, name),
             Self::Group { there, cluster, name } => {
                 // An entry of an earlier version does not say of which cluster a group was: where it is gone, it may be any.
                 let is_its = match &object.cluster {
                     Some(own) => own == cluster,
                     None => there.is_none(),
                 };
-                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && seen.name(object) == *name && is_its)
+                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && seen.calls(object, name) && is_its)
             }
         }
     }
+}
+
+/// The uuid of the object that has this name.
+fn called<S: Resource>(model: &Model, name: &str) -> Option<Uuid> {
+    S::shelf(model).find(None, name).map(|object| object.meta.uuid)
 }
 
 fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
@@ -206,6 +309,13 @@ impl<'a> Seen<'a> {
         object.was.as_deref().filter(|_| has_left).unwrap_or(&object.name)
     }
 
+    /// Whether an entry tells who asks that an object is called so, or was until then. Who sees one cluster alone is not told what an object
+    /// was called before it came there.
+    fn calls(&self, object: &AuditedObject, name: &str) -> bool {
+        let was = object.was.as_deref().filter(|_| self.model.within.is_none());
+        self.name(object) == name || was == Some(name)
+    }
+
     /// Whether it is told what somebody did that has no object. A principal is known by its uuid: its name may be another's by now.
     fn knows(&self, principal: &str, whose: Option<Whose>, at: Timestamp) -> bool {
         let is_node = || {
@@ -222,19 +332,19 @@ impl<'a> Seen<'a> {
     }
 }
 
-fn row(seen: &Seen<'_>, revision: Revision, record: &AuditRecord) -> Value {
-    match record {
-        AuditRecord::Commit(event) => json!({
-            "revision": revision.get(), "at": view::time(event.at), "principal": event.principal, "manager": event.manager,
-            "address": event.address, "reason": event.reason, "request_id": event.request_id, "refused": null,
-            "objects": event.objects.iter().filter(|one| seen.shows(one)).map(|one| shown(seen, one)).collect::<Vec<_>>(),
-            "action": event.action,
-        }),
-        AuditRecord::Refusal(refusal) => json!({
-            "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,
-            "address": refusal.address, "other_address": refusal.other_address, "refused": refusal.refused, "unsaid": refusal.unsaid, "objects": [],
-        }),
-    }
+fn of_commit(revision: Revision, event: &AuditEvent, objects: &[Value]) -> Value {
+    json!({
+        "revision": revision.get(), "at": view::time(event.at), "principal": event.principal, "manager": event.manager,
+        "address": event.address, "reason": event.reason, "request_id": event.request_id, "refused": null,
+        "objects": objects, "action": event.action,
+    })
+}
+
+fn of_refusal(revision: Revision, refusal: &Refusal) -> Value {
+    json!({
+        "revision": revision.get(), "at": view::time(refusal.at), "principal": refusal.principal,
+        "address": refusal.address, "other_address": refusal.other_address, "refused": refusal.refused, "unsaid": refusal.unsaid, "objects": [],
+    })
 }
 
 fn shown(seen: &Seen<'_>, object: &AuditedObject) -> Value {
