@@ -325,7 +325,8 @@ fn whole_map(
                     "{} takes a map, or the text of one, as {{'key': 'value'}}; nothing was changed",
                     operation.pointer()
                 );
-                ApiError::new(ErrorType::FieldInvalid, message).field(map.name())
+                let kind = if map == MapName::Labels { ErrorType::LabelInvalid } else { ErrorType::FieldInvalid };
+                ApiError::new(kind, message).field(map.name())
             })?;
             if let Some((key, _)) = whole.iter().find(|(_, value)| value.is_null()) {
                 return Err(null_in_patch(map, key));
