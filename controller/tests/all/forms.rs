@@ -174,3 +174,31 @@ async fn y05_an_edit_of_a_node_lists_paths_that_meet_as_the_write_of_a_release_d
         assert!(message.starts_with(&format!("on 1 host ({name}): ")), "{message}");
     }
 }
+
+/// What a client of Magnum's sends back of an answer means nothing; in a manifest it is a slip.
+#[tokio::test]
+async fn y05_what_the_controller_alone_says_is_set_by_no_form() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}]))
+        .await;
+    for (object, list, field) in [
+        (json!({"kind": "Cluster", "name": "c"}), "/v1/clusters", "api_address"),
+        (json!({"kind": "Cluster", "name": "c"}), "/v1/clusters", "stack_id"),
+        (json!({"kind": "Cluster", "name": "c"}), "/v1/clusters", "status"),
+        (json!({"kind": "NodeGroup", "cluster": "c", "name": "g"}), "/v1/clusters/c/nodegroups", "status_reason"),
+    ] {
+        let with = |value: Value| {
+            let mut object = object.clone();
+            object[field] = value;
+            json!({"objects": [object]})
+        };
+        let answer = served.send("POST", "/v1/apply", &[], Some(&with(json!("x")))).await;
+        assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{field}: {}", answer.body);
+        assert_eq!(answer.body["error"]["field"], format!("objects[0].{field}"));
+        served.expect("POST", "/v1/apply", &with(Value::Null), 200).await;
+        let path = format!("{list}/{}", object["name"].as_str().expect("a name"));
+        served.send("PATCH", &path, MERGE, Some(&json!({field: "x"}))).await;
+        let shown = served.get(&path).await;
+        assert!(shown[field] != "x" && shown["field_owners"].get(field).is_none(), "{field}: {shown}");
+    }
+}

@@ -28,6 +28,7 @@ impl Shown for ClusterSpec {
     const SHAPE: BodyShape = BodyShape::Magnum;
     const CREATED: u16 = 202;
     const KEEPS_NAME: bool = true;
+    const COMPUTED: &'static [&'static str] = &["api_address", "stack_id", "status", "status_reason"];
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Cluster>, ApiError> {
         let id = request.part("cluster");

@@ -47,6 +47,8 @@ pub(super) trait Shown: Resource + Fields {
     const IS_APPLIED_TO: bool = true;
     /// Whether a JSON patch can't rename it (as Magnum).
     const KEEPS_NAME: bool = false;
+    /// Kept fields that the controller alone says something of. No manifest sets them.
+    const COMPUTED: &'static [&'static str] = &[];
     /// The filters of its lists.
     const FILTERS: &'static [Filter<Self>] = &[Filter { name: "selector", read: selector }];
 
