@@ -65,8 +65,11 @@ pub(crate) async fn show(
             let (mut left_out, mut manifests) = (String::new(), Vec::new());
             for object in objects {
                 // A list shows less than an object of its own.
-                let whole =
-                    if names.is_empty() { api.get(&kind.path(&name(kind, object))?).await? } else { object.clone() };
+                let whole = if names.is_empty() {
+                    written::whole(api, kind, &name(kind, object)).await?
+                } else {
+                    object.clone()
+                };
                 match not_exported(kind, &whole) {
                     None => manifests.push(block(&written::manifest(api, kind, &whole).await?)),
                     Some(why) if names.is_empty() => {
@@ -197,7 +200,7 @@ pub(crate) async fn names(api: &mut Api, kind: Kind) -> Result<Vec<String>> {
 
 /// One object. The error of one that is not there names the nearest.
 pub(crate) async fn one(api: &mut Api, kind: Kind, name: &str) -> Result<Value> {
-    match api.get(&kind.path(name)?).await {
+    match written::whole(api, kind, name).await {
         Err(error) if Exit::of(&error) == Exit::NotFound => Err(nearest(api, kind, name, error).await),
         found => found,
     }
