@@ -372,7 +372,11 @@ fn take_name<S: Shown>(before: &Object<S>, fields: &mut Map<String, Value>) -> R
 pub(super) fn bad_patch(error: &BadPatch) -> ApiError {
     let is_test = matches!(error, BadPatch::Differs { .. });
     let kind = if is_test { ErrorType::PreconditionFailed } else { ErrorType::FieldInvalid };
-    ApiError::new(kind, format!("{error}; nothing was changed"))
+    let refusal = ApiError::new(kind, format!("{error}; nothing was changed"));
+    match error.field() {
+        Some(field) => refusal.field(field),
+        None => refusal,
+    }
 }
 
 #[cfg(test)]
