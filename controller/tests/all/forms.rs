@@ -202,3 +202,47 @@ async fn y05_what_the_controller_alone_says_is_set_by_no_form() {
         assert!(shown[field] != "x" && shown["field_owners"].get(field).is_none(), "{field}: {shown}");
     }
 }
+
+/// A call that names a role or tag alone means nothing else; what an object refers to may come later. docs/api.md has the table.
+#[tokio::test]
+async fn y05_an_unknown_role_or_tag_is_refused_by_its_own_call_and_found_of_the_write_of_an_object() {
+    let served = Served::start().await;
+    let node = |at: usize| json!({"kind": "Node", "name": format!("n{at}"), "nodegroup": "c/g"});
+    let mut objects = vec![
+        json!({"kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}}}),
+        json!({"kind": "Cluster", "name": "c", "release": "r@1"}),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "g"}),
+    ];
+    objects.extend((0..4).map(node));
+    apply(&served, &json!(objects)).await;
+    for (method, path, body, refused) in [
+        ("POST", "/v1/nodes/n0/roles", json!({"roles": ["nope"]}), (400, "role.invalid")),
+        ("PUT", "/v1/nodes/n0/roles", json!({"roles": ["nope"]}), (400, "role.invalid")),
+        ("PUT", "/v1/nodes/n0/tags/nope", Value::Null, (400, "tag.unknown")),
+        ("POST", "/v1/nodes/n0/tags", json!({"assign": ["nope"]}), (404, "object.not_found")),
+    ] {
+        let answer = served.send(method, path, &[], Some(&body).filter(|body| !body.is_null())).await;
+        assert_eq!((answer.status, answer.kind()), refused, "{method} {path}: {}", answer.body);
+    }
+    for (field, value, code) in
+        [("roles", json!(["nope"]), "role.unknown"), ("tags", json!({"assigned": ["nope"]}), "tag.unknown")]
+    {
+        let manifest = |at: usize| {
+            let mut node = node(at);
+            node[field] = value.clone();
+            json!({"objects": [node]})
+        };
+        let add = json!([{"op": "add", "path": format!("/{field}"), "value": value}]);
+        let answers = [
+            served.send("PATCH", "/v1/nodes/n1", MERGE, Some(&json!({field: value}))).await,
+            served.send("PATCH", "/v1/nodes/n2", PATCH, Some(&add)).await,
+            served.send("POST", "/v1/apply", &[], Some(&manifest(3))).await,
+        ];
+        for answer in answers {
+            let found = answer.body["findings"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == code));
+            assert!(answer.status == 200 && found, "{field}: {} {}", answer.status, answer.body);
+        }
+        let strict = served.send("POST", "/v1/apply?strict=true", &[], Some(&manifest(0))).await;
+        assert_eq!((strict.status, strict.kind()), (400, "finding.strict"), "{field}: {}", strict.body);
+    }
+}
