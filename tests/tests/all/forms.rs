@@ -90,9 +90,8 @@ impl Told {
         match self {
             Self::Apply | Self::ApplyCommand => true,
             Self::LabelCommand => field == "labels",
-            Self::MergePatch => kind != "ClusterTemplate" || field != "merge_labels",
-            // Maps are told whole, and their keys keep the owner that applied them where nothing is changed.
-            Self::JsonPatch => kind != "ClusterTemplate" || field != "merge_labels",
+            // Magnum has no merge_labels of a template.
+            Self::MergePatch | Self::JsonPatch => kind != "ClusterTemplate" || field != "merge_labels",
             Self::ApplyPatch => is_map || (field == "merge_labels" && kind != "ClusterTemplate"),
             Self::WholeMap => is_map,
         }
