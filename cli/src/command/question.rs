@@ -62,18 +62,41 @@ pub(crate) async fn show(
         }
         Output::Name => objects.iter().for_each(|object| say!("{}/{}", kind.name(), printable(&name(kind, object)))),
         Output::Manifest => {
-            let mut manifests = Vec::new();
+            let (mut left_out, mut manifests) = (String::new(), Vec::new());
             for object in objects {
                 // A list shows less than an object of its own.
-                let whole =
-                    if names.is_empty() { api.get(&kind.path(&name(kind, object))?).await? } else { object.clone() };
-                manifests.push(block(&written::manifest(api, kind, &whole).await?));
+                let whole = if names.is_empty() {
+                    written::whole(api, kind, &name(kind, object)).await?
+                } else {
+                    object.clone()
+                };
+                match not_exported(kind, &whole) {
+                    None => manifests.push(block(&written::manifest(api, kind, &whole).await?)),
+                    Some(why) if names.is_empty() => {
+                        tell!("warning: left out: {why}");
+                        left_out.push_str(&format!("# Left out: {why}\n"));
+                    }
+                    Some(why) => bail!("{why}"),
+                }
             }
-            say_part!("{}", manifests.join("---\n"));
+            say_part!("{left_out}{}", manifests.join("---\n"));
         }
         Output::Table | Output::Wide => say!("{}", rows(kind, objects, &filter.fields, output)),
     }
     Ok(())
+}
+
+/// Why no manifest of an object is printed; `None` where all is shown that its author said. One without what an answer hides would take
+/// that away where it is applied.
+fn not_exported(kind: Kind, object: &Value) -> Option<String> {
+    let hides = kind == Kind::Inspectionrule && object.get("sensitive") == Some(&Value::Bool(true));
+    let (word, name) = (kind.name(), printable(&name(kind, object)));
+    hides.then(|| {
+        format!(
+            "{word}/{name} is sensitive: its conditions and actions are shown to nobody, and a manifest without them would take them \
+             away where it is applied; keep the manifest that made it (-o yaml shows the rest)"
+        )
+    })
 }
 
 /// Refuses fields that no object of the kind has: a column of nothing would hide a slip.
@@ -177,7 +200,7 @@ pub(crate) async fn names(api: &mut Api, kind: Kind) -> Result<Vec<String>> {
 
 /// One object. The error of one that is not there names the nearest.
 pub(crate) async fn one(api: &mut Api, kind: Kind, name: &str) -> Result<Value> {
-    match api.get(&kind.path(name)?).await {
+    match written::whole(api, kind, name).await {
         Err(error) if Exit::of(&error) == Exit::NotFound => Err(nearest(api, kind, name, error).await),
         found => found,
     }

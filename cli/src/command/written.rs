@@ -36,8 +36,20 @@ const COMPUTED: &[&str] = &[
 /// # Errors
 /// When it can't be read.
 pub(crate) async fn by_name(api: &mut Api, kind: Kind, name: &str) -> Result<String> {
-    let object = api.get(&kind.path(name)?).await?;
+    let object = whole(api, kind, name).await?;
     Ok(block(&manifest(api, kind, &object).await?))
+}
+
+/// One object as it is shown, with who owns what of it. Of a namespace that is asked for: Glance's answer has it not, nor has an older
+/// controller's.
+pub(crate) async fn whole(api: &mut Api, kind: Kind, name: &str) -> Result<Value> {
+    let path = kind.path(name)?;
+    if kind == Kind::Namespace
+        && let Ok(whole) = api.get(&format!("{path}?owners=true")).await
+    {
+        return Ok(whole);
+    }
+    api.get(&path).await
 }
 
 /// The manifest of an object that a GET of its own has shown.
@@ -133,7 +145,11 @@ fn default_of(form: Form) -> Option<Value> {
 /// Glance's body without what an answer adds to it.
 fn namespace(object: &Value) -> Map<String, Value> {
     let mut to = as_written(object.as_object().cloned().unwrap_or_default());
-    to.retain(|name, value| is_said(value) && !is_default(Kind::Namespace, name, value));
+    to.retain(|name, value| is_owned(object, name) || is_said(value) && !is_default(Kind::Namespace, name, value));
+    let (fields, _) = known_of(Kind::Namespace);
+    let unshown = fields.into_iter().filter(|(field, _)| is_owned(object, field) && !to.contains_key(*field));
+    let unshown: Vec<_> = unshown.filter_map(|(field, form)| Some((field.to_owned(), default_of(form)?))).collect();
+    to.extend(unshown);
     to.insert("kind".to_owned(), Kind::Namespace.manifest_name().into());
     to
 }

@@ -10,9 +10,18 @@ pub fn bad_body<S: Spec>(error: WriteError) -> ApiError {
         WriteError::Body(error) => bad_field(S::KIND.word(), &error),
         WriteError::Conflicts(ref conflicts) => {
             let list: Vec<_> = conflicts.iter().map(conflict).collect();
-            ApiError::new(ErrorType::LabelConflict, error.to_string()).extra("conflicts", list.into())
+            let refusal = ApiError::new(ErrorType::LabelConflict, error.to_string()).extra("conflicts", list.into());
+            match conflicts.first() {
+                Some(first) => refusal.field(field_of(first)),
+                None => refusal,
+            }
         }
     }
+}
+
+/// The field of a body that a conflict is about, as other refusals name it.
+fn field_of(one: &MapConflict) -> String {
+    if one.map == "fields" { one.key.clone() } else { format!("{}.{}", one.map, one.key) }
 }
 
 fn conflict(one: &MapConflict) -> serde_json::Value {

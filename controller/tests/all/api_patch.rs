@@ -117,7 +117,7 @@ async fn a_patch_that_does_not_fit_changes_nothing_and_says_which_operation() {
         (json!({"op": "add", "path": "/labels/", "value": "x"}), 400, "label.invalid", "label"),
         (json!({"op": "add", "path": "/labels/x~2", "value": "x"}), 400, "field.invalid", "neither ~0 nor ~1"),
         (json!({"op": "add", "path": "/labels/x", "value": null}), 400, "label.invalid", "null is not taken"),
-        (json!({"op": "replace", "path": "/labels", "value": 5}), 400, "field.invalid", "takes a map"),
+        (json!({"op": "replace", "path": "/labels", "value": 5}), 400, "label.invalid", "takes a map"),
         (json!({"op": "replace", "path": "/name", "value": "us"}), 400, "field.invalid", "cannot change"),
         (json!({"op": "add", "path": "/uuid", "value": "x"}), 400, "field.invalid", "never changes"),
     ] {

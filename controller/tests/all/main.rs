@@ -18,6 +18,7 @@ mod bounds;
 mod checkin;
 mod enrolment;
 mod events;
+mod forms;
 mod held;
 mod instance;
 mod noticed;

@@ -57,21 +57,68 @@ enum Told {
     Apply,
     ApplyPatch,
     WholeMap,
+    /// `stemma apply`.
+    ApplyCommand,
+    /// `stemma label`.
+    LabelCommand,
 }
 
 impl Told {
-    const ALL: [Self; 5] = [Self::MergePatch, Self::JsonPatch, Self::Apply, Self::ApplyPatch, Self::WholeMap];
+    const ALL: [Self; 7] = [
+        Self::MergePatch,
+        Self::JsonPatch,
+        Self::Apply,
+        Self::ApplyPatch,
+        Self::WholeMap,
+        Self::ApplyCommand,
+        Self::LabelCommand,
+    ];
+
+    /// Whether it is a command, whose refusal is a text for people.
+    fn is_command(self) -> bool {
+        matches!(self, Self::ApplyCommand | Self::LabelCommand)
+    }
+
+    /// Whether it tells one map alone.
+    fn is_of_map(self) -> bool {
+        matches!(self, Self::WholeMap | Self::LabelCommand)
+    }
 
     /// Whether a field can be given a value in this form.
     fn tells(self, kind: &str, field: &str) -> bool {
         let is_map = MAPS.contains(&field);
         match self {
-            Self::Apply => true,
-            Self::MergePatch => kind != "ClusterTemplate" || field != "merge_labels",
-            // Magnum's refuses to add to a map that is there, and has no merge_labels of a template.
-            Self::JsonPatch => !is_map && field != "merge_labels",
+            Self::Apply | Self::ApplyCommand => true,
+            Self::LabelCommand => field == "labels",
+            // Magnum has no merge_labels of a template.
+            Self::MergePatch | Self::JsonPatch => kind != "ClusterTemplate" || field != "merge_labels",
             Self::ApplyPatch => is_map || (field == "merge_labels" && kind != "ClusterTemplate"),
             Self::WholeMap => is_map,
+        }
+    }
+}
+
+/// How a new object is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum New {
+    Post,
+    Apply,
+    /// `stemma create`.
+    Command,
+}
+
+impl New {
+    const ALL: [Self; 3] = [Self::Post, Self::Apply, Self::Command];
+
+    /// Whether an object of these fields can be made in this form.
+    fn tells(self, kind: &str, intent: &Map<String, Value>) -> bool {
+        let is_of_magnum = matches!(kind, "Cluster" | "NodeGroup");
+        match self {
+            Self::Apply => true,
+            // Magnum has no merge_labels of a template, and labels that do not merge where a new body of the others leaves it open.
+            Self::Post if intent.contains_key("merge_labels") => kind != "ClusterTemplate",
+            Self::Post => !(is_of_magnum && intent.contains_key("labels")),
+            Self::Command => intent.keys().eq(["labels"]),
         }
     }
 }
@@ -130,6 +177,7 @@ fn with_members(before: Option<&Value>, more: &Value) -> Value {
 
 /// One round: an object that the first manager has made, and what the second one writes.
 struct Round<'a> {
+    fleet: &'a Fleet,
     written: &'a Written,
     name: String,
     before: Map<String, Value>,
@@ -166,6 +214,45 @@ impl Round<'_> {
         after
     }
 
+    /// Runs the operator's command, and gives the answer that it prints.
+    fn command(&self, words: &[&str]) -> Result<(u16, Value)> {
+        let printed = self.fleet.stemma(&[&["--manager", SECOND, "--yes", "-o", "json"][..], words].concat())?;
+        let answer = serde_json::from_str(&printed).with_context(|| printed.clone())?;
+        Ok((200, answer))
+    }
+
+    /// The labels of the intent as words of a command.
+    fn label_words(&self) -> Vec<String> {
+        let labels = self.intent.get("labels").and_then(Value::as_object).into_iter().flatten();
+        let word = |(key, value): (&String, &Value)| match value {
+            Value::String(text) => format!("{key}={text}"),
+            other => format!("{key}={other}"),
+        };
+        labels.map(word).collect()
+    }
+
+    fn create(&self, new: New, operator: &mut Operator) -> Result<(u16, Value)> {
+        match new {
+            New::Post => {
+                let mut body = self.intent.clone();
+                body.insert("name".to_owned(), self.name.as_str().into());
+                operator.call("POST", &format!("{}?manager={SECOND}", self.written.path), JSON, &json!(body))
+            }
+            New::Apply => {
+                let path = format!("/v1/apply?manager={SECOND}");
+                operator.call("POST", &path, JSON, &self.manifest(self.intent.clone()))
+            }
+            New::Command => {
+                let (kind, labels) = (self.written.kind.to_ascii_lowercase(), self.label_words());
+                let mut words = vec!["create", kind.as_str()];
+                words.extend(self.written.of.iter().map(|(_, value)| *value));
+                words.push(&self.name);
+                words.extend(labels.iter().flat_map(|label| ["--labels", label.as_str()]));
+                self.command(&words)
+            }
+        }
+    }
+
     fn make(&self, operator: &mut Operator) -> Result<()> {
         let body = self.manifest(self.before.clone());
         let (status, answer) = operator.call("POST", &format!("/v1/apply?manager={FIRST}"), JSON, &body)?;
@@ -198,12 +285,23 @@ impl Round<'_> {
                 let (name, map) = self.after().into_iter().next().context("a map")?;
                 operator.call("PUT", &at(&format!("/{name}"), ""), JSON, &json!({name: map}))
             }
+            Told::ApplyCommand => {
+                let file = self.fleet.dir().join("intent.json");
+                std::fs::write(&file, self.manifest(self.applied())["objects"].to_string())?;
+                self.command(&["apply", "--force", "-f", &file.to_string_lossy()])
+            }
+            Told::LabelCommand => {
+                let of: String = self.written.of.iter().map(|(_, value)| format!("{value}/")).collect();
+                let (subject, labels) =
+                    (format!("{}/{of}{}", self.written.kind.to_ascii_lowercase(), self.name), self.label_words());
+                let words: Vec<&str> = labels.iter().map(String::as_str).collect();
+                self.command(&[&["label", subject.as_str(), "--overwrite"][..], &words[..]].concat())
+            }
         }
     }
 
-    fn outcome(&self, told: Told, operator: &mut Operator) -> Result<Outcome> {
-        self.make(operator)?;
-        let (status, answer) = self.tell(told, operator)?;
+    /// What came of a write that was answered so.
+    fn outcome(&self, (status, answer): (u16, Value), operator: &mut Operator) -> Result<Outcome> {
         if status >= 400 {
             let text = |field: &str| answer["error"][field].as_str().unwrap_or_default().to_owned();
             let field = text("field").trim_start_matches("objects[0].").to_owned();
@@ -238,8 +336,7 @@ fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
 const JSON: &str = "application/json";
 
 /// Some fields of a kind with good values, or one with a bad one.
-fn draw(chance: &mut Chance, parts: &[Part], before: &Map<String, Value>) -> Result<Map<String, Value>> {
-    let is_bad = chance.percent(25);
+fn draw(chance: &mut Chance, parts: &[Part], before: &Map<String, Value>, is_bad: bool) -> Result<Map<String, Value>> {
     let mut intent = Map::new();
     for _ in 0..if is_bad { 1 } else { 1 + chance.below(3) } {
         let part = chance.one(parts);
@@ -256,6 +353,22 @@ fn draw(chance: &mut Chance, parts: &[Part], before: &Map<String, Value>) -> Res
     Ok(intent)
 }
 
+/// What is drawn of a kind.
+fn drawn_of(written: &Written) -> Result<Vec<Part>> {
+    let kind = kinds().into_iter().find(|kind| kind.kind == written.kind).context(written.kind)?;
+    let KindFields { parts, .. } = kind;
+    Ok(parts.into_iter().filter(|part| !NOT_DRAWN.contains(&part.name)).collect())
+}
+
+/// Which fields a round writes, and whether it writes one with a bad value. Each third round is one of labels, which commands tell too.
+fn turn(at: usize, chance: &mut Chance, mut parts: Vec<Part>) -> (Vec<Part>, bool) {
+    let is_of_labels = at.is_multiple_of(3);
+    if is_of_labels {
+        parts.retain(|part| part.name == "labels");
+    }
+    (parts, chance.percent(25) && !is_of_labels)
+}
+
 #[test]
 fn y05_one_intent_makes_the_same_in_each_form_of_a_write() -> Result<()> {
     let (mut chance, fleet) = (Chance::seeded()?, Fleet::start()?);
@@ -265,23 +378,26 @@ fn y05_one_intent_makes_the_same_in_each_form_of_a_write() -> Result<()> {
     let (mut compared, mut refused) = (0, 0);
     for at in 0..if is_long() { 2_000 } else { 120 } {
         let written = chance.one(&WRITTEN);
-        let kind = kinds().into_iter().find(|kind| kind.kind == written.kind).context(written.kind)?;
-        let KindFields { parts, .. } = kind;
-        let parts: Vec<Part> = parts.into_iter().filter(|part| !NOT_DRAWN.contains(&part.name)).collect();
+        let parts = drawn_of(written)?;
         let mut before = Map::new();
         for part in &parts {
             if chance.percent(30) {
                 before.insert(part.name.to_owned(), good(part, &mut chance)?);
             }
         }
-        let intent = draw(&mut chance, &parts, &before)?;
-        let forms: Vec<Told> =
-            Told::ALL.into_iter().filter(|told| intent.keys().all(|field| told.tells(written.kind, field))).collect();
-        let forms: Vec<Told> = forms.into_iter().filter(|told| *told != Told::WholeMap || intent.len() == 1).collect();
+        let (parts, is_bad) = turn(at, &mut chance, parts);
+        let intent = draw(&mut chance, &parts, &before, is_bad)?;
+        let forms = Told::ALL.into_iter().filter(|told| intent.keys().all(|field| told.tells(written.kind, field)));
+        let forms = forms.filter(|told| !told.is_of_map() || intent.len() == 1);
+        let forms =
+            forms.filter(|told| !told.is_command() || (!is_bad && (at.is_multiple_of(3) || at.is_multiple_of(5))));
         let mut first: Option<(Told, Outcome)> = None;
-        for (nth, told) in forms.into_iter().enumerate().filter(|_| !intent.is_empty()) {
-            let round = Round { written, name: format!("o{at}-{nth}"), before: before.clone(), intent: intent.clone() };
-            let outcome = round.outcome(told, &mut operator)?;
+        for (nth, told) in forms.enumerate().filter(|_| !intent.is_empty()) {
+            let name = format!("o{at}-{nth}");
+            let round = Round { fleet: &fleet, written, name, before: before.clone(), intent: intent.clone() };
+            round.make(&mut operator)?;
+            let answer = round.tell(told, &mut operator)?;
+            let outcome = round.outcome(answer, &mut operator)?;
             let Some((other, expected)) = &first else {
                 first = Some((told, outcome));
                 continue;
@@ -292,5 +408,67 @@ fn y05_one_intent_makes_the_same_in_each_form_of_a_write() -> Result<()> {
         }
     }
     ensure!(compared > 100 && refused > 10, "{compared} compared, {refused} of them refused");
+    Ok(())
+}
+
+#[test]
+fn y05_a_new_object_is_the_same_in_each_form_that_makes_it() -> Result<()> {
+    let (mut chance, fleet) = (Chance::seeded()?, Fleet::start()?);
+    let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+    let cluster = json!({"objects": [{"kind": "Cluster", "name": "c"}]});
+    ensure!(operator.call("POST", "/v1/apply", JSON, &cluster)?.0 == 200, "a cluster");
+    let (mut compared, mut by_command) = (0, 0);
+    for at in 0..if is_long() { 600 } else { 60 } {
+        let written = chance.one(&WRITTEN);
+        let (parts, is_bad) = turn(at, &mut chance, drawn_of(written)?);
+        let intent = draw(&mut chance, &parts, &Map::new(), is_bad)?;
+        let forms = New::ALL.into_iter().filter(|new| new.tells(written.kind, &intent));
+        let mut first: Option<(New, Outcome)> = None;
+        for (nth, new) in forms.filter(|new| *new != New::Command || !is_bad).enumerate() {
+            let name = format!("n{at}-{nth}");
+            let round = Round { fleet: &fleet, written, name, before: Map::new(), intent: intent.clone() };
+            let answer = round.create(new, &mut operator)?;
+            let outcome = round.outcome(answer, &mut operator)?;
+            by_command += usize::from(new == New::Command);
+            let Some((other, expected)) = &first else {
+                first = Some((new, outcome));
+                continue;
+            };
+            assert_eq!(outcome, *expected, "{new:?} and {other:?} of {}: {intent:?}", written.kind);
+            compared += 1;
+        }
+    }
+    ensure!(compared > 20 && by_command > 5, "{compared} compared, {by_command} of them made by the command");
+    Ok(())
+}
+
+/// What is given to a node below its own path, and is in a manifest of it: by the calls, by the manifest and by the command.
+#[test]
+fn y05_traits_and_roles_are_given_alike_by_calls_manifests_and_commands() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+    let nodes = ["call", "manifest", "command"];
+    let objects = nodes.map(|name| json!({"kind": "Node", "name": name}));
+    ensure!(operator.call("POST", "/v1/apply", JSON, &json!({"objects": objects}))?.0 == 200, "the nodes");
+    let by = |path: &str| format!("{path}?manager={SECOND}");
+    let node = json!({"kind": "Node", "name": "manifest", "traits": ["CUSTOM_A"], "roles": ["web"]});
+    for (method, path, body) in [
+        ("PUT", "/v1/nodes/call/traits", json!({"traits": ["CUSTOM_A"]})),
+        ("POST", "/v1/nodes/call/roles", json!({"roles": ["web"]})),
+        ("POST", "/v1/apply", json!({"objects": [node]})),
+    ] {
+        let (status, answer) = operator.call(method, &by(path), JSON, &body)?;
+        ensure!(status == 200, "{path}: {status} {answer}");
+    }
+    for words in [["trait", "add", "command", "CUSTOM_A"], ["role", "add", "command", "web"]] {
+        fleet.stemma(&[&["--manager", SECOND][..], &words[..]].concat())?;
+    }
+    let mut shown = Vec::new();
+    for name in nodes {
+        let (_, object) = operator.get(&format!("/v1/nodes/{name}"))?;
+        shown.push((object["traits"].clone(), object["roles"].clone(), owners(&object)));
+    }
+    assert_eq!((&shown[0].0, &shown[0].1), (&json!(["CUSTOM_A"]), &json!(["web"])));
+    assert_eq!((&shown[1], &shown[2]), (&shown[0], &shown[0]));
     Ok(())
 }

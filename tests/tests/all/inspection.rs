@@ -175,6 +175,30 @@ fn a_sensitive_rule_is_shown_to_nobody() -> Result<()> {
     Ok(())
 }
 
+/// A manifest of what is shown would take the conditions and actions away, which nobody could give back.
+#[test]
+fn y07_a_sensitive_rule_is_not_exported_and_applying_what_is_exported_leaves_it() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let open = RULE.replace("name: cpus", "name: open");
+    let all = format!("{RULE}sensitive: true\n---\n{open}");
+    fleet.stemma(&["apply", "-f", &write(&fleet, "rules.yaml", &all)?])?;
+    let before = get(&fleet, &["get", "inspectionrule", "cpus"])?;
+    let named = fleet.cli(&["get", "inspectionrule", "cpus", "-o", "manifest"])?;
+    let said = String::from_utf8_lossy(&named.stderr).into_owned();
+    ensure!(!named.status.success() && named.stdout.is_empty(), "{said}");
+    ensure!(said.contains("inspectionrule/cpus is sensitive") && said.contains("keep the manifest"), "{said}");
+
+    let listed = fleet.cli(&["get", "inspectionrules", "-o", "manifest"])?;
+    let [printed, said] = [&listed.stdout, &listed.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    ensure!(listed.status.success() && said.contains("left out: inspectionrule/cpus is sensitive"), "{said}");
+    ensure!(printed.starts_with("# Left out: inspectionrule/cpus is sensitive"), "{printed}");
+    ensure!(printed.contains("name: open") && !printed.contains("name: cpus"), "{printed}");
+    fleet.stemma(&["apply", "-f", &write(&fleet, "exported.yaml", &printed)?])?;
+    let after = get(&fleet, &["get", "inspectionrule", "cpus"])?;
+    assert_eq!((&after["generation"], &after["field_owners"]), (&before["generation"], &before["field_owners"]));
+    Ok(())
+}
+
 /// Ironic's command, in the version that its script was validated with.
 const CLIENT: [&str; 1] = ["python-ironicclient==6.3.0"];
 

@@ -61,7 +61,7 @@ fn object(chance: &mut Chance, kind: &KindFields, share: usize) -> Result<Value>
             }),
             "parameters" if is_level => map(chance, |chance| any(chance, 0)),
             "description" => (*chance.one(&TEXTS)).into(),
-            // No answer says who owns what of a namespace, which is shown in Glance's form.
+            // What a namespace says at a default is drawn apart.
             name if kind.kind != "Namespace" && !is_needed(kind.kind, name) && chance.percent(20) => {
                 let empty = match part.form.plain() {
                     Form::Object(_) => Some(json!({})),
@@ -133,5 +133,28 @@ fn y07_what_is_exported_is_imported_without_a_change_of_object_or_owner() -> Res
         apply(&other, &exported)?;
         assert_eq!(export(&other)?, text);
     }
+    Ok(())
+}
+
+/// Glance's clients are shown no owners: who asks for them is, and so is an export's reader.
+#[test]
+fn y07_a_namespace_is_exported_with_what_its_manager_says_at_defaults() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let (drawn, exported) = (fleet.dir().join("namespace.json"), fleet.dir().join("namespace.yaml"));
+    let namespace =
+        json!({"kind": "Namespace", "namespace": "Site", "visibility": "private", "labels": {}, "description": "x"});
+    std::fs::write(&drawn, namespace.to_string())?;
+    apply(&fleet, &drawn)?;
+    let owners = || -> Result<Value> {
+        let shown: Value = serde_json::from_str(&fleet.stemma(&["get", "namespace", "Site", "-o", "json"])?)?;
+        Ok(shown["field_owners"].clone())
+    };
+    let said = json!(["git:apply"]);
+    assert_eq!(owners()?, json!({"description": said, "labels": said, "visibility": said}));
+    let text = fleet.stemma(&["get", "namespaces", "-o", "manifest"])?;
+    std::fs::write(&exported, &text)?;
+    let again = apply(&fleet, &exported)?;
+    assert_eq!(again["objects"][0]["action"], "unchanged", "{again}\n{text}");
+    assert_eq!(owners()?, json!({"description": said, "labels": said, "visibility": said}), "{text}");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use stemma_core::finding::strictly;
-use stemma_core::manifest::{Author, Document, Key, Scope, is_null, read_document, write};
+use stemma_core::manifest::{Author, Body, Document, Key, Scope, is_null, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
     Object, ReleaseSpec,
@@ -273,6 +273,7 @@ impl<'a> Applying<'a> {
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
         }
         let mut spec = before.map_or(new, |object| object.spec.clone());
+        check_computed(&spec, &document.body)?;
         let names = ModelNames::new(&work.model, &self.api.traits);
         write(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
         // File bodies are sent before a write that is made, not before one that is tried out.
@@ -297,6 +298,19 @@ impl<'a> Applying<'a> {
         }
         Ok(row)
     }
+}
+
+/// Refuses what the controller alone says of an object. What an older program stored of it may be said again.
+fn check_computed<S: Shown>(spec: &S, body: &Body) -> Result<(), ApiError> {
+    for name in S::COMPUTED {
+        let given = body.get(name).and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        if given.is_some_and(|given| !given.is_null() && spec.extra_ref().get(*name) != Some(&given)) {
+            let word = S::KIND.word();
+            let message = format!("the controller alone says the {name} of a {word}; nothing was changed");
+            return Err(ApiError::new(ErrorType::FieldInvalid, message).field(*name).detail("leave it out"));
+        }
+    }
+    Ok(())
 }
 
 impl Refused {

@@ -28,6 +28,7 @@ impl Shown for ClusterSpec {
     const SHAPE: BodyShape = BodyShape::Magnum;
     const CREATED: u16 = 202;
     const KEEPS_NAME: bool = true;
+    const COMPUTED: &'static [&'static str] = &["api_address", "stack_id", "status", "status_reason"];
 
     fn locate(model: &Model, request: &Request) -> Result<Arc<Cluster>, ApiError> {
         let id = request.part("cluster");
@@ -53,10 +54,11 @@ impl Shown for ClusterSpec {
 
     fn identify(request: &Request, fields: &mut Map<String, Value>) -> Result<(Uuid, ObjectName), ApiError> {
         let uuid = Uuid::now_v7();
-        let name = new_name(fields, uuid)?;
+        let is_of_magnum = request.text("openstack-api-version").is_some();
+        let name = new_name(fields, uuid, is_of_magnum)?;
         let has_template =
             ["cluster_template_id", "cluster_template"].iter().any(|n| !fields.get(*n).is_none_or(Value::is_null));
-        if request.text("openstack-api-version").is_some() && !has_template {
+        if is_of_magnum && !has_template {
             return Err(ApiError::new(ErrorType::FieldMissing, "Mandatory field missing: cluster_template_id")
                 .field("cluster_template_id"));
         }
@@ -123,14 +125,15 @@ impl Shown for ClusterSpec {
 const FROM_TEMPLATE: &[&str] =
     &["flavor_id", "master_flavor_id", "floating_ip_enabled", "master_lb_enabled", "docker_volume_size"];
 
-fn new_name(fields: &mut Map<String, Value>, uuid: Uuid) -> Result<ObjectName, ApiError> {
+/// The name of a new cluster. To Magnum's clients one begins with a letter, as Magnum has it.
+fn new_name(fields: &mut Map<String, Value>, uuid: Uuid, is_of_magnum: bool) -> Result<ObjectName, ApiError> {
     let invalid = |reason: String| ApiError::new(ErrorType::FieldInvalid, reason).field("name");
     let name = match fields.remove("name") {
         None | Some(Value::Null) => format!("cluster-{}", &uuid.simple().to_string()[24..]),
         Some(Value::String(name)) => name,
         Some(other) => return Err(invalid(format!("a cluster's name is a text, not {other}"))),
     };
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+    if is_of_magnum && !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return Err(invalid(format!("a cluster's name begins with a letter, {} does not", quote(&name))));
     }
     ObjectName::new(&name).map_err(|e| invalid(e.to_string()))

@@ -120,20 +120,23 @@ fn no_map<S: Shown>(map: MapName) -> ApiError {
     ApiError::new(ErrorType::PathUnknown, format!("a {} has no {} of its own", S::KIND.word(), map.name()))
 }
 
-/// The changes of single keys of a map, with or without the map's name around them. Numbers of a map of text keep their text in both.
+/// The changes of single keys of a map. Those of a map of text may have the map's name around them: no value there is an object, so it
+/// means nothing else. A parameter may be called `parameters`. Numbers of a map of text keep their text in both.
 ///
 /// # Errors
 /// For a body that is no JSON object.
 pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError> {
     let body = request.object();
+    let is_of_text = map != MapName::Parameters.name();
     if let Ok(body) = &body
+        && is_of_text
         && let (1, Some(changes @ Value::Object(_))) = (body.len(), body.get(map))
     {
         return Ok(changes.clone());
     }
     // The body is the map itself: where its values are text, numbers that no other body may hold are read as such.
     match request.texts() {
-        Ok(changes @ Value::Object(_)) if map != MapName::Parameters.name() => Ok(changes),
+        Ok(changes @ Value::Object(_)) if is_of_text => Ok(changes),
         Ok(_) | Err(_) => body.map(Value::Object),
     }
 }

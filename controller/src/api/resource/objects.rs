@@ -39,7 +39,7 @@ pub(super) trait Shown: Resource + Fields {
     const SHAPE: BodyShape = BodyShape::Own;
     /// The status that answers a new object.
     const CREATED: u16 = 201;
-    /// Whether `add` on an attribute that is set is refused (as Magnum).
+    /// Whether `add` on an attribute that is set is refused to `OpenStack`'s clients (as Magnum). RFC 6902 replaces it.
     const ADD_IS_NEW: bool = false;
     /// Fields that its upstream calls otherwise: its name, and ours.
     const RENAMED: &'static [(&'static str, &'static str)] = &[];
@@ -47,6 +47,8 @@ pub(super) trait Shown: Resource + Fields {
     const IS_APPLIED_TO: bool = true;
     /// Whether a JSON patch can't rename it (as Magnum).
     const KEEPS_NAME: bool = false;
+    /// Kept fields that the controller alone says something of. No manifest sets them.
+    const COMPUTED: &'static [&'static str] = &[];
     /// The filters of its lists.
     const FILTERS: &'static [Filter<Self>] = &[Filter { name: "selector", read: selector }];
 
@@ -236,7 +238,10 @@ pub(super) fn update<S: Shown>(
     let mut next = spec.clone();
     let author = Author::Update { manager: &caller.manager, shape };
     write(&mut next, body, author, &ModelNames::new(&work.model, &api.traits), work.now().0).map_err(bad_body::<S>)?;
-    S::check_bodies(api, &next)?;
+    // File bodies are sent before a write that is made, not before one that is tried out.
+    if !work.is_dry_run() {
+        S::check_bodies(api, &next)?;
+    }
     Ok(next)
 }
 

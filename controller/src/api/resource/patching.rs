@@ -43,7 +43,7 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
     let edit = |work: &Work<'_>, object: &mut Object<S>| match &intent {
         Intent::Apply(maps) => apply_maps(api, work, &mut object.spec, maps, &caller, force),
         Intent::Merge(fields) => merge(api, work, object, fields.clone(), &caller),
-        Intent::Json(patch) => json_patch(api, work, object, patch.clone(), &caller),
+        Intent::Json(patch) => json_patch(api, work, object, patch.clone(), request, &caller),
     };
     let answer = |model: &Model, object: &Object<S>| {
         let body = S::show(api, model, object, &request.base);
@@ -161,8 +161,10 @@ fn json_patch<S: Shown>(
     work: &Work<'_>,
     object: &mut Object<S>,
     patch: SentPatch,
+    request: &Request,
     caller: &Caller,
 ) -> Result<(), ApiError> {
+    let adds_new = S::ADD_IS_NEW && request.is_of_openstack();
     let patch = patch.renamed(S::RENAMED).tested_as(|field, value| as_shown(api, work, &object.spec, field, value));
     let mut patch = patch.written_out(|| whole_document(api, work, object)).map_err(|e| bad_patch(&e))?;
     let before = object.spec.clone();
@@ -170,6 +172,9 @@ fn json_patch<S: Shown>(
     let is_field = |name: &str| <S as Fields>::FIELDS.iter().any(|field| field.name == name);
     for map in MapName::ALL.into_iter().filter(|map| !is_field(map.name())) {
         for operation in patch.split(map.name()) {
+            if adds_new {
+                refuse_provided(&object.spec, map, &operation)?;
+            }
             map_operation::<S>(&mut object.spec, map, &operation, work, caller)?;
         }
     }
@@ -178,7 +183,7 @@ fn json_patch<S: Shown>(
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
     show_defaults::<S>(&patch, &mut document);
-    if S::ADD_IS_NEW {
+    if adds_new {
         refuse_existing(&document, &patch)?;
     }
     if let Some(merge) = object.spec.inherited_ref().and_then(|own| own.labels.merge) {
@@ -188,10 +193,6 @@ fn json_patch<S: Shown>(
     let removed = document.keys().filter(|key| !patched.contains_key(*key)).map(|key| (key.clone(), Value::Null));
     let mut changes: Map<String, Value> = removed.collect();
     changes.extend(patched.into_iter().filter(|(key, value)| document.get(key) != Some(value)));
-    // Without it a level cuts what it inherits.
-    if let Some(merge @ Value::Null) = changes.get_mut(MERGE_LABELS) {
-        *merge = false.into();
-    }
     S::check_fixed(&work.model, &object.spec, &changes)?;
     let name = take_name::<S>(object, &mut changes)?;
     if S::KEEPS_NAME && name != object.meta.name {
@@ -249,7 +250,16 @@ fn refuse_existing(document: &Map<String, Value>, patch: &Patch) -> Result<(), A
     refused.map_or(Ok(()), Err)
 }
 
-/// An operation on a map or on one of its keys, which are what is provided here.
+/// The same of a map that goes down the levels.
+fn refuse_provided<S: Shown>(spec: &S, map: MapName, operation: &Operation) -> Result<(), ApiError> {
+    let is_provided = spec.inherited_ref().is_some_and(|own| provided_keys(own, map).is_some());
+    if operation.verb == Verb::Add && operation.path.len() == 1 && is_provided {
+        return Err(bad_patch(&BadPatch::Existing { path: operation.pointer() }));
+    }
+    Ok(())
+}
+
+/// An operation on a map, on one of its keys, or on what stands in the value of one. All are what is provided here.
 fn map_operation<S: Shown>(
     spec: &mut S,
     map: MapName,
@@ -262,9 +272,13 @@ fn map_operation<S: Shown>(
     };
     let provided = provided_keys(inherited, map);
     let key = match operation.path.as_slice() {
-        [_] => return whole_map(inherited, map, operation, provided.is_some(), work, caller),
+        [_] => return whole_map(inherited, map, operation, work, caller),
         [_, key] => key,
-        _ => return Err(bad_patch(&BadPatch::NoContainer { path: operation.pointer() })),
+        [_, key, ..] => {
+            let change = within_value(inherited, map, key, operation)?;
+            return map.write(inherited, MapWrite::Keys(&raw(&change)), &caller.manager, work.now());
+        }
+        [] => return Ok(()),
     };
     if operation.verb != Verb::Add && !provided.is_some_and(|keys| keys.contains(key)) {
         let done = if operation.verb == Verb::Remove { "removed" } else { "replaced" };
@@ -277,16 +291,21 @@ fn map_operation<S: Shown>(
     map.write(inherited, MapWrite::Keys(&raw(&change)), &caller.manager, work.now())
 }
 
+/// What an operation on a part of a key's value makes of that key.
+fn within_value(inherited: &Inherited, map: MapName, key: &str, operation: &Operation) -> Result<Value, ApiError> {
+    let document: Map<String, Value> = view::provided_maps(inherited).into_iter().collect();
+    let patched = Patch(vec![operation.clone()]).apply(document).map_err(|e| bad_patch(&e))?;
+    Ok(json!({key: patched[map.name()][key]}))
+}
+
 fn whole_map(
     inherited: &mut Inherited,
     map: MapName,
     operation: &Operation,
-    provided: bool,
     work: &Work<'_>,
     caller: &Caller,
 ) -> Result<(), ApiError> {
     match (operation.verb, &operation.value) {
-        (Verb::Add, _) if provided => Err(bad_patch(&BadPatch::Existing { path: operation.pointer() })),
         (Verb::Remove, _) => {
             match map {
                 MapName::Labels => inherited.labels.provided = None,
@@ -306,7 +325,8 @@ fn whole_map(
                     "{} takes a map, or the text of one, as {{'key': 'value'}}; nothing was changed",
                     operation.pointer()
                 );
-                ApiError::new(ErrorType::FieldInvalid, message).field(map.name())
+                let kind = if map == MapName::Labels { ErrorType::LabelInvalid } else { ErrorType::FieldInvalid };
+                ApiError::new(kind, message).field(map.name())
             })?;
             if let Some((key, _)) = whole.iter().find(|(_, value)| value.is_null()) {
                 return Err(null_in_patch(map, key));
@@ -352,7 +372,11 @@ fn take_name<S: Shown>(before: &Object<S>, fields: &mut Map<String, Value>) -> R
 pub(super) fn bad_patch(error: &BadPatch) -> ApiError {
     let is_test = matches!(error, BadPatch::Differs { .. });
     let kind = if is_test { ErrorType::PreconditionFailed } else { ErrorType::FieldInvalid };
-    ApiError::new(kind, format!("{error}; nothing was changed"))
+    let refusal = ApiError::new(kind, format!("{error}; nothing was changed"));
+    match error.field() {
+        Some(field) => refusal.field(field),
+        None => refusal,
+    }
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ struct Wanted {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Changed {
+    #[serde(deserialize_with = "given")]
     role: Option<PrincipalRole>,
     #[serde(deserialize_with = "said")]
     cluster: Option<Said>,
@@ -64,6 +65,11 @@ impl Said {
             Self::Nothing => None,
         }
     }
+}
+
+/// What every principal has is changed and never taken away.
+fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PrincipalRole>, D::Error> {
+    PrincipalRole::deserialize(from).map(Some)
 }
 
 fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Said>, D::Error> {

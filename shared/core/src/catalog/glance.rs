@@ -146,9 +146,9 @@ fn of_form(form: Form) -> Value {
     }
 }
 
-/// A body of a namespace without the members that answers add, in it and in its lists.
+/// A body of a namespace without the members that answers add, in it and in its lists, and without its owners, which no schema has.
 pub fn without_read_only(body: &mut Map<String, Value>) {
-    body.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
+    body.retain(|name, _| !READ_ONLY.contains(&name.as_str()) && name != "field_owners");
     for list in [Association::LIST, Definition::LIST, NamespaceTag::LIST] {
         for member in body.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Value::Object(member) = member {

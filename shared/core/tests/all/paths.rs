@@ -4,7 +4,9 @@
 
 use serde_json::{Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
-use stemma_core::resolve::{ResolveCache, resolve_fleet, resolve_node};
+use stemma_core::fleet::Fleet;
+use stemma_core::object::NodeId;
+use stemma_core::resolve::{ResolveCache, newly_sharing_paths, resolve_fleet, resolve_node};
 
 use crate::made::Made;
 
@@ -108,4 +110,20 @@ fn y01_a_node_has_the_error_itself_and_its_tasks_and_digest_stay() {
     let of_node = of_paths(resolved("n1").findings(made.node("n1")));
     assert_eq!(of_node.iter().map(|one| one.object.as_str()).collect::<Vec<_>>(), ["node/n1 task/b"]);
     assert_eq!(made.plain("n1").tasks, ["a", "b"], "what a host runs is as its release says");
+}
+
+#[test]
+fn y05_paths_that_meet_by_an_edit_of_a_node_are_found_of_that_edit() {
+    let mut documents = site(&[file("a", "/etc/z", json!({})), file("b", "/etc/z", json!({"tags": ["y"]}))]);
+    let mut made = Made::of(&documents);
+    let before = made.fleet.clone();
+    documents[4]["roles"] = json!(["one"]);
+    let _dirty = made.edit(&documents);
+    let nodes: Vec<NodeId> = made.fleet.nodes().map(|node| node.id()).collect();
+    let found = |before: &Fleet| newly_sharing_paths(before, &made.fleet, &ResolveCache::new(), nodes.iter().copied());
+    // Of n1 it was known.
+    let new = found(&before);
+    assert_eq!(new.iter().map(|one| one.object.as_str()).collect::<Vec<_>>(), ["release/r@1 task b"]);
+    assert!(new[0].code == rule::TASK_PATH.code && new[0].message.starts_with("on 1 host (n2): "), "{new:?}");
+    assert!(found(&made.fleet).is_empty());
 }

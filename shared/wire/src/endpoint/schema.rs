@@ -107,6 +107,9 @@ fn of_catalog() -> impl Iterator<Item = (String, Value)> {
             .as_object_mut()
             .expect("a schema is an object")
             .retain(|word, _| word != "name" && word != "additionalProperties");
+        if name == "CatalogNamespace" {
+            schema["properties"]["field_owners"] = named("Owners");
+        }
         (name.to_owned(), schema)
     })
 }

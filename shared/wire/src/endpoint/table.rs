@@ -65,6 +65,8 @@ const APPLY: Query = Query::Of(&[&["manager", "force", "adopt", "partial", "stri
 const NAMESPACES: Query = Query::Among(&[PAGE, &["visibility", "resource_types"], AT_LEAST]);
 /// What names properties as a resource type has them.
 const PREFIXED: Query = Query::Of(&[&["resource_type"], AT_LEAST]);
+/// The same, and who owns what of a namespace.
+const NAMESPACE: Query = Query::Of(&[&["resource_type", "owners"], AT_LEAST]);
 /// The lists within a namespace.
 const MEMBERS: Query = Query::Of(&[PAGE, AT_LEAST]);
 
@@ -434,7 +436,7 @@ endpoints! {
 
         ListNamespaces Get "/v2/metadefs/namespaces" READ Fleet NAMESPACES Nothing -> OK Json(CatalogNamespaceList) Whole: "Lists the namespaces of the catalogue.";
         CreateNamespace Post "/v2/metadefs/namespaces" ADMIN Fleet BY Json(Namespace) -> CREATED Json(CatalogNamespace) Whole: "Creates a namespace, with what the body puts into it.";
-        GetNamespace Get "/v2/metadefs/namespaces/{namespace}" READ Namespace PREFIXED Nothing -> OK Json(CatalogNamespace) Whole: "Shows a namespace with all that is in it.";
+        GetNamespace Get "/v2/metadefs/namespaces/{namespace}" READ Namespace NAMESPACE Nothing -> OK Json(CatalogNamespace) Whole: "Shows a namespace with all that is in it.";
         PutNamespace Put "/v2/metadefs/namespaces/{namespace}" ADMIN Namespace PATCH + IF_MATCH Json(Namespace) -> OK Json(CatalogNamespace) Whole: "Replaces a namespace's own fields, not what is in it.";
         DeleteNamespace Delete "/v2/metadefs/namespaces/{namespace}" ADMIN Namespace BY + IF_MATCH Nothing -> EMPTY Nothing Whole: "Deletes a namespace with all that is in it.";
         ListProperties Get "/v2/metadefs/namespaces/{namespace}/properties" READ Namespace READ_ONE Nothing -> OK Json(NamespacePropertyList) Whole: "Lists a namespace's properties, by name.";

@@ -101,6 +101,24 @@ pub(crate) enum BadPatch {
     },
 }
 
+impl BadPatch {
+    /// The field that it is about, as other refusals name it; none where it is about the patch itself.
+    pub(crate) fn field(&self) -> Option<String> {
+        let path = match self {
+            Self::Missing { path, .. }
+            | Self::Differs { path, .. }
+            | Self::TooDeep { path }
+            | Self::IntoItself { path, .. }
+            | Self::Fixed { path }
+            | Self::Existing { path }
+            | Self::NoContainer { path } => path.strip_prefix('/')?,
+            Self::Malformed { .. } | Self::TooLarge => return None,
+        };
+        let members: Vec<String> = path.split('/').map(|member| member.replace("~1", "/").replace("~0", "~")).collect();
+        Some(members.join("."))
+    }
+}
+
 impl Operation {
     /// The path as text.
     pub(crate) fn pointer(&self) -> String {
@@ -300,6 +318,21 @@ mod tests {
             json!([{"op": "add", "path": "/l/5", "value": 1}]),
         ] {
             assert!(patched(&json!({"name": "n", "l": []}), patch.clone()).is_err(), "{patch}");
+        }
+    }
+
+    #[test]
+    fn y05_a_refusal_names_the_field_as_those_of_other_forms_do() {
+        for (patch, field) in [
+            (json!([{"op": "remove", "path": "/labels/tier"}]), Some("labels.tier")),
+            (json!([{"op": "remove", "path": "/labels/a~1b.c~0d"}]), Some("labels.a/b.c~d")),
+            (json!([{"op": "add", "path": "/uuid", "value": "x"}]), Some("uuid")),
+            (json!([{"op": "move", "from": "/labels", "path": "/labels/a"}]), Some("labels.a")),
+            (json!([{"op": "test", "path": "/name", "value": "other"}]), Some("name")),
+            (json!({}), None),
+        ] {
+            let refused = patched(&json!({"name": "n", "labels": {}}), patch.clone()).unwrap_err();
+            assert_eq!(refused.field().as_deref(), field, "{patch}: {refused}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::{self, prefixed, without_read_only};
 use stemma_core::labels::BodyShape;
+use stemma_core::manifest::Fields as _;
 use stemma_core::name::NamespaceName;
 use stemma_core::object::{
     Association, Dates, Definition, Kind, Member, Namespace, NamespaceSpec, NamespaceTag, Object, Visibility,
@@ -138,16 +139,19 @@ pub(in super::super) async fn create(api: &Api, request: &Request) -> HandlerRes
     writes::post::<NamespaceSpec>(api, request).await
 }
 
-/// `GET` of one, with its properties named as on the resource type that is asked for.
+/// `GET` of one, with its properties named as on the resource type that is asked for, and its owners where they are.
 pub(in super::super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let shown = match request.query.one("resource_type")? {
+    let mut shown = match request.query.one("resource_type")? {
         None => body::whole(&namespace),
         Some(name) => {
             let spec = prefixed(&namespace.spec, name);
             body::whole(&Namespace { meta: namespace.meta.clone(), spec })
         }
     };
+    if request.query.flag("owners")? == Some(true) {
+        shown.insert("field_owners".into(), json!(namespace.spec.owners_ref()));
+    }
     Ok(Reply::ok(shown.into()).tagged(namespace.meta.resource_version))
 }
 

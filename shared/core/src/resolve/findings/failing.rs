@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use crate::finding::{FEW, Finding, Rule, rule};
+use crate::fleet::Fleet;
 use crate::name::ReleaseRef;
 use crate::object::NodeId;
-use crate::resolve::Answer;
+use crate::resolve::{Answer, ResolveCache, resolve_node};
 
 /// The findings that are told of all hosts together.
 const OF_ALL: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
@@ -24,6 +25,35 @@ struct Failing {
     names: Vec<String>,
 }
 
+/// Paths that two tasks write on these nodes by a step of the fleet, and did not before: one finding for a task.
+pub fn newly_sharing_paths(
+    before: &Fleet,
+    after: &Fleet,
+    cache: &ResolveCache,
+    nodes: impl Iterator<Item = NodeId>,
+) -> Vec<Finding> {
+    let mut failing = FailingTasks::default();
+    // Of most nodes no path can meet. To resolve what they had before would throw away what is remembered of their group.
+    for node in nodes.filter(|node| after.profile(*node).is_some_and(|profile| profile.may_share_paths())) {
+        let resolution = resolve_node(after, cache, node);
+        let Some(answer) = resolution.answer() else { continue };
+        let mut shared = of_paths(answer);
+        if shared.is_empty() {
+            continue;
+        }
+        let known = resolve_node(before, cache, node).answer().map(|answer| of_paths(answer)).unwrap_or_default();
+        shared.retain(|finding| !known.contains(finding));
+        failing.add_found(answer, shared);
+    }
+    failing.found().map(|(finding, _)| finding).collect()
+}
+
+/// What is found of the paths of a host's tasks.
+fn of_paths(answer: &Answer) -> Vec<Finding> {
+    let findings = answer.task_set().into_iter().flat_map(|set| set.findings());
+    findings.filter(|finding| finding.code == rule::TASK_PATH.code).collect()
+}
+
 /// Whether a finding about one host is told of all hosts together.
 pub fn is_told_together(finding: &Finding) -> bool {
     OF_ALL.iter().any(|rule| finding.code == rule.code)
@@ -32,8 +62,14 @@ pub fn is_told_together(finding: &Finding) -> bool {
 impl FailingTasks {
     /// Takes in a host.
     pub fn add(&mut self, answer: &Answer) {
-        let Some((set, release)) = answer.task_set().zip(answer.release()) else { return };
-        for finding in set.findings().filter(is_told_together) {
+        let Some(set) = answer.task_set() else { return };
+        self.add_found(answer, set.findings().filter(is_told_together));
+    }
+
+    /// Takes in what is found of a host's tasks.
+    fn add_found(&mut self, answer: &Answer, found: impl IntoIterator<Item = Finding>) {
+        let Some(release) = answer.release() else { return };
+        for finding in found {
             let key = (release.name.clone(), finding.object.clone(), finding.code.clone());
             let first = answer.node().id();
             let new = || Failing { first, found: finding, hosts: 0, names: Vec::new() };
