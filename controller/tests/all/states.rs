@@ -197,6 +197,28 @@ async fn y06_a_host_that_has_not_confirmed_a_label_is_noted_and_has_not_converge
 }
 
 #[tokio::test]
+async fn y09_an_account_says_what_is_published_and_what_the_host_confirmed() {
+    let (fleet, mut host) = converged().await;
+    let account = async || {
+        let account = fleet.read("/v1/nodes/n/explain?task=a").await;
+        let revision = |field: &str| account[field].as_u64().unwrap();
+        (account["confirmed"].clone(), revision("published_revision"), revision("confirmed_revision"))
+    };
+    let (is_confirmed, _, held) = account().await;
+    assert_eq!(is_confirmed, true);
+    let node = json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}]);
+    fleet.apply(node).await;
+    assert_eq!(everywhere(&fleet, "n", "converged").await, [false; 5]);
+    let (is_confirmed, published, confirmed) = account().await;
+    assert_eq!((is_confirmed, confirmed), (json!(false), held));
+    assert!(published > held, "{published} {held}");
+    take(&mut host).await;
+    let (is_confirmed, _, confirmed) = account().await;
+    assert!(is_confirmed == true && confirmed >= published, "{is_confirmed} {confirmed} {published}");
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
 async fn y06_who_waits_for_a_host_that_will_not_do_it_is_blocked_in_every_answer() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
     fleet.apply(site("1")).await;
