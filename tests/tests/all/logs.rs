@@ -22,9 +22,9 @@ tasks:
 {kind: NodeGroup, cluster: c, name: g, roles: [all]}
 "#;
 
-fn apply(fleet: &Fleet) -> Result<()> {
+fn apply(fleet: &Fleet, manifest: &str) -> Result<()> {
     let file = fleet.dir().join("logs.yaml");
-    std::fs::write(&file, MANIFEST)?;
+    std::fs::write(&file, manifest)?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     Ok(())
 }
@@ -32,7 +32,7 @@ fn apply(fleet: &Fleet) -> Result<()> {
 #[test]
 fn y09_a_failed_task_is_logged_with_its_status_and_its_output_in_one_line() -> Result<()> {
     let fleet = Fleet::start()?;
-    apply(&fleet)?;
+    apply(&fleet, MANIFEST)?;
     let agent = fleet.join("n1", "c/g")?;
     let wanted = r#"task ended task=fails outcome=Failed error="the command ended with status 3" output="no such user\nuser=\"a\"""#;
     eventually("the task has failed", || {
@@ -44,14 +44,16 @@ fn y09_a_failed_task_is_logged_with_its_status_and_its_output_in_one_line() -> R
 #[test]
 fn y09_a_node_is_named_beside_its_uuid() -> Result<()> {
     let fleet = Fleet::start()?;
-    apply(&fleet)?;
+    apply(&fleet, MANIFEST)?;
     let _agent = fleet.join("n1", "c/g")?;
     let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "n1", "-o", "json"])?)?;
     let uuid = node["uuid"].as_str().context("a uuid")?;
-    let log = fleet.log();
-    let of_node: Vec<_> = log.lines().filter(|line| line.contains(uuid)).collect();
-    ensure!(!of_node.is_empty(), "{log}");
-    for line in of_node {
+    let log = eventually("the host has joined", || {
+        let log = fleet.log();
+        ensure!(log.contains(uuid), "{log}");
+        Ok(log)
+    })?;
+    for line in log.lines().filter(|line| line.contains(uuid)) {
         ensure!(line.contains(&format!(" node={uuid} name=n1")), "{line}");
     }
     Ok(())
@@ -60,21 +62,30 @@ fn y09_a_node_is_named_beside_its_uuid() -> Result<()> {
 #[test]
 fn y09_lines_of_json_have_one_object_each() -> Result<()> {
     let fleet = Fleet::start()?;
-    apply(&fleet)?;
+    apply(&fleet, MANIFEST)?;
     let mut agent = fleet.join("n1", "c/g")?;
+    // A command that is cut off would be unknown, and not run again.
+    eventually("the task has failed", || {
+        ensure!(agent.log().contains("task ended task=fails"), "{}", agent.log());
+        Ok(())
+    })?;
     agent.kill()?;
     let root = agent.path("");
     let arguments = ["--root".as_ref(), root.as_os_str(), "--log-format".as_ref(), "json".as_ref(), "run".as_ref()];
     let running = Running::start("stemma-agent", arguments)?;
-    eventually("the task has failed", || {
+    let second =
+        MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("logs@1", "logs@2").replace("exit 3", "exit 4");
+    apply(&fleet, &second)?;
+    eventually("the task of the second release has failed", || {
         let log = running.log();
         let objects = log.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().context(log.clone())?;
         ensure!(objects.iter().all(|object| object["time"].is_string() && object["level"].is_string()), "{log}");
-        let ended = objects.iter().find(|object| object["message"] == "task ended").context(log.clone())?;
-        ensure!(ended["level"] == "warn" && ended["task"] == "fails", "{ended}");
+        let of_second = |object: &&Value| object["error"] == "the command ended with status 4";
+        let ended = objects.iter().find(of_second).context(log.clone())?;
+        ensure!(ended["level"] == "warn" && ended["message"] == "task ended" && ended["task"] == "fails", "{ended}");
         ensure!(ended["output"] == "no such user\nuser=\"a\"", "{ended}");
         let accepted = objects.iter().find(|object| object["message"] == "desired state accepted");
-        ensure!(accepted.is_none_or(|object| object["revision"].is_u64()), "{log}");
+        ensure!(accepted.is_some_and(|object| object["revision"].is_u64()), "{log}");
         Ok(())
     })?;
     running.stop()
