@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use stemma_wire::log::Format;
 
 /// The agent of a Stemma fleet: it makes this host what the fleet says it is, and says what this host is.
 #[derive(Debug, Parser)]
@@ -11,9 +13,16 @@ pub struct Arguments {
     /// Put all of the agent's paths below this directory.
     #[arg(long, global = true, default_value = "/", value_name = "DIR")]
     pub root: PathBuf,
+    /// Write the lines of the log to standard error in this form, under systemd too; unless given, they go to the journal there.
+    #[arg(long, global = true, value_name = "FORMAT", value_parser = log_format())]
+    pub log_format: Option<Format>,
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+fn log_format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::WORDS).try_map(|word| word.parse::<Format>())
 }
 
 /// What can be done on the host.
@@ -118,4 +127,24 @@ pub enum Answer {
     Done,
     /// It is to be run again.
     Again,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn y09_the_form_of_the_log_is_one_of_two() {
+        let read = |words: &[&str]| {
+            let line = [&["stemma-agent"], words].concat();
+            Arguments::try_parse_from(line).map(|arguments| arguments.log_format)
+        };
+        assert_eq!(read(&["run"]).unwrap(), None);
+        assert_eq!(read(&["--log-format", "json", "run"]).unwrap(), Some(Format::Json));
+        assert_eq!(read(&["run", "--log-format", "text"]).unwrap(), Some(Format::Text));
+        for wrong in ["", "JSON", "logfmt", "yaml"] {
+            let said = read(&["run", "--log-format", wrong]).unwrap_err().to_string();
+            assert!(said.contains("[possible values: text, json]"), "{wrong:?}: {said}");
+        }
+    }
 }

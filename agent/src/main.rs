@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     surroundings::settle();
     let arguments = Arguments::parse();
     let verbosity = if matches!(arguments.verb, Verb::Run) { Verbosity::Normal } else { Verbosity::Quiet };
-    if let Err(error) = log::init("stemma-agent", verbosity) {
+    if let Err(error) = log::init("stemma-agent", verbosity, arguments.log_format) {
         return fail(&anyhow::Error::new(error).context("the log"));
     }
     match act(&arguments) {

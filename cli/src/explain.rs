@@ -103,16 +103,7 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
 
 /// What became of a task that runs, or that the host runs still.
 fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
-    let keeps = explained.get("keeps").and_then(Value::as_str).map(|keeps| format!("no: its host keeps {keeps}"));
-    let released = match (is(explained, "released"), is(explained, "told")) {
-        (false, _) if keeps.is_some() => keeps.as_deref().unwrap_or_default(),
-        (true, true) => "yes: the host was told of it",
-        (true, false) if untold(explained).is_some() => "yes, but nothing is sent to the host, as said below",
-        (true, false) => "yes, but the host has not confirmed it",
-        (false, true) => "not yet: the host runs what it was told before",
-        (false, false) => "not yet",
-    };
-    let mut lines = vec![("released", released.to_owned())];
+    let mut lines = vec![("released", released(explained))];
     let set_aside = explained.get("set_aside").and_then(Value::as_array).into_iter().flatten();
     lines.extend(set_aside.map(|said| ("but", cell(Some(said)))));
     let waits = explained.get("waits").and_then(Value::as_array).into_iter().flatten();
@@ -132,6 +123,45 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
         lines.extend(mend(node, explained, last));
     }
     lines
+}
+
+/// Whether a task is released, and how far that has come.
+fn released(explained: &Value) -> String {
+    let keeps = explained.get("keeps").and_then(Value::as_str);
+    match (is(explained, "released"), is(explained, "told"), published(explained)) {
+        (false, told, _) => match keeps {
+            Some(keeps) => format!("no: its host keeps {keeps}"),
+            None if told => "not yet: the host runs what it was told before".to_owned(),
+            None => "not yet".to_owned(),
+        },
+        (true, true, Some(published)) if is(explained, "confirmed") => format!("yes: {published}"),
+        (true, true, Some(published)) => {
+            format!("yes: the host has this task set; what it is told besides was {published}")
+        }
+        (true, true, None) => "yes: the host was told of it".to_owned(),
+        (true, false, _) if untold(explained).is_some() => {
+            "yes, but nothing is sent to the host, as said below".to_owned()
+        }
+        (true, false, Some(published)) => format!("yes: {published}"),
+        (true, false, None) => "yes, but the host has not confirmed it".to_owned(),
+    }
+}
+
+/// At which revision that which a host is to hold was published, and which one it confirmed; a controller before this version says neither.
+fn published(explained: &Value) -> Option<String> {
+    let revision = |field: &str| explained.get(field).and_then(Value::as_u64);
+    let at = revision("published_revision")?;
+    if is(explained, "confirmed") {
+        return Some(format!("published at revision {at}, which the host confirmed"));
+    }
+    let confirmed = match revision("confirmed_revision") {
+        Some(confirmed) => format!("the host confirmed {confirmed}"),
+        None => "the host has confirmed none since the controller started".to_owned(),
+    };
+    let is_silent = explained.get("connection").and_then(Value::as_str) == Some("silent");
+    let silent =
+        if is_silent { format!(" and is silent since {}", since(explained.get("last_seen"))) } else { String::new() };
+    Some(format!("published at revision {at}; {confirmed}{silent}"))
 }
 
 /// What mends a task that failed, and what to do until then.
@@ -174,7 +204,11 @@ pub(crate) fn contact(explained: &Value) -> String {
     let seen = explained.get("last_seen").filter(|at| !at.is_null());
     let seen = seen.map_or_else(|| "never".to_owned(), |at| since(Some(at)));
     let is_unconfirmed = explained.get("confirmed").and_then(Value::as_bool) == Some(false);
-    let but = untold(explained).or(is_unconfirmed.then_some("the host has not confirmed what it was told last"));
+    let unconfirmed = || {
+        let how_far = published(explained).map_or_else(String::new, |published| format!(": {published}"));
+        format!("the host has not confirmed what it was told last{how_far}")
+    };
+    let but = untold(explained).map(str::to_owned).or_else(|| is_unconfirmed.then(unconfirmed));
     let but = but.map_or_else(String::new, |why| format!("\n  but       {why}"));
     printable_lines(&format!("  agent     {}\n  last seen {seen}{but}", cell(explained.get("connection"))))
 }
@@ -408,6 +442,42 @@ mod tests {
             let text = task("web-1", "a", &json!({"runs": true, "released": released, "told": told, "why": "x"}));
             assert!(text.contains(&format!("\n  released  {said}\n")), "{said:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn y09_it_is_said_what_is_published_and_what_the_host_confirmed() {
+        let of = |told: bool, confirmed: Value, held: Value, connection: &str| {
+            json!({"runs": true, "released": true, "told": told, "why": "x", "confirmed": confirmed, "published_revision": 1285,
+                "confirmed_revision": held, "connection": connection, "last_seen": "2026-11-20T12:27:00+00:00"})
+        };
+        for (explained, said) in [
+            (
+                of(true, json!(true), json!(1285), "connected"),
+                "yes: published at revision 1285, which the host confirmed\n",
+            ),
+            (
+                of(false, json!(false), json!(1266), "connected"),
+                "yes: published at revision 1285; the host confirmed 1266\n",
+            ),
+            (
+                of(false, json!(false), json!(1266), "silent"),
+                "yes: published at revision 1285; the host confirmed 1266 and is silent since 2026-11-20 12:27 (",
+            ),
+            (
+                of(false, json!(null), json!(null), "absent"),
+                "yes: published at revision 1285; the host has confirmed none since the controller started\n",
+            ),
+            (
+                of(true, json!(false), json!(1266), "connected"),
+                "yes: the host has this task set; what it is told besides was published at revision 1285; the host confirmed 1266\n",
+            ),
+        ] {
+            let text = task("web-1", "a", &explained);
+            assert!(text.contains(&format!("\n  released  {said}")), "{said:?} in\n{text}");
+        }
+        let text = contact(&of(false, json!(false), json!(1266), "connected"));
+        let but = "but       the host has not confirmed what it was told last: published at revision 1285; the host confirmed 1266";
+        assert!(text.ends_with(but), "{text}");
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use stemma_core::name::is_blank;
+use stemma_wire::log::Format;
 
 /// Keeps what a fleet shall be, and tells its agents.
 #[derive(Debug, Parser)]
@@ -56,6 +57,9 @@ pub struct Run {
     /// Where agents are served; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT")]
     pub agent_listen: Option<String>,
+    /// Write the lines of the log to standard error in this form, under systemd too; unless given, they go to the journal there.
+    #[arg(long, value_name = "FORMAT", value_parser = log_format())]
+    pub log_format: Option<Format>,
 }
 
 /// `stemma-controller resume-fleet`. The controller of this machine must be running, and root asks it.
@@ -89,6 +93,10 @@ fn path() -> impl TypedValueParser<Value = PathBuf> {
         let is_empty = path.to_str().is_some_and(is_blank);
         if is_empty { Err("it is empty: name a path; nothing was changed") } else { Ok(path) }
     })
+}
+
+fn log_format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::WORDS).try_map(|word| word.parse::<Format>())
 }
 
 impl Place {
@@ -149,5 +157,18 @@ mod tests {
             assert!(Args::try_parse_from([&["stemma-controller"], line].concat()).is_err(), "{line:?}");
         }
         assert!(Args::try_parse_from(["stemma-controller", "init", "--data-dir", "a b"]).is_ok());
+    }
+
+    #[test]
+    fn y09_the_form_of_the_log_is_one_of_two() {
+        let read = |word: &str| Args::try_parse_from(["stemma-controller", "run", "--log-format", word]);
+        for (word, format) in [("text", Format::Text), ("json", Format::Json)] {
+            let Command::Run(run) = read(word).unwrap().command else { panic!("{word}: another command") };
+            assert_eq!(run.log_format, Some(format));
+        }
+        for wrong in ["", "JSON", "logfmt", "yaml"] {
+            let said = read(wrong).unwrap_err().to_string();
+            assert!(said.contains("[possible values: text, json]"), "{wrong:?}: {said}");
+        }
     }
 }

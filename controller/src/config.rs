@@ -577,7 +577,7 @@ mod tests {
                     data_dir: Some("x".into()),
                     admin_listen: Some("http://127.0.0.1:0".into()),
                     agent_listen: Some(agents.into()),
-                    config: None,
+                    ..args::Run::default()
                 },
                 &Handed::default(),
             )

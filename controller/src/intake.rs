@@ -169,6 +169,8 @@ impl PartsNotKept {
 
 /// Takes in what hosts say. Each method returns when it is durable, but for those that say otherwise.
 pub trait Intake: Send + Sync + 'static {
+    /// What the node is called, where it has a name. From memory.
+    fn name(&self, node: Uuid) -> Option<String>;
     /// What is stored of this node's words. From memory, without waiting.
     fn stored(&self, node: Uuid) -> Stored;
     /// The node's present Observation, whose digest has been checked. At most one a node in 10 s comes here.

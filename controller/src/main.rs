@@ -42,7 +42,7 @@ fn make_fleet(args: &Init) -> anyhow::Result<()> {
 fn serve(args: &stemma_controller::args::Run) -> anyhow::Result<()> {
     let handed = Handed::take()?;
     let config = Config::load_with(args, &handed)?;
-    stemma_wire::log::init("stemma-controller", Verbosity::Normal)?;
+    stemma_wire::log::init("stemma-controller", Verbosity::Normal, args.log_format)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run::run(config, handed))
 }

@@ -13,6 +13,7 @@ use stemma_core::name::is_run_parts_name;
 
 use super::ledger::{Desired, HookSnapshot};
 use crate::findings::left_out;
+use crate::host::command::logged;
 use crate::host::{Command, Host, HostError, HostPath, Kind};
 use crate::paths;
 
@@ -99,7 +100,8 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<Str
         match host.run(&command).await {
             Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook was told of a change"),
             Ok(finished) => {
-                warn!(name = name.as_str(), error = finished.end.sentence().as_str(); "a hook failed");
+                let (error, output) = (finished.end.sentence(), logged(&finished.output));
+                warn!(name = name.as_str(), error = error.as_str(), output; "a hook failed");
                 findings.push(format!("hook {name} {}", finished.end.sentence()));
             }
             Err(error) => findings.push(format!("hook {name}: {}", error.sentence())),

@@ -7,6 +7,9 @@ use std::time::Duration;
 /// How much of a command's output is kept: its tail, as the protocol carries it.
 pub const OUTPUT_KEPT: usize = 4096;
 
+/// How much of a failed command's output a line of the log has.
+const OUTPUT_LOGGED: usize = 1024;
+
 /// Stands where the beginning of an output was cut off.
 pub const CUT: &str = "[the beginning is cut off]\n";
 
@@ -90,6 +93,13 @@ pub fn end_of(output: &str, most: usize) -> Cow<'_, str> {
     format!("{CUT}{}", lines.unwrap_or(end)).into()
 }
 
+/// What a line of the log has of a failed command's output: its last lines; `None`: it wrote nothing.
+#[must_use]
+pub fn logged(output: &str) -> Option<Cow<'_, str>> {
+    let written = output.trim_end();
+    (!written.is_empty()).then(|| end_of(written, OUTPUT_LOGGED))
+}
+
 /// The last [`OUTPUT_KEPT`] bytes of a stream, as text.
 #[derive(Debug, Default)]
 pub struct Tail {
@@ -157,6 +167,19 @@ mod tests {
         assert!(few.starts_with(CUT) && few.ends_with("few\n"), "{few:?}");
         let lines = text(&["line of output\n".repeat(1000).as_bytes()]);
         assert!(lines.starts_with(&format!("{CUT}line of output\n")), "whole lines");
+    }
+
+    #[test]
+    fn y09_a_line_of_the_log_has_the_last_lines_of_an_output() {
+        for (output, shown) in
+            [("", None), (" \n\n", None), ("no such user\n", Some("no such user")), ("a\nb\n", Some("a\nb"))]
+        {
+            assert_eq!(logged(output).as_deref(), shown, "{output:?}");
+        }
+        let long = "0123456789abcde\n".repeat(1000);
+        let shown = logged(&long).unwrap();
+        assert!(shown.len() <= 1024 && shown.starts_with(CUT) && shown.ends_with("0123456789abcde"), "{shown}");
+        assert!(shown.lines().skip(1).all(|line| line == "0123456789abcde"), "{shown}");
     }
 
     #[test]

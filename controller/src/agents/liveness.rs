@@ -53,13 +53,14 @@ pub(super) async fn write_silence(slot: &Slot, intake: &dyn Intake, now_s: impl 
         let seen = if quiet.is_some() { Seen::Lost { since_s } } else { Seen::Connected { since_s } };
         // After an error it is unknown, and written with the next look or check-in.
         if let Err(error) = intake.seen(slot.node(), seen).await {
-            log::warn!(node:% = slot.node(), error:% = error; "silence, or its end, could not be written");
+            log::warn!(node:% = slot.node(), name = intake.name(slot.node()), error:% = error; "silence, or its end, could not be written");
             return;
         }
         slot.note_silence(quiet.is_some());
+        let name = intake.name(slot.node());
         match seen {
-            Seen::Lost { .. } => log::warn!(node:% = slot.node(); "node is silent"),
-            Seen::Connected { .. } => log::info!(node:% = slot.node(); "node is back"),
+            Seen::Lost { .. } => log::warn!(node:% = slot.node(), name; "node is silent"),
+            Seen::Connected { .. } => log::info!(node:% = slot.node(), name; "node is back"),
         }
     }
 }

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use hosts::Addresses;
-use slot::Slot;
+use slot::{Revisions, Slot};
 
 use crate::status::StatusTable;
 
@@ -469,6 +469,11 @@ impl DesiredTable {
     /// Whether a node's host holds what it was told, as its last check-in since the start said.
     pub(crate) fn told(&self, node: Uuid) -> Told {
         read(&self.slots).get(&node).map_or(Told::Unknown, |slot| slot.confirmed())
+    }
+
+    /// How far a node has come.
+    pub(crate) fn revisions(&self, node: Uuid) -> Revisions {
+        read(&self.slots).get(&node).map(|slot| slot.revisions()).unwrap_or_default()
     }
 
     /// Where nodes stand.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::hosts::{Addresses, Hosts, Speaker};
-use super::{GivenGrant, Released, Signed, lock};
+use super::{GivenGrant, Released, Signed, held_revision, lock};
 use crate::intake::{Said, Stored};
 
 /// Which check-in of a node this is; a later one supersedes it.
@@ -63,6 +63,15 @@ struct State {
     /// The same, where it is ahead of the store.
     ahead: Option<Held>,
     hosts: Hosts,
+}
+
+/// How far a node has come, by revisions of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Revisions {
+    /// The revision of what it is to hold; `None`: nothing was released to it.
+    pub(crate) published: Option<u64>,
+    /// The revision that its host said last that it holds; `None`: none of this epoch, since the controller started.
+    pub(crate) confirmed: Option<u64>,
 }
 
 /// Whether the store says that the node is silent.
@@ -223,6 +232,16 @@ impl Slot {
             (Some(signed), Some(held)) if WireVersion::all().any(|version| signed.is_held(version, &held)) => Told::Yes,
             (Some(_), _) => Told::No,
         }
+    }
+
+    /// How far it has come: what it is to hold, and what its agent held at its last check-in.
+    pub(crate) fn revisions(&self) -> Revisions {
+        let state = lock(&self.state);
+        let published = state.desired.as_ref().map(|signed| signed.told());
+        let held = state.held.map(|held| held_revision(&held));
+        // Of another epoch it is another count.
+        let confirmed = held.filter(|held| published.is_some_and(|published| published.epoch == held.epoch));
+        Revisions { published: published.map(|one| one.revision), confirmed: confirmed.map(|one| one.revision) }
     }
 
     /// Begins a check-in; one that is parked is answered. `ask` reads what is stored of the node, once for each start of the controller.

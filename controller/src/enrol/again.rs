@@ -52,7 +52,9 @@ impl Enrolment {
         let caller = caller(format!("token/{}", again.token), from, "asked again for what it joined with");
         let (made, written) = self.write(&caller, |context| self.decide_again(context, again)).await?;
         self.identities.put(made.node, &made.record, written);
-        log::info!(node:% = made.node, token = again.token; "node is given again what it joined with");
+        let model = self.registry.cache().model();
+        let name = model.node_name(made.node);
+        log::info!(node:% = made.node, name, token = again.token; "node is given again what it joined with");
         Ok(self.answer(made))
     }
 

@@ -93,7 +93,8 @@ impl Enrolment {
         now: Timestamp,
     ) -> Result<(Vec<Vec<u8>>, CertificateRecord), ApiError> {
         let issued = self.authority.issue_node(node, request, now.0 / 1000).map_err(|error| {
-            log::error!(node:% = node, error = stemma_wire::log::chain(&error); "certificate could not be made");
+            let model = self.registry.cache().model();
+            log::error!(node:% = node, name = model.node_name(node), error = stemma_wire::log::chain(&error); "certificate could not be made");
             ApiError::from(ErrorType::ServerInternal)
         })?;
         let certificate = CertificateRecord {

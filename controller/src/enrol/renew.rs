@@ -45,7 +45,9 @@ impl Enrolment {
         self.identities.put(node, &record, written);
         self.counters.renewals.inc();
         if in_grace {
-            log::warn!(node:% = node, peer:% = from.ip(); "certificate renewed after it had expired");
+            let model = self.registry.cache().model();
+            let name = model.node_name(node);
+            log::warn!(node:% = node, name, peer:% = from.ip(); "certificate renewed after it had expired");
         }
         Ok(RenewAnswer { chain })
     }

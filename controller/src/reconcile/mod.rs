@@ -100,11 +100,11 @@ impl Memory {
     }
 
     /// What a node is told; notes it where that is too large for it, and the node stays as it is.
-    fn told(&mut self, node: NodeId, decision: Result<Decision, TooLarge>) -> Option<(Uuid, Decision)> {
+    fn told(&mut self, model: &Model, node: NodeId, decision: Result<Decision, TooLarge>) -> Option<(Uuid, Decision)> {
         match &decision {
             Ok(_) => drop(self.untold.remove(&node.0)),
             Err(error) if self.note_untold(node.0, &error.to_string()) => {
-                warn!(node:%, error:%; "a node is not told and stays as it is");
+                warn!(node:%, name = model.node_name(node.0), error:%; "a node is not told and stays as it is");
             }
             Err(_) => {}
         }
@@ -325,7 +325,8 @@ impl Reconciler {
                     self.table.set_facts(uuid, facts::facts(model, node, &resolution, self.registry.now()));
                     let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     if self.memory().note_untold(uuid, &missing) {
-                        warn!(node:% = uuid, missing; "a node cannot be resolved and stays as it is");
+                        let name = model.node_name(uuid);
+                        warn!(node:% = uuid, name, missing; "a node cannot be resolved and stays as it is");
                     }
                 }
             }
@@ -362,7 +363,7 @@ impl Reconciler {
             } else {
                 resolved.keep(&mut memory.profiles, candidate.standing(now))
             };
-            decided.extend(memory.told(candidate.node, decision));
+            decided.extend(memory.told(model, candidate.node, decision));
         }
         decided
     }
@@ -382,7 +383,7 @@ impl Reconciler {
         let mut memory = self.memory();
         for answer in answers.iter().filter(|answer| refused.contains(&answer.id())) {
             let kept = released::Resolved { model, answer, now }.keep(&mut memory.profiles, Standing::Kept(None));
-            decided.extend(memory.told(answer.id(), kept));
+            decided.extend(memory.told(model, answer.id(), kept));
         }
         drop(memory);
         let reason = |node: NodeId| {
@@ -497,11 +498,13 @@ impl Reconciler {
     /// Notes why what is released to a node is not stored; `None`: it is.
     fn note_refused(&self, node: Uuid, refusal: Option<&str>) {
         if self.table.status().note_release(node, refusal) {
+            let model = self.cache.model();
+            let name = model.node_name(node);
             match refusal {
                 Some(refusal) => {
-                    error!(node:%, refusal; "what is released to a node is not stored; it stays as it is");
+                    error!(node:%, name, refusal; "what is released to a node is not stored; it stays as it is");
                 }
-                None => info!(node:%; "what is released to a node is stored again"),
+                None => info!(node:%, name; "what is released to a node is stored again"),
             }
         }
     }

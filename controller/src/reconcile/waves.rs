@@ -201,6 +201,8 @@ impl Waves {
 pub(crate) struct Shut {
     /// The barrier, as both ends name it.
     pub(crate) barrier: desired::Barrier,
+    /// The tasks of the node that wait at it, in the order in which they run.
+    pub(crate) here: Vec<String>,
     /// The nodes that it waits for, the first few by uuid.
     pub(crate) nodes: Vec<NodeId>,
     /// How many there are in all.
@@ -218,12 +220,19 @@ pub(super) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
 }
 
 fn shut_in(wave: &Wave, profile: &Profile, node: NodeId) -> Vec<Shut> {
-    let named = |(barrier, nodes): (_, Cow<'_, BTreeSet<NodeId>>)| Shut {
-        barrier: encode::barrier(profile, barrier),
-        count: nodes.len(),
-        nodes: nodes.iter().take(MOST_NAMED).copied().collect(),
+    let named = |(barrier, nodes): (_, Cow<'_, BTreeSet<NodeId>>)| {
+        let barrier = encode::barrier(profile, barrier);
+        let (here, count) = (waiting_at(profile, &barrier), nodes.len());
+        Shut { barrier, here, nodes: nodes.iter().take(MOST_NAMED).copied().collect(), count }
     };
     wave.shut(node).into_iter().map(named).collect()
+}
+
+/// The tasks of a profile that wait at a barrier, in order.
+fn waiting_at(profile: &Profile, barrier: &desired::Barrier) -> Vec<String> {
+    let is_it = |at: u32| encode::barrier(profile, &profile.barriers[at as usize]) == *barrier;
+    let waiting = profile.waits.iter().filter(|(_, at)| is_it(*at));
+    waiting.map(|(task, _)| profile.release.id(profile.tasks[*task as usize]).to_owned()).collect()
 }
 
 #[cfg(test)]

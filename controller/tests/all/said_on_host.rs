@@ -98,7 +98,7 @@ async fn w08_explain_of_a_task_behind_a_shut_barrier_names_what_it_waits_for() {
         assert_eq!(waits, json!([{"here": "b", "task": "a", "selector": "tags x", "count": 1, "waits_for": why}]));
     }
     assert_eq!(fleet.read("/v1/nodes/n1/explain?task=a").await["waits"], json!([]));
-    let reason = "it waits for a on tags x: n1 (a has not succeeded there)";
+    let reason = "b waits for a on tags x: n1 (a has not succeeded there)";
     until(&fleet, "/v1/nodes/n2", |node| node["state"] == "waiting" && node["state_reason"] == reason).await;
     let other = fleet.read("/v1/nodes/n1").await;
     assert_eq!(other["state_reason"], "nothing was heard of its tasks yet", "nobody keeps it");

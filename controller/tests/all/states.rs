@@ -197,6 +197,28 @@ async fn y06_a_host_that_has_not_confirmed_a_label_is_noted_and_has_not_converge
 }
 
 #[tokio::test]
+async fn y09_an_account_says_what_is_published_and_what_the_host_confirmed() {
+    let (fleet, mut host) = converged().await;
+    let account = async || {
+        let account = fleet.read("/v1/nodes/n/explain?task=a").await;
+        let revision = |field: &str| account[field].as_u64().unwrap();
+        (account["confirmed"].clone(), revision("published_revision"), revision("confirmed_revision"))
+    };
+    let (is_confirmed, _, held) = account().await;
+    assert_eq!(is_confirmed, true);
+    let node = json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}]);
+    fleet.apply(node).await;
+    assert_eq!(everywhere(&fleet, "n", "converged").await, [false; 5]);
+    let (is_confirmed, published, confirmed) = account().await;
+    assert_eq!((is_confirmed, confirmed), (json!(false), held));
+    assert!(published > held, "{published} {held}");
+    take(&mut host).await;
+    let (is_confirmed, _, confirmed) = account().await;
+    assert!(is_confirmed == true && confirmed >= published, "{is_confirmed} {confirmed} {published}");
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
 async fn y06_who_waits_for_a_host_that_will_not_do_it_is_blocked_in_every_answer() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
     fleet.apply(site("1")).await;
@@ -205,7 +227,7 @@ async fn y06_who_waits_for_a_host_that_will_not_do_it_is_blocked_in_every_answer
     take(&mut second).await;
     until(&fleet, "n2", |node| node["state"] == "waiting").await;
     result(&mut first, 1, "a", Outcome::Failed).await;
-    let reason = "it waits for a on tags x: n1 (a failed there)";
+    let reason = "b waits for a on tags x: n1 (a failed there)";
     until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
     assert_eq!(everywhere(&fleet, "n2", "blocked").await, [true; 5]);
     let list = fleet.read("/v1/nodes?fields=name,state_reason&state=blocked").await;
@@ -220,6 +242,26 @@ async fn y06_who_waits_for_a_host_that_will_not_do_it_is_blocked_in_every_answer
 }
 
 #[tokio::test]
+async fn y09_the_task_that_waits_for_another_host_is_named() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    site[0]["tasks"][1]["requires"] = json!(["c"]);
+    let before_b = json!({"id": "c", "type": "shell", "tags": ["y"], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().push(before_b);
+    fleet.apply(site).await;
+    let (mut first, mut second) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    take(&mut first).await;
+    take(&mut second).await;
+    result(&mut second, 1, "c", Outcome::Changed).await;
+    let reason = "b waits for a on tags x: n1 (a has not succeeded there)";
+    until(&fleet, "n2", |node| node["state"] == "changing" && node["state_reason"] == reason).await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    let reason = "b waits for a on tags x: n1 (a failed there)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
 async fn y06_who_waits_for_a_host_that_is_paused_is_blocked_until_it_goes_on() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
     fleet.apply(site("1")).await;
@@ -228,7 +270,7 @@ async fn y06_who_waits_for_a_host_that_is_paused_is_blocked_until_it_goes_on() {
     take(&mut second).await;
     first.local.paused = true;
     say(&mut first, |_| {}).await;
-    let reason = "it waits for a on tags x: n1 (it was paused on its host)";
+    let reason = "b waits for a on tags x: n1 (it was paused on its host)";
     until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
     first.local.paused = false;
     say(&mut first, |_| {}).await;

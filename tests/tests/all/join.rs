@@ -1,13 +1,15 @@
 //! What a person reads who joins a host and has one of the three things wrong: the token, the address, the hash. Each says
 //! what to do next.
 
-use std::io::{Read as _, Write as _};
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpListener;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use stemma_tests::fleet::Fleet;
 use stemma_tests::ports::Closed;
-use stemma_tests::program::run;
+use stemma_tests::program::{eventually, file_contains, path, run};
 
 const LISTENER: &str = "is this the agents' listener (the controller prints it as `agents`)?";
 const TOKEN: &str = "make another with `stemma token create`";
@@ -85,4 +87,29 @@ fn plain_http() -> Result<String> {
         }
     });
     Ok(url)
+}
+
+/// A host and a command that are told of a proxy call their controller all the same, and the proxy never.
+#[test]
+fn y09_a_proxy_of_the_environment_is_not_asked() -> Result<()> {
+    let proxy = TcpListener::bind("127.0.0.1:0")?;
+    proxy.set_nonblocking(true)?;
+    let url = format!("http://{}", proxy.local_addr()?);
+    let names = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+    let set = names.map(|name| OsString::from(format!("{name}={url}")));
+    let mut fleet = Fleet::start()?;
+    let file = fleet.dir().join("site.yaml");
+    let site = "{kind: Cluster, name: c, labels: {tier: gold}}\n---\n{kind: NodeGroup, cluster: c, name: g}\n";
+    std::fs::write(&file, site)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    fleet.hosts_under(std::iter::once(OsString::from("env")).chain(set.clone()).collect());
+    let agent = fleet.join("n1", "c/g")?;
+    eventually("the host is told", || file_contains(&agent.path("run/stemma/labels.json"), "\"tier\":\"gold\""))?;
+    let mut command = Command::new("env");
+    command.args(&set).arg(path("stemma")).arg("--context").arg(fleet.context()).args(["get", "nodes"]);
+    let listed = command.output()?;
+    let (said, errors) = (String::from_utf8_lossy(&listed.stdout), String::from_utf8_lossy(&listed.stderr));
+    ensure!(listed.status.success() && said.contains("n1"), "{said}{errors}");
+    ensure!(proxy.accept().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "somebody called the proxy");
+    Ok(())
 }

@@ -39,6 +39,7 @@ mod ironic;
 mod join;
 mod kill;
 mod labels_cli;
+mod logs;
 mod network;
 mod one_path;
 mod order;

@@ -14,7 +14,7 @@ mod report;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use log::{info, warn};
+use log::warn;
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::Barrier;
@@ -22,7 +22,6 @@ use stemma_wire::message::observed::{self, LocalState, Report};
 use tokio::time::{Instant, sleep_until};
 
 use super::executor::Run;
-use super::executor::graph::is_well;
 use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
 use super::orphans::Orphan;
 use super::seal::seal_key;
@@ -37,7 +36,7 @@ use bodies::Bodies;
 use disk::Stuck;
 use grants::Grants;
 use host_map::HostMapWatch;
-use report::{Hooks, hooks_turn};
+use report::{Hooks, hooks_turn, log_ended};
 
 /// How long after a failure a body is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -365,14 +364,7 @@ impl ApplyWorker {
         }
         if !news.is_empty() {
             self.findings.look_at(&self.site.ledger)?;
-            for result in &news {
-                let (task, message) = (result.task.as_str(), result.message.as_str());
-                if is_well(result.outcome) {
-                    info!(task, outcome:? = result.outcome, duration_ms = result.duration_ms; "task ended");
-                } else {
-                    warn!(task, outcome:? = result.outcome, error = message; "task ended");
-                }
-            }
+            news.iter().for_each(log_ended);
             self.tell_results(&news).await?;
         }
         if idle && self.replaced {

@@ -12,11 +12,13 @@ use stemma_wire::message::observed::{Progress, Report, TaskResult};
 use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, Findings};
+use crate::apply::executor::graph::is_well;
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
 use crate::apply::orphans::{self, ORPHANS};
 use crate::apply::{STUCK, hooks};
 use crate::channel::ChannelError;
 use crate::findings::bound;
+use crate::host::command::logged;
 use crate::host::{HostError, Pending};
 
 /// The most results of one message to the network half.
@@ -106,7 +108,10 @@ impl ApplyWorker {
         let Some(command) = self.applied.take_if(|_| applied) else { return };
         match self.site.host.run(&command).await {
             Ok(finished) if finished.end.is_success() => info!("the tasks of this host have been applied"),
-            Ok(finished) => warn!(error = finished.end.sentence().as_str(); "stemma-applied.target was not started"),
+            Ok(finished) => {
+                let output = logged(&finished.output);
+                warn!(error = finished.end.sentence().as_str(), output; "stemma-applied.target was not started");
+            }
             Err(error) => warn!(error = error.sentence().as_str(); "stemma-applied.target was not started"),
         }
     }
@@ -150,6 +155,16 @@ impl ApplyWorker {
             (turned, _) => self.hooks = turned,
         }
         self.report().await
+    }
+}
+
+/// Tells the log what became of a task; of one that failed, the last lines of its output too. A sensitive task's result has none.
+pub(super) fn log_ended(result: &TaskResult) {
+    let (task, message) = (result.task.as_str(), result.message.as_str());
+    if is_well(result.outcome) {
+        info!(task, outcome:? = result.outcome, duration_ms = result.duration_ms; "task ended");
+    } else {
+        warn!(task, outcome:? = result.outcome, error = message, output = logged(&result.output); "task ended");
     }
 }
 

@@ -209,7 +209,8 @@ impl CheckIns {
 
     /// Tells of two hosts with one identity (S19): in the journal and the audit, each with both addresses, and in the node's state.
     fn alarm(&self, slot: &Slot, peer: &Peer, [one, other]: Addresses) {
-        log::warn!(node:% = slot.node(), peer:% = other, address:% = one; "two hosts check in with one node's identity");
+        let name = self.intake.name(slot.node());
+        log::warn!(node:% = slot.node(), name, peer:% = other, address:% = one; "two hosts check in with one node's identity");
         self.rejected.refuse_pair(DOUBLED, &Peer::new(other, peer.identity.clone()), one);
         self.desired.status().set_doubled(slot.node(), true);
     }
@@ -345,7 +346,8 @@ impl CheckIns {
             Ok(()) => slot.note_told(told),
             Err(IntakeError::NoSuchNode) => return Err(gone()),
             Err(error) => {
-                log::warn!(node:% = slot.node(), error:% = error; "what a host is to be told could not be recorded; it is told later");
+                let name = self.intake.name(slot.node());
+                log::warn!(node:% = slot.node(), name, error:% = error; "what a host is to be told could not be recorded; it is told later");
                 (talk.may_be_told, talk.next_ms) = (false, SLOWER_MS);
             }
         }
@@ -407,7 +409,8 @@ impl CheckIns {
             }
             Err(error) => error,
         };
-        log::warn!(node:% = slot.node(), kind = part.name(), error:% = error; "what a host said was not kept");
+        let name = self.intake.name(slot.node());
+        log::warn!(node:% = slot.node(), name, kind = part.name(), error:% = error; "what a host said was not kept");
         match error {
             IntakeError::Unavailable | IntakeError::TooFast => Ok(Kept::NotNow),
             IntakeError::Refused(_) => {

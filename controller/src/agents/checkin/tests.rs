@@ -40,6 +40,10 @@ struct Slow {
 }
 
 impl Intake for Slow {
+    fn name(&self, _: Uuid) -> Option<String> {
+        None
+    }
+
     fn stored(&self, _: Uuid) -> Stored {
         Stored { told: lock(&self.told).last().copied(), ..Stored::default() }
     }

@@ -43,6 +43,9 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
         Told::Yes => true.into(),
         Told::No => false.into(),
     };
+    let revisions = api.desired.as_ref().map(|desired| desired.revisions(node.meta.uuid)).unwrap_or_default();
+    body["published_revision"] = json!(revisions.published);
+    body["confirmed_revision"] = json!(revisions.confirmed);
     body["untold"] = json!(state::untold(api, node.meta.uuid));
     body["node"] = node.display_name().into();
     body["group"] = json!(answer.place());

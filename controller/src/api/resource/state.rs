@@ -9,7 +9,7 @@ use stemma_core::catalog::Meant;
 use stemma_core::finding::Finding;
 use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Answer, Resolution};
-use stemma_core::status::{self, A_TASK_FAILED, Facts, Liveness, State, Status, Tasks, Told};
+use stemma_core::status::{self, A_TASK_FAILED, Facts, Liveness, State, Status, Told};
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
@@ -213,8 +213,12 @@ pub(super) fn waits(api: &Api, model: &Model, node: &Node, status: Status, mode:
     let why = |id: &NodeId| (name_of(model, *id), why_not_done(api, model, id.0, &first.barrier.task));
     let nodes: Vec<_> = first.nodes.iter().map(why).collect();
     let awaited = status::awaited(&first.barrier.task, &first.barrier.selector, &nodes, first.count as u64);
-    let is_begun = facts::tasks(model, node.meta.uuid) == Tasks::Incomplete;
-    let who = if is_begun { "a later task" } else { "it" };
+    // One that was done before the barrier shut again does not wait.
+    let is_done = |task: &str| {
+        facts::news(model, node.meta.uuid)
+            .any(|news| news.task == task && news.outcome == status::TaskOutcome::Succeeded)
+    };
+    let who = first.here.iter().find(|task| !is_done(task)).map_or("it", String::as_str);
     Some(format!("{who} waits for {awaited}"))
 }
 

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use stemma_core::access::{Place, Rights};
 use stemma_core::epoch::{EpochLine, HeldRevision};
 use stemma_core::fleet::{Change, Dirty, Fleet};
-use stemma_core::name::ReleaseRef;
+use stemma_core::name::{NodeName, ReleaseRef};
 use stemma_core::object::{
     AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
     NodeGroupSpec, NodeId, NodeSpec, Object, PrimarySpec, PrincipalRole, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
@@ -160,6 +160,11 @@ pub struct StoredValue<'a> {
 }
 
 impl Model {
+    /// What a node is called, where it is there and has a name: lines of the log say it beside the uuid.
+    pub fn node_name(&self, node: Uuid) -> Option<&str> {
+        self.nodes.get(node)?.meta.name.as_ref().map(NodeName::as_str)
+    }
+
     /// The file bodies that stored releases and released task sets name.
     pub fn named_blobs(&self) -> BTreeSet<Hash> {
         let mut named: BTreeSet<Hash> = self.profiles.values().flat_map(|one| one.blobs.iter().copied()).collect();

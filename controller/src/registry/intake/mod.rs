@@ -65,12 +65,12 @@ impl HostIntake {
         let late = Arc::clone(&records);
         let pace = Pace::new(move |node, record, is_again| {
             let records = Arc::clone(&late);
-            Box::pin(async move { is_over(node, Part::Report, records.report(node, record).await, is_again) })
+            Box::pin(async move { records.is_over(node, Part::Report, records.report(node, record).await, is_again) })
         });
         let late = Arc::clone(&records);
         let said_pace = Pace::new(move |node, said, is_again| {
             let records = Arc::clone(&late);
-            Box::pin(async move { is_over(node, Part::Local, records.said(node, said).await, is_again) })
+            Box::pin(async move { records.is_over(node, Part::Local, records.said(node, said).await, is_again) })
         });
         let results_pace = BytePace::new(ByteRate::OF_RESULTS);
         Self { registry, records, pace, said_pace, results_pace, blobs, traits }
@@ -102,7 +102,8 @@ impl HostIntake {
         match refused.filter(|refused| before.map(|before| &before.traits) != Some(*refused)) {
             None => Taken::Whole,
             Some(RefusedTraits { unknown, unknown_count, surplus }) => {
-                log::warn!(node:% = node, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
+                let name = model.node_name(node);
+                log::warn!(node:% = node, name, traits = unknown.join(", "), count = unknown_count, surplus = surplus; "a host reports traits that are not taken");
                 Taken::InPart
             }
         }
@@ -115,7 +116,7 @@ impl HostIntake {
         let before = model.observations.get(&node).map(|record| count(&record.observation)).unwrap_or_default();
         let (facts, labels) = count(said);
         if (facts, labels) != (0, 0) && (facts, labels) != before {
-            log::warn!(node:% = node, facts, labels; "a host reports more than is taken");
+            log::warn!(node:% = node, name = model.node_name(node), facts, labels; "a host reports more than is taken");
         }
     }
 
@@ -129,6 +130,10 @@ impl HostIntake {
 }
 
 impl Intake for HostIntake {
+    fn name(&self, node: Uuid) -> Option<String> {
+        self.records.name(node)
+    }
+
     fn stored(&self, node: Uuid) -> Stored {
         let model = self.registry.cache().model();
         Stored {
@@ -295,7 +300,7 @@ impl Records {
         let written = self.commit(transaction).await.map_err(|error| refused(&error));
         self.noted(node, Part::Local, written)?;
         let SaidOnHost { paused, hold, parked } = said.unwrap_or_default();
-        log::info!(node:% = node, change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
+        log::info!(node:% = node, name = self.name(node), change = "local", to:? = (paused, hold.is_some(), parked.is_some()); "pause, hold or park changed on the host");
         Ok(())
     }
 
@@ -319,19 +324,24 @@ impl Records {
         let now = self.registry.cache().model().left_out(node);
         if now != before && !now.is_nothing() {
             let ReportLeftOut { facts, results, texts } = now;
-            log::warn!(node:% = node, facts, results, texts; "a host reports more than is kept");
+            log::warn!(node:% = node, name = self.name(node), facts, results, texts; "a host reports more than is kept");
         }
     }
-}
 
-/// Whether nothing is left to do for what waited: it was written, or never can be. That it waits on is logged once.
-fn is_over(node: Uuid, part: Part, written: Result<(), IntakeError>, is_again: bool) -> bool {
-    let Err(error) = written else { return true };
-    let waits_on = matches!(error, IntakeError::Unavailable | IntakeError::TooFast);
-    if !(waits_on && is_again) {
-        log::warn!(node:% = node, kind = part.name(), error:% = error; "what a host said was not kept");
+    /// Whether nothing is left to do for what waited: it was written, or never can be. That it waits on is logged once.
+    fn is_over(&self, node: Uuid, part: Part, written: Result<(), IntakeError>, is_again: bool) -> bool {
+        let Err(error) = written else { return true };
+        let waits_on = matches!(error, IntakeError::Unavailable | IntakeError::TooFast);
+        if !(waits_on && is_again) {
+            log::warn!(node:% = node, name = self.name(node), kind = part.name(), error:% = error; "what a host said was not kept");
+        }
+        !waits_on
     }
-    !waits_on
+
+    /// What a node is called.
+    fn name(&self, node: Uuid) -> Option<String> {
+        self.registry.cache().model().node_name(node).map(str::to_owned)
+    }
 }
 
 /// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone. What an agent says

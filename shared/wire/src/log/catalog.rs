@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 use log::kv::{Error, Key, Source, Value, VisitSource};
 use log::{Log, Metadata, Record};
 
+use super::lines::is_nothing;
+
 /// A line that is explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -64,10 +66,10 @@ catalog! {
         "Node @NAME@ joined with token @TOKEN@"
         "Its certificate is good for 24 hours and renews itself.";
     "node is silent" "10212f689c6a420dba926e6eeb812435"
-        "Node @NODE@ is silent"
+        "Node @NAME@ (@NODE@) is silent"
         "It has not checked in for longer than silent_after of its group. Tasks on other hosts that wait for it wait on.";
     "node is back" "2c6fb0b741244263b69aed11e52ea279"
-        "Node @NODE@ is back"
+        "Node @NAME@ (@NODE@) is back"
         "Nothing is to be done.";
     "store write failed, the store is read-only until it is reopened" "2ba5b59cfb534c25954b581a309d55a2"
         "The store cannot be written any more"
@@ -76,7 +78,7 @@ catalog! {
         "@NODES@ nodes were not as the store says"
         "A change did not reach them when it was made, and did now. Please report it with the log around it.";
     "certificate renewed after it had expired" "d1436d84c052425cb4104f489e47e28b"
-        "Node @NODE@ renewed an expired certificate"
+        "Node @NAME@ (@NODE@) renewed an expired certificate"
         "Its controllers or its network were gone for a day or more, or its disk was found: know which.";
 }
 
@@ -95,7 +97,7 @@ pub fn catalog_file() -> String {
     file
 }
 
-/// A logger that gives the lines which are explained their id.
+/// A logger that gives the lines which are explained their id, and leaves out fields without a value.
 pub(super) struct Explaining<L>(pub(super) L);
 
 impl<L: Log> Log for Explaining<L> {
@@ -104,13 +106,9 @@ impl<L: Log> Log for Explaining<L> {
     }
 
     fn log(&self, record: &Record<'_>) {
-        match record.args().as_str().and_then(explained) {
-            Some(entry) => {
-                let fields = WithId { fields: record.key_values(), id: entry.id };
-                self.0.log(&record.to_builder().key_values(&fields).build());
-            }
-            None => self.0.log(record),
-        }
+        let id = record.args().as_str().and_then(explained).map(|entry| entry.id);
+        let fields = WithId { fields: record.key_values(), id };
+        self.0.log(&record.to_builder().key_values(&fields).build());
     }
 
     fn flush(&self) {
@@ -120,13 +118,22 @@ impl<L: Log> Log for Explaining<L> {
 
 struct WithId<'a> {
     fields: &'a dyn Source,
-    id: &'static str,
+    id: Option<&'static str>,
 }
 
 impl Source for WithId<'_> {
     fn visit<'kvs>(&'kvs self, visitor: &mut dyn VisitSource<'kvs>) -> Result<(), Error> {
-        self.fields.visit(visitor)?;
-        visitor.visit_pair(Key::from_str("message_id"), Value::from(self.id))
+        self.fields.visit(&mut Valued(visitor))?;
+        self.id.map_or(Ok(()), |id| visitor.visit_pair(Key::from_str("message_id"), Value::from(id)))
+    }
+}
+
+/// Hands on the fields that have a value.
+struct Valued<'a, 'kvs>(&'a mut dyn VisitSource<'kvs>);
+
+impl<'kvs> VisitSource<'kvs> for Valued<'_, 'kvs> {
+    fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
+        if is_nothing(&value) { Ok(()) } else { self.0.visit_pair(key, value) }
     }
 }
 
@@ -174,6 +181,14 @@ mod tests {
             kept,
             ["node is back node=n1 message_id=2c6fb0b741244263b69aed11e52ea279", "node is hungry node=n1"]
         );
+    }
+
+    #[test]
+    fn y09_a_field_without_a_value_does_not_come_to_the_journal() {
+        let kept = Mutex::default();
+        let fields = [("node", Some("n1")), ("name", None)];
+        Explaining(Kept(&kept)).log(&Record::builder().args(format_args!("node joins")).key_values(&fields).build());
+        assert_eq!(kept.into_inner().expect("nobody panics with it"), ["node joins node=n1"]);
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! Where log lines go, and what their fields are called.
 //!
 //! A program uses the `log` macros with a constant message and key-values (`info!(node:% = name, revision = r; "task
-//! set released")`). Under systemd each key becomes a journal field (`journalctl NODE=web-17`), on a terminal it
-//! stands behind the message. [`FIELDS`] is the dictionary: a test reads the whole workspace and finds a key that it
-//! does not explain, so that one thing has one name everywhere.
+//! set released")`). Under systemd each key becomes a journal field (`journalctl NODE=web-17`), elsewhere it stands behind the
+//! message, or is a member of an object ([`Format`]). [`FIELDS`] is the dictionary: a test reads the whole workspace and finds a key
+//! that it does not explain, so that one thing has one name everywhere. `docs/logs.md` shows it, and is compared with it.
 
 mod catalog;
+mod lines;
 
-use log::LevelFilter;
+use std::io::Write as _;
+use std::str::FromStr;
+
+use env_logger::fmt::Formatter;
+use log::{LevelFilter, Record};
 
 pub use catalog::{CATALOG, Entry, catalog_file, explained};
 
@@ -21,6 +26,45 @@ pub enum Verbosity {
     Normal,
     /// Single requests and decisions too.
     Debug,
+}
+
+/// How lines are written on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// `[TIME LEVEL] message key=value`, where a value with a blank, `=`, a quote or a control character stands in quotes.
+    #[default]
+    Text,
+    /// One object of JSON a line.
+    Json,
+}
+
+/// A text that names no [`Format`].
+#[derive(Debug, thiserror::Error)]
+#[error("unknown log format: write text or json")]
+pub struct UnknownFormat;
+
+impl Format {
+    /// The words that name one.
+    pub const WORDS: [&'static str; 2] = ["text", "json"];
+
+    fn line(self, out: &Formatter, record: &Record<'_>) -> String {
+        match self {
+            Self::Text => lines::text(&out.timestamp_seconds().to_string(), record),
+            Self::Json => lines::json(&out.timestamp_millis().to_string(), record),
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Self, UnknownFormat> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(UnknownFormat),
+        }
+    }
 }
 
 /// A field that log lines may have.
@@ -52,6 +96,7 @@ fields! {
     duration_ms: "how long it took, in milliseconds";
     epoch: "the store's epoch, in hexadecimal";
     error: "what failed, with its causes";
+    facts: "how many facts";
     field: "the path of a field";
     from: "what it was before";
     group: "a node group, as CLUSTER/GROUP";
@@ -59,6 +104,7 @@ fields! {
     host_epoch: "the epoch of what a host holds";
     host_revision: "the revision of what a host holds";
     kind: "the kind of an object or message";
+    labels: "how many labels";
     late: "how many could not be written when they came, and are counted";
     lease: "a lease's kind";
     lost: "how many were not kept";
@@ -69,13 +115,16 @@ fields! {
     nodes: "how many nodes";
     object: "an object, as KIND/NAME";
     outcome: "what became of a task";
+    output: "the last lines that a failed command wrote; never of a sensitive task";
     path: "a file";
     peer: "the address of who asked";
     principal: "who asked, by certificate or token";
     profile: "the hash that names a task profile";
     reason: "why, a stable word; the label of rejected_total where it is a refusal";
+    refusal: "why a write was refused";
     release: "a release, as NAME@VERSION";
     request: "a request's id";
+    results: "how many results of tasks";
     revision: "a revision of the store";
     sequence: "the number of a result of a task";
     source: "where a value or fact came from";
@@ -83,6 +132,7 @@ fields! {
     surplus: "how many are beyond the measure";
     tag: "a tag's name";
     task: "a task's id";
+    texts: "how many texts";
     to: "what it is now";
     token: "a join token's id, never its secret";
     trait_name: "a trait's name";
@@ -104,23 +154,31 @@ pub enum LogError {
     Installed(#[from] log::SetLoggerError),
 }
 
-/// Sends this process's log lines to the journal, when standard error is connected to it, and else to standard error.
-/// `program` is the name under which they stand there.
+/// Sends this process's log lines to the journal, when standard error is connected to it and no format is given, and else to standard
+/// error, as text unless a format is given. `program` is the name under which they stand in the journal.
 ///
 /// # Errors
 /// [`LogError`].
-pub fn init(program: &str, verbosity: Verbosity) -> Result<(), LogError> {
+pub fn init(program: &str, verbosity: Verbosity, format: Option<Format>) -> Result<(), LogError> {
     let level = level_of(verbosity);
-    if systemd_journal_logger::connected_to_journal() {
+    if format.is_none() && systemd_journal_logger::connected_to_journal() {
         let journal = systemd_journal_logger::JournalLog::empty().map_err(LogError::Journal)?;
         let journal = journal.with_syslog_identifier(program.to_owned());
         log::set_boxed_logger(Box::new(catalog::Explaining(journal)))?;
         log::set_max_level(level);
         return Ok(());
     }
+    let format = format.unwrap_or_default();
     // It warns when a watched directory goes, which its user is told as an event.
     let notify = level.min(LevelFilter::Error);
-    env_logger::Builder::new().filter_level(level).filter_module("notify", notify).format_target(false).try_init()?;
+    env_logger::Builder::new()
+        .filter_level(level)
+        .filter_module("notify", notify)
+        .format(move |out, record| {
+            let line = format.line(out, record);
+            writeln!(out, "{line}")
+        })
+        .try_init()?;
     Ok(())
 }
 
@@ -155,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    /// The keys of every log macro in a source text.
+    /// The keys of every log macro in a source text, also of those that are written as the name of a variable alone.
     fn keys(source: &str) -> BTreeSet<String> {
         let mut keys = BTreeSet::new();
         for level in ["trace!(", "debug!(", "info!(", "warn!(", "error!("] {
@@ -175,7 +233,7 @@ mod tests {
         let name = argument.split(['=', ':']).next()?.trim();
         let plain = !name.is_empty()
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_' || byte.is_ascii_digit());
-        (plain && argument.contains('=')).then(|| name.to_owned())
+        plain.then(|| name.to_owned())
     }
 
     fn visit(directory: &Path, found: &mut BTreeSet<(String, String)>) {
@@ -229,6 +287,23 @@ mod tests {
     }
 
     #[test]
+    fn y09_the_documentation_lists_every_field_as_it_is() {
+        let page = include_str!("../../../../docs/logs.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "));
+        let documented: Vec<_> = rows.collect();
+        let fields: Vec<_> = FIELDS.iter().map(|field| (field.name, field.meaning)).collect();
+        assert_eq!(documented, fields, "docs/logs.md and shared/wire/src/log/mod.rs differ");
+    }
+
+    #[test]
+    fn y09_a_form_is_named_by_one_of_two_words() {
+        assert_eq!(Format::WORDS.map(|word| word.parse::<Format>().ok()), [Some(Format::Text), Some(Format::Json)]);
+        for other in ["", "JSON", "logfmt"] {
+            assert_eq!(other.parse::<Format>().unwrap_err().to_string(), "unknown log format: write text or json");
+        }
+    }
+
+    #[test]
     fn the_dictionary_is_in_order_and_fits_the_journal() {
         assert!(FIELDS.is_sorted_by_key(|field| field.name));
         for field in FIELDS {
@@ -240,9 +315,9 @@ mod tests {
     fn keys_are_found_in_all_their_forms() {
         let source = r#"info!(node:% = n, revision = r; "x"); warn!("a {b}"); log::error!(
             error:% = chain(&e),
-            peer:? = p; "y");"#;
+            peer:? = p; "y"); info!(task, name:%; "z");"#;
         let found: Vec<_> = keys(source).into_iter().collect();
-        assert_eq!(found, ["error", "node", "peer", "revision"]);
+        assert_eq!(found, ["error", "name", "node", "peer", "revision", "task"]);
     }
 
     #[test]
