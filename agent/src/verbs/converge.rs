@@ -22,7 +22,9 @@ use super::status::{printable, words};
 use super::{Exit, Local, print, print_json, service};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run, is_marker};
-use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, Ledger, OPEN_BARRIERS, PROGRESS, Performed, REASONS};
+use crate::apply::ledger::{
+    Desired, LOCAL, LOOK_ASKED, LOOK_DONE, Ledger, OPEN_BARRIERS, PROGRESS, Performed, REASONS,
+};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, Woken, wake};
 use crate::apply::worker::{ApplyWorker, Until};
