@@ -125,7 +125,7 @@ fn begin_of(name: &str) -> Option<&'static str> {
 
 /// How what the parser names is written.
 fn written(token: &str) -> &str {
-    WRITTEN.iter().find(|(name, _)| *name == token).map_or(token, |(_, written)| written)
+    WRITTEN.iter().find(|(name, _)| *name == token).map_or(token, |(_, written)| *written)
 }
 
 /// Where a sign stands the last time.

@@ -488,7 +488,7 @@ endpoints! {
         GetBackup Get "/v1/backup" ADMIN Fleet NONE Nothing -> OK Bytes Streamed: "Gives a backup of the fleet, to root on this machine alone: its keys are in it.";
         RecordBackup Post "/v1/backups" ADMIN Fleet BY Json(NewBackup) -> OK Json(RecordedBackup) Whole: "Records that a backup was made, for who looks how old the last one is.";
         ResumeFleet Post "/v1/fleet/resume" ADMIN Fleet BY Json(Resumption) -> OK Json(Resumed) Whole: "Ends the epoch of a store that was restored from an older copy, so that the hosts that are ahead of it follow it again.";
-        ListTasks Get "/v1/tasks" READ Fleet TASKS Nothing -> OK Json(FleetTaskList) Whole: "Lists the tasks that were released to nodes, with how many of these each has come to what on.";
+        ListTasks Get "/v1/tasks" READ Fleet TASKS Nothing -> OK Json(FleetTaskList) Whole: "Lists the tasks that nodes have, each with on how many of them it is done, failed or waits.";
         ShowTask Get "/v1/tasks/{task}" READ Fleet ONE_TASK Nothing -> OK Json(FleetTask) Whole: "Shows where a task failed and why, and what it would change on which nodes.";
         ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json(AuditList) Whole: "Lists what was done and what was refused, in the order of revisions: whose, of which object, since when and until when.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json(RequestRecord) Whole: "Says what became of a write.";
