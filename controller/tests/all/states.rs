@@ -348,6 +348,7 @@ async fn y09_tasks_are_seen_over_hosts_with_what_they_would_change_on_which() {
     }
     let mut vera = principal(&fleet, "vera", "viewer", Some("d")).await;
     assert_eq!(ask(&mut vera, "GET", "/v1/tasks", &[], "").await.body["tasks"], json!([]));
-    assert_eq!(ask(&mut vera, "GET", "/v1/tasks/a", &[], "").await.status, 404);
+    let refused = ask(&mut vera, "GET", "/v1/tasks/a", &[], "").await;
+    assert_eq!((refused.status, &refused.body["error"]["message"]), (404, &json!("Task 'a' runs on no node.")));
     fleet.controller.stop().await;
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+use stemma_core::fleet::Among;
 use stemma_core::name::{near, suggest};
 use stemma_core::object::{Node, NodeSpec};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -82,8 +83,11 @@ pub(super) fn show(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::ok(json!({"task": task, "releases": releases})))
 }
 
+/// The refusal of a task that no node has, or none of those that are asked for. Whoever is bound to a cluster is told of its nodes alone.
 fn missing(model: &Model, task: &str) -> ApiError {
-    let known: BTreeSet<&str> = model.released.values().flat_map(|released| runs(model, released)).collect();
+    let nodes = NodeSpec::walk(model, Among::All, By::Name, None, false);
+    let released = nodes.filter_map(|node| model.released.get(&node.meta.uuid));
+    let known: BTreeSet<&str> = released.flat_map(|released| runs(model, released)).collect();
     let message = if known.contains(task) {
         format!("Task {} runs on none of the nodes that are asked for.", quote(task))
     } else {
