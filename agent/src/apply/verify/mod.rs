@@ -48,7 +48,7 @@ pub enum Refused {
     #[error("the offer is refused")]
     NotSigned(#[from] NotSigned),
     /// A smaller revision than what is held, of the same epoch (S69).
-    #[error("{}", restored(*offered, *held))]
+    #[error("{}", restored(*.offered, *.held))]
     Older {
         /// What was offered.
         offered: u64,
@@ -56,7 +56,7 @@ pub enum Refused {
         held: u64,
     },
     /// Another epoch, and no change of epoch that leads there from the one held.
-    #[error("{}", of_another_epoch(*offered, *held))]
+    #[error("{}", of_another_epoch(*.offered, *.held))]
     OtherEpoch {
         /// The revision that was offered.
         offered: u64,
