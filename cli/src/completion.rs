@@ -12,8 +12,8 @@ use clap_complete::env::Shells;
 use clap_complete::{ArgValueCompleter, CompletionCandidate, Shell};
 
 use crate::api::Api;
-use crate::args::{Global, Kind, Subject};
-use crate::command::question;
+use crate::args::{Asked, Global, Kind, Subject};
+use crate::command::{question, tasks};
 
 /// The variable by which a shell asks for proposals.
 pub(crate) const VARIABLE: &str = "STEMMA_COMPLETE";
@@ -26,6 +26,8 @@ const DEADLINE: Duration = Duration::from_secs(1);
 enum Argument {
     /// A kind, or one object of it as `KIND/NAME`.
     Subject,
+    /// The same, or tasks.
+    Asked,
     /// A name of the kind that stands before it.
     Name,
     /// A name of this kind.
@@ -54,6 +56,7 @@ pub(crate) fn completing(command: Command) -> Command {
 fn completing_one(verb: &str, arg: Arg) -> Arg {
     let argument = match (verb, arg.get_id().as_str()) {
         ("render", _) => return arg,
+        ("get" | "describe", "subject") => Argument::Asked,
         (_, "subject") => Argument::Subject,
         ("get" | "delete" | "pause" | "resume", "names") | ("describe" | "explain", "name") | ("label", "words") => {
             Argument::Name
@@ -74,11 +77,15 @@ fn proposals(argument: Argument, begun: &str) -> Vec<CompletionCandidate> {
     let kinds = || Kind::value_variants().iter().copied();
     let all: Vec<String> = match (argument, begun.split_once('/')) {
         (Argument::Subject, None) => kinds().map(|kind| kind.name().to_owned()).collect(),
-        (Argument::Subject, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
-        (Argument::Of(kind), _) => names(kind),
-        (Argument::Name, _) => match words().iter().find_map(|word| word.parse::<Subject>().ok()) {
-            Some(Subject { kind, name: None }) => names(kind),
-            Some(Subject { kind, name: Some(_) }) => with_kind(kind),
+        (Argument::Asked, None) => kinds().map(Kind::name).chain(["task"]).map(str::to_owned).collect(),
+        (Argument::Asked, Some(("task", _))) => with_word("task", Listed::Tasks),
+        (Argument::Subject | Argument::Asked, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
+        (Argument::Of(kind), _) => names(Listed::Of(kind)),
+        (Argument::Name, _) => match words().iter().find_map(|word| word.parse::<Asked>().ok()) {
+            Some(Asked::Objects(Subject { kind, name: None })) => names(Listed::Of(kind)),
+            Some(Asked::Objects(Subject { kind, name: Some(_) })) => with_kind(kind),
+            Some(Asked::Tasks(None)) => names(Listed::Tasks),
+            Some(Asked::Tasks(Some(_))) => with_word("task", Listed::Tasks),
             None => Vec::new(),
         },
     };
@@ -87,7 +94,12 @@ fn proposals(argument: Argument, begun: &str) -> Vec<CompletionCandidate> {
 
 /// The names of a kind's objects as `-o name` prints them.
 fn with_kind(kind: Kind) -> Vec<String> {
-    names(kind).into_iter().map(|name| format!("{}/{name}", kind.name())).collect()
+    with_word(kind.name(), Listed::Of(kind))
+}
+
+/// The same of anything that is listed.
+fn with_word(word: &str, listed: Listed) -> Vec<String> {
+    names(listed).into_iter().map(|name| format!("{word}/{name}")).collect()
 }
 
 /// The words of the line that is completed.
@@ -96,13 +108,27 @@ fn words() -> Vec<String> {
     words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// The names of a kind's objects, as far as the controller tells them in time.
-fn names(kind: Kind) -> Vec<String> {
+/// What a controller is asked to name.
+#[derive(Clone, Copy)]
+enum Listed {
+    /// The objects of a kind.
+    Of(Kind),
+    /// The tasks that nodes have.
+    Tasks,
+}
+
+/// The names of what is listed, as far as the controller tells them in time.
+fn names(listed: Listed) -> Vec<String> {
     let told = || {
         let matches = crate::command_line().ignore_errors(true).try_get_matches_from(words())?;
         let mut api = Api::new(&Global::from_arg_matches(&matches)?)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(in_time(question::names(&mut api, kind)))
+        runtime.block_on(in_time(async {
+            match listed {
+                Listed::Of(kind) => question::names(&mut api, kind).await,
+                Listed::Tasks => tasks::names(&mut api).await,
+            }
+        }))
     };
     told().unwrap_or_default()
 }

@@ -33,10 +33,10 @@ use stemma_core::name;
 use stemma_wire::error::quote;
 
 use api::Api;
-use args::{Args, Catalog, Command, Explained, Kind, Mode, Named, Release, Subject, Token};
+use args::{Args, Asked, Catalog, Command, Explained, Kind, Mode, Named, Release, Subject, Token};
 use command::each::Objects;
 use command::import::Import;
-use command::{access, apply, describe, label, node, primary, question, token, watch, write};
+use command::{access, apply, describe, label, node, primary, question, tasks, token, watch, write};
 use exit::Exit;
 
 /// The commands that write nothing.
@@ -226,7 +226,14 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
     let output = global.output;
     match command {
         Command::Get { raw: Some(path), .. } => question::raw(api, &path).await,
-        Command::Get { subject: Some(subject), names, filter, watch, .. } => {
+        Command::Get { subject: Some(Asked::Tasks(_)), watch: true, .. } => {
+            Err(Exit::Usage.because("tasks are not watched: `stemma events` tells what becomes of nodes"))
+        }
+        Command::Get { subject: Some(Asked::Tasks(name)), names, filter, .. } => {
+            let names: Vec<String> = name.into_iter().chain(names).collect();
+            tasks::get(api, &names, &filter, output).await
+        }
+        Command::Get { subject: Some(Asked::Objects(subject)), names, filter, watch, .. } => {
             let (kind, names) = of_one_kind(&subject, names)?;
             if watch {
                 let watched = watch::Watched { kind, names: &names, filter: &filter, output };
@@ -234,7 +241,11 @@ async fn question(api: &mut Api, global: &args::Global, command: Command) -> Res
             }
             question::get(api, kind, &names, &filter, output).await
         }
-        Command::Describe { subject, name } => {
+        Command::Describe { subject: Asked::Tasks(own), name } => {
+            let name = own.or(name).ok_or_else(|| Exit::Usage.because("which task? name one"))?;
+            tasks::describe(api, &name, output).await
+        }
+        Command::Describe { subject: Asked::Objects(subject), name } => {
             let (kind, names) = of_one_kind(&subject, name)?;
             let name = names.first().ok_or_else(|| Exit::Usage.because(format!("which {}? name one", kind.name())))?;
             describe::describe(api, kind, kind.bare(name), output).await

@@ -22,7 +22,7 @@ use crate::args::Kind;
 use crate::beside::{beside, named_by, unreadable};
 use crate::directory::{Listing, MANIFESTS};
 use crate::problem::Problems;
-use crate::yaml::{self, Document};
+use crate::yaml::{self, Document, Place};
 
 /// The largest file that a task may bring, as the controller takes it.
 const MAX_BLOB: u64 = 64 * 1024 * 1024;
@@ -40,6 +40,8 @@ pub(crate) struct Manifest {
     pub(crate) json: String,
     /// Where tasks that were included stand, in their order.
     included: Vec<Included>,
+    /// The files that templates came from, by the place of their task.
+    templates: BTreeMap<usize, PathBuf>,
 }
 
 /// A list of tasks that came from another file.
@@ -65,25 +67,66 @@ pub(crate) struct Manifests {
 impl Manifest {
     /// `FILE:LINE:COLUMN` of one of its fields. A task's may be named by its id, as `task ntp requires[0]`.
     pub(crate) fn place(&self, field: &str) -> String {
-        let by_id = field.strip_prefix("task ").map(|rest| rest.split_once(' ').unwrap_or((rest, "")));
-        let field = match by_id {
-            Some((id, field)) => {
-                task_index(&self.json, id).map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))
-            }
-            None => field.to_owned(),
+        let (file, document, field) = self.standing(&self.by_index(field));
+        format!("{}:{}", file.display(), document.place_of(&field))
+    }
+
+    /// The place of what is wrong with a field, and the sentence. Where that names a line of a template or of another text, the place is that
+    /// line: of the file that the text came from, or of the manifest that it stands in as a block.
+    pub(crate) fn told(&self, field: &str, what: &str) -> (String, String) {
+        let in_text = || {
+            let (sentence, within) = within_text(what)?;
+            Some((self.place_in_text(field, within)?, sentence))
         };
-        if let Some((included, field)) = self.included_field(&field) {
-            return format!("{}:{}", included.file.display(), included.document.place_of(&field));
+        in_text().unwrap_or_else(|| (self.place(field), what.to_owned()))
+    }
+
+    fn place_in_text(&self, field: &str, within: Place) -> Option<String> {
+        let field = self.by_index(field);
+        if let Some((at, ".parameters.template")) = task_at(&field)
+            && let Some(file) = self.templates.get(&at)
+        {
+            return Some(format!("{}:{within}", file.display()));
         }
-        format!("{}:{}", self.file.display(), self.document.place_of(&field))
+        let (file, document, field) = self.standing(&field);
+        Some(format!("{}:{}", file.display(), document.texts.get(&field)?.of_text(within)))
+    }
+
+    /// A field with a task's place for its id.
+    fn by_index(&self, field: &str) -> String {
+        let Some(rest) = field.strip_prefix("task ") else { return field.to_owned() };
+        let (id, field) = rest.split_once(' ').unwrap_or((rest, ""));
+        task_index(&self.json, id).map_or_else(|| "tasks".to_owned(), |index| format!("tasks[{index}].{field}"))
+    }
+
+    /// The file and document that a field stands in, and what it is called there.
+    fn standing(&self, field: &str) -> (&Path, &Document, String) {
+        match self.included_field(field) {
+            Some((included, field)) => (included.file.as_path(), &included.document, field),
+            None => (self.file.as_path(), &self.document, field.to_owned()),
+        }
     }
 
     fn included_field(&self, field: &str) -> Option<(&Included, String)> {
-        let (at, rest) = field.strip_prefix("tasks[")?.split_once(']')?;
-        let at: usize = at.parse().ok()?;
+        let (at, rest) = task_at(field)?;
         let included = self.included.iter().rev().find(|included| included.first <= at)?;
         Some((included, format!("{}[{}]{rest}", included.list, at - included.first)))
     }
+}
+
+/// The place of the task that a field is of, and what stands behind it: `tasks[2].id` is `.id` of the third.
+fn task_at(field: &str) -> Option<(usize, &str)> {
+    let (at, rest) = field.strip_prefix("tasks[")?.split_once(']')?;
+    Some((at.parse().ok()?, rest))
+}
+
+/// A sentence without the line and column of a text that it names, and those.
+fn within_text(what: &str) -> Option<(String, Place)> {
+    let from = if what.starts_with("line ") { 0 } else { what.find(": line ")? + ": ".len() };
+    let (place, rest) = what[from..].strip_prefix("line ")?.split_once(": ")?;
+    let (line, column) = place.split_once(", column ")?;
+    let place = Place { line: line.parse().ok()?, column: column.parse().ok()? };
+    Some((format!("{}{rest}", &what[..from]), place))
 }
 
 /// The place of a task in its release; of two with one id the later, which is the one too many.
@@ -241,7 +284,8 @@ fn read_document(to: &mut Manifests, file: &Path, document: Document, problems: 
         }
         return;
     }
-    let mut manifest = Manifest { file: file.to_owned(), document, json: String::new(), included: Vec::new() };
+    let (json, included, templates) = (String::new(), Vec::new(), BTreeMap::new());
+    let mut manifest = Manifest { file: file.to_owned(), document, json, included, templates };
     match complete(to, &mut manifest) {
         Ok(json) => {
             manifest.json = json;
@@ -353,14 +397,14 @@ fn empty_like(value: &Value) -> Value {
 /// An error names the parameter, as `.source`.
 fn bring_in(
     to: &mut Manifests,
-    manifest: &Manifest,
+    manifest: &mut Manifest,
     index: usize,
     task: &mut Value,
 ) -> Result<(), (&'static str, anyhow::Error)> {
     let field = format!("tasks[{index}]");
     let file = manifest.included_field(&field).map_or(&manifest.file, |(included, _)| &included.file);
-    let root = manifest.file.parent().unwrap_or(Path::new("."));
     let dir = file.parent().unwrap_or(Path::new(".")).to_owned();
+    let root = &manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     let id = task.get("id").and_then(Value::as_str).unwrap_or("without an id").to_owned();
     let kind = task.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let named = |name: &str, path: &Path| format!("task {id}: {name}: {}", path.display());
@@ -375,6 +419,7 @@ fn bring_in(
         if parameters.insert("template".to_owned(), Value::String(template)).is_some() {
             return Err(at(anyhow!("task {id}: template and template_file stand side by side: keep one of them")));
         }
+        manifest.templates.insert(index, path);
     }
     let source = source_of(&kind, parameters).map(str::to_owned);
     if let Some(name) = source {
@@ -498,6 +543,50 @@ mod tests {
             2,
             "an object is one, whoever names its file"
         );
+    }
+
+    /// It was said at the task, and the line counted from the beginning of the text.
+    #[test]
+    fn y09_what_is_wrong_with_a_template_is_said_at_its_line_of_its_file() {
+        let dir = dir(&[
+            (
+                "site.yaml",
+                "kind: Release\nname: r\ninclude: [more.inc]\ntasks:\n- id: a\n  type: file\n  parameters: {template_file: t.j2}\n\
+                 - id: b\n  type: file\n  parameters:\n    template: |\n      x\n      {{ y }}\n\
+                 - {id: c, type: file, parameters: {template: \"x\\n{{ y }}\"}}\n",
+            ),
+            ("more.inc", "- id: d\n  type: shell\n  parameters:\n    script: |\n      x\n"),
+            ("t.j2", "x\n{% for %}\n"),
+        ]);
+        let manifests = read(&[dir.path().join("site.yaml")]).unwrap();
+        let told = |field: &str, what: &str| {
+            let (place, what) = manifests.objects[0].told(field, what);
+            format!("{}: {what}", place.strip_prefix(&format!("{}/", dir.path().display())).unwrap())
+        };
+        let wrong = "parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y";
+        for (field, what, expected) in [
+            (
+                "task a parameters.template",
+                wrong,
+                "t.j2:2:4: parameters.template: `y`: there is no: line 1, column 1: y",
+            ),
+            (
+                "task b parameters.template",
+                wrong,
+                "site.yaml:13:10: parameters.template: `y`: there is no: line 1, column 1: y",
+            ),
+            (
+                "task c parameters.template",
+                wrong,
+                "site.yaml:14:36: parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y",
+            ),
+            ("tasks[1].parameters.template", "line 2, column 4: z", "site.yaml:13:10: z"),
+            ("task d parameters.script", "line 1, column 2: z", "more.inc:5:8: z"),
+            ("task a parameters.template", "is no text", "site.yaml:7:3: is no text"),
+            ("task a id", "line 1, column 1: z", "site.yaml:5:3: line 1, column 1: z"),
+        ] {
+            assert_eq!(told(field, what), expected, "{field}: {what}");
+        }
     }
 
     #[test]

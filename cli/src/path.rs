@@ -25,6 +25,12 @@ const fn kind(of: object::Kind, show: Endpoint, list: Endpoint) -> Row {
     Row { name: of.word(), manifest: of.name(), show, list }
 }
 
+/// The path of a row that is asked about the nodes that a filter leaves.
+pub(crate) fn of_nodes(row: Endpoint, parameters: &[&str], filter: &Filter) -> String {
+    let (path, query) = (row.path(parameters), Kind::Node.query(filter));
+    if query.is_empty() { path } else { format!("{path}?{query}") }
+}
+
 impl Kind {
     const fn table(self) -> Row {
         use Endpoint as E;
@@ -259,6 +265,37 @@ mod tests {
             assert!(refused.starts_with(said), "{refused}");
         }
         assert!(Kind::Node.list_path(&by_state).is_ok());
+    }
+
+    #[test]
+    fn y09_tasks_are_asked_for_of_the_nodes_that_a_filter_leaves() {
+        let filter = Filter {
+            selection: Selection {
+                selector: Some("a=b".into()),
+                nodegroup: Some("c/g".into()),
+                cluster: Some("c".into()),
+                state: vec!["failed".into()],
+            },
+            traits: vec!["A".into()],
+            not_trait: vec!["A".into()],
+            trait_any: vec!["A".into()],
+            not_trait_any: vec!["A".into()],
+            tag: vec!["t".into()],
+            role: vec!["r".into()],
+            requirement: vec!["x = 1".into()],
+            ..Filter::default()
+        };
+        assert_eq!(of_nodes(Endpoint::ListTasks, &[], &Filter::default()), "/v1/tasks");
+        for (row, parameters, begins) in [
+            (Endpoint::ListTasks, &[][..], "/v1/tasks?selector="),
+            (Endpoint::ShowTask, &["a/b"], "/v1/tasks/a%2Fb?selector="),
+        ] {
+            let path = of_nodes(row, parameters, &filter);
+            assert!(path.starts_with(begins), "{path}");
+            for term in path.split_once('?').unwrap().1.split('&') {
+                assert!(row.route().query.allows(term.split_once('=').unwrap().0), "{term}");
+            }
+        }
     }
 
     #[test]

@@ -376,8 +376,8 @@ impl Fixed {
 pub enum HostError {
     /// A symbolic link in the way.
     #[error(
-        "{path}: {at} is a symbolic link, and none is followed; name the real path{}",
-        real.as_ref().map(|real| format!(", {real}")).unwrap_or_default()
+        "{path}: {at} is a symbolic link, and links are not followed: {}",
+        real.as_ref().map_or_else(|| "write the path that it leads to".to_owned(), |real| format!("write {real}"))
     )]
     Link {
         /// What was to be opened.

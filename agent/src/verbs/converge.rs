@@ -1,6 +1,6 @@
 //! `run`, `once`, `check`, `refill`: the verbs that make or look.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::waits::waiting;
 use super::{Exit, Local, print, print_json, service};
 use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run};
-use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, PROGRESS, Performed, REASONS};
+use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, Ledger, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, Woken, wake};
 use crate::apply::worker::{ApplyWorker, Until};
@@ -158,6 +158,7 @@ pub fn once(root: &Path) -> Result<Exit> {
         Membership::Damaged(_, why) => Some(format!("{why}\n")),
         Membership::Member(_) | Membership::NotJoined => None,
     };
+    let before = Before::of(&local)?;
     if let Some(_lock) = lock(&local, Duration::ZERO)?.map_or_else(|| looked_or_gone(&local), |held| Ok(Some(held)))? {
         runtime()?.block_on(async {
             let (sync_end, apply_end) = pair();
@@ -170,7 +171,46 @@ pub fn once(root: &Path) -> Result<Exit> {
         print(&why)?;
         return Ok(Exit::Failed);
     }
-    outcome_of_once(&local)
+    outcome_of_once(&local, &before)
+}
+
+/// How tasks had ended before a run, by which it is seen what the run changed.
+struct Before {
+    tasks: BTreeMap<String, Performed>,
+    /// The number of the last result that was kept.
+    last: u64,
+}
+
+impl Before {
+    fn of(local: &Local) -> Result<Self> {
+        let ledger = &local.site.ledger;
+        let tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+        Ok(Self { tasks, last: ledger.results()?.last().map_or(0, |result| result.sequence) })
+    }
+
+    /// How each of these tasks ended in the run. One that had changed something before and was found so again is told by neither record nor
+    /// result: it is unchanged now.
+    fn outcomes(&self, ledger: &Ledger, tasks: &BTreeMap<String, Performed>) -> Result<BTreeMap<String, usize>> {
+        let results = ledger.results()?;
+        let is_told = |id: &String| results.iter().any(|result| result.sequence > self.last && result.task == *id);
+        let mut outcomes = BTreeMap::new();
+        for (id, performed) in tasks {
+            let is_same = performed.outcome == Outcome::Changed && self.tasks.get(id) == Some(performed);
+            let outcome = if is_same && !is_told(id) { Outcome::Unchanged } else { performed.outcome };
+            *outcomes.entry(words(outcome)).or_default() += 1;
+        }
+        Ok(outcomes)
+    }
+}
+
+/// What became of the tasks in one line.
+fn summary(outcomes: &BTreeMap<String, usize>) -> String {
+    let each: Vec<String> = outcomes.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+    match outcomes.values().sum::<usize>() {
+        0 => "no task has run\n".to_owned(),
+        1 => format!("1 task: {}\n", each.concat()),
+        all => format!("{all} tasks: {}\n", each.join(", ")),
+    }
 }
 
 /// The running agent has looked at everything (`None`), or was on its way out and has left the lock.
@@ -217,9 +257,12 @@ fn stopped_by(local: &Local) -> Result<Option<String>> {
     })
 }
 
-fn outcome_of_once(local: &Local) -> Result<Exit> {
+fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
     let ledger = &local.site.ledger;
-    let Some(desired) = ledger.accepted()?.map(|accepted| accepted.desired()) else { return Ok(Exit::Done) };
+    let Some(desired) = ledger.accepted()?.map(|accepted| accepted.desired()) else {
+        print("this host holds no desired state yet\n")?;
+        return Ok(Exit::Done);
+    };
     if let Some(hash) = desired.task_set.profile
         && !ledger.has_body(hash)?
     {
@@ -231,12 +274,14 @@ fn outcome_of_once(local: &Local) -> Result<Exit> {
     let mut tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     tasks.retain(|_, performed| performed.task_set == desired.digest);
     let waiting = waiting(local, &desired, &profile, &tasks)?;
+    let outcomes = before.outcomes(ledger, &tasks)?;
     tasks.retain(|_, performed| !is_well(performed.outcome));
     let line = |(id, performed): (&String, &Performed)| {
         let why = reasons.get(id).map_or("", |reason| reason.message.as_str());
         format!("{id:<24} {:<18} {}\n", words(performed.outcome), printable(why))
     };
     print(&tasks.iter().map(line).collect::<String>())?;
+    print(&summary(&outcomes))?;
     let waiting = waiting.len();
     match waiting {
         0 => {}
@@ -336,7 +381,7 @@ mod tests {
 
     use super::super::status;
     use super::*;
-    use crate::apply::ledger::{Ledger, OPEN_BARRIERS, OpenBarriers, STAGING_DIRS};
+    use crate::apply::ledger::{OPEN_BARRIERS, OpenBarriers, STAGING_DIRS};
     use crate::apply::leftovers::StagingDirs;
     use crate::apply::testing::{Set, joined};
 
@@ -465,6 +510,35 @@ mod tests {
         assert_eq!(agent.0.try_wait().unwrap(), None, "it was done by the agent");
         drop(agent);
         assert_eq!(once(root.path()).unwrap(), Exit::Done, "alone");
+    }
+
+    /// It said nothing where all was well.
+    #[test]
+    fn y09_once_says_what_became_of_the_tasks() {
+        for (outcomes, expected) in [
+            (vec![("changed", 2), ("unchanged", 3)], "5 tasks: 2 changed, 3 unchanged\n"),
+            (vec![("unchanged", 1)], "1 task: 1 unchanged\n"),
+            (vec![], "no task has run\n"),
+        ] {
+            let outcomes = outcomes.into_iter().map(|(outcome, count): (&str, usize)| (outcome.to_owned(), count));
+            let outcomes = outcomes.collect();
+            assert_eq!(summary(&outcomes), expected);
+        }
+        let root = tempfile::tempdir().unwrap();
+        joined(root.path(), &Set::default().file("a", &[], "/srv/a", "x").file("b", &[], "/srv/b", "y"));
+        let run = || {
+            let local = Local::open(root.path()).unwrap();
+            let before = Before::of(&local).unwrap();
+            drop(local);
+            assert_eq!(once(root.path()).unwrap(), Exit::Done);
+            let local = Local::open(root.path()).unwrap();
+            let tasks = local.site.ledger.get(&PROGRESS).unwrap().unwrap().tasks;
+            summary(&before.outcomes(&local.site.ledger, &tasks).unwrap())
+        };
+        assert_eq!(run(), "2 tasks: 2 changed\n");
+        assert_eq!(run(), "2 tasks: 2 unchanged\n", "what it changed before is not changed again");
+        std::fs::write(root.path().join("srv/a"), "edited").unwrap();
+        assert_eq!(run(), "2 tasks: 1 changed, 1 unchanged\n");
     }
 
     /// `once` ended with 0 and said nothing, as where all was done.

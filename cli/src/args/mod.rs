@@ -16,7 +16,7 @@ pub(crate) use events::{Condition, EventClass, EventsAsked, Waited};
 pub(crate) use node::{
     NodeVerb, Nodes, NodesAndNames, Primary, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
 };
-pub(crate) use object::{Create, Filter, Kind, Named, NewLabels, Pausing, Selection, Subject, Wanted};
+pub(crate) use object::{Asked, Create, Filter, Kind, Named, NewLabels, Pausing, Selection, Subject, Wanted};
 
 /// Labels, traits, tags and tasks of every host, and where each came from.
 #[derive(Debug, Parser)]
@@ -115,9 +115,10 @@ pub(crate) enum Command {
     },
     /// List objects, or show some by name.
     Get {
-        /// The kind, as `nodes` (`stemma fields` lists those of manifests), or one object of it.
+        /// The kind, as `nodes` (`stemma fields` lists those of manifests), or one object of it; `tasks` are those that nodes have, with how
+        /// many of these stand where.
         #[arg(required_unless_present = "raw", value_name = "KIND[/NAME]")]
-        subject: Option<Subject>,
+        subject: Option<Asked>,
         /// Which of them; all that the options below leave unless said.
         names: Vec<String>,
         /// A path of the API as it is, as `/metrics`.
@@ -131,9 +132,9 @@ pub(crate) enum Command {
     },
     /// Everything about one object, for people.
     Describe {
-        /// The kind, as `node`, or the object.
+        /// The kind, as `node`, or the object; of a `task`, where it failed and what it would change on which nodes.
         #[arg(value_name = "KIND[/NAME]")]
-        subject: Subject,
+        subject: Asked,
         /// The object, where it does not stand behind the kind.
         name: Option<String>,
     },

@@ -53,6 +53,25 @@ impl FromStr for Subject {
     }
 }
 
+/// What is asked for: objects of a kind, or tasks, which are no objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A kind, or one object of it.
+    Objects(Subject),
+    /// Tasks over the nodes that have them, or the one of this id.
+    Tasks(Option<String>),
+}
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (word, name) = text.split_once('/').map_or((text, None), |(word, name)| (word, Some(name.to_owned())));
+        let is_task = ["task", "tasks"].iter().any(|known| known.eq_ignore_ascii_case(word));
+        if is_task { Ok(Self::Tasks(name)) } else { text.parse().map(Self::Objects) }
+    }
+}
+
 impl Subject {
     /// The kind, with the names that were said of it.
     ///

@@ -107,13 +107,15 @@ fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
 /// What is wrong with an object, each thing at its place.
 fn add_refused(refusal: &Refusal, manifest: &Manifest, field: &str, problems: &mut Problems) {
     for (field, message) in &refusal.errors {
-        problems.add(manifest.place(field.as_deref().unwrap_or_default()), message);
+        let (place, message) = manifest.told(field.as_deref().unwrap_or_default(), message);
+        problems.add(place, message);
     }
     if refusal.errors.is_empty() {
         let detail = refusal.detail.iter().map(|detail| format!("\n  {}", detail.replace('\n', "\n  ")));
         let reason = refusal.reason.as_deref().unwrap_or(&refusal.message);
         let sentence = in_field(reason, field) + &detail.collect::<String>();
-        problems.add(manifest.place(field), sentence);
+        let (place, sentence) = manifest.told(field, &sentence);
+        problems.add(place, sentence);
     }
 }
 

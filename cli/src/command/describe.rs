@@ -168,6 +168,9 @@ fn differing(results: &[&Value]) -> Option<String> {
     let mut text = format!("DIFFERS\n{}", indented(&table(&["task", "outcome", "since"], differing.iter().map(row))));
     for result in &differing {
         let diff = result.get("diff").and_then(Value::as_str).unwrap_or_default();
+        if !diff.is_empty() {
+            text.push_str(&format!("\n  {}:", printable(&cell(result.get("task")))));
+        }
         diff.lines().take(MOST_DIFF_LINES).for_each(|line| text.push_str(&format!("\n    {}", printable(line))));
         let more = diff.lines().count().saturating_sub(MOST_DIFF_LINES);
         if more > 0 {
@@ -271,6 +274,14 @@ fn indented(text: &str) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn y09_each_difference_is_said_with_its_task() {
+        let result = |task: &str, diff: &str| json!({"at": "2026-11-20T09:41:00+00:00", "task": task, "outcome": "WouldChange", "message": "", "diff": diff});
+        let results = [result("motd", "-a\n+b\n"), result("run", ""), result("site", "-c\n")];
+        let text = differing(&results.iter().collect::<Vec<_>>()).unwrap();
+        assert!(text.ends_with("\n  motd:\n    -a\n    +b\n  site:\n    -c"), "{text}");
+    }
 
     #[test]
     fn a_long_value_is_begun() {

@@ -14,6 +14,7 @@ pub(crate) mod label;
 pub(crate) mod node;
 pub(crate) mod primary;
 pub(crate) mod question;
+pub(crate) mod tasks;
 pub(crate) mod token;
 pub(crate) mod watch;
 pub(crate) mod write;

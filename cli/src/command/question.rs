@@ -54,9 +54,13 @@ pub(crate) async fn show(
     check_fields(kind, objects, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
+            let shown = |object: &Value| match filter.fields.as_slice() {
+                [] => written::told(kind, object),
+                wanted => fields(object, wanted),
+            };
             let value = match (names.len(), objects.len()) {
-                (1, 1) => fields(&objects[0], &filter.fields),
-                _ => Value::Array(objects.iter().map(|object| fields(object, &filter.fields)).collect()),
+                (1, 1) => shown(&objects[0]),
+                _ => Value::Array(objects.iter().map(shown).collect()),
             };
             print(&value, output)?;
         }
@@ -415,6 +419,20 @@ mod tests {
         let node = json!({"name": "n", "mode": "noop", "release": "site@2"});
         let shown = rows(Kind::Node, &[node], &[], Output::Wide);
         assert!(shown.contains("site@2") && shown.contains("noop"), "{shown}");
+    }
+
+    #[test]
+    fn y09_what_nobody_set_of_other_systems_fields_is_not_shown() {
+        let node = json!({
+            "name": "n", "state": "idle", "last_error": null, "power_state": null, "boot_mode": null, "rescue_interface": null,
+            "driver": "ipmi", "owner": null, "extra": {}, "field_owners": {"owner": "git:apply"}
+        });
+        let shown = written::told(Kind::Node, &node);
+        let mut names: Vec<&str> = shown.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["driver", "extra", "field_owners", "last_error", "name", "owner", "state"]);
+        let cluster = json!({"name": "c", "reservation": null});
+        assert_eq!(written::told(Kind::Cluster, &cluster), cluster, "it is no field of Magnum's");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::as_written;
 use stemma_core::field::Form;
-use stemma_core::manifest::{Fields, Kept};
+use stemma_core::manifest::{Fields, Kept, UNDRIVEN};
 use stemma_core::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec,
     ReleaseSpec,
@@ -88,6 +88,17 @@ pub(crate) fn known_of(kind: Kind) -> (Vec<(&'static str, Form)>, &'static [Kept
 pub(crate) fn is_filled(field: &Kept, value: &Value) -> bool {
     field.default.is_some_and(|default| serde_json::from_str(default).is_ok_and(|default: Value| default == *value))
         || COMPUTED.contains(&field.name)
+}
+
+/// An object as a program is shown it: without fields of other systems' bodies that are `null` because nobody set them.
+pub(crate) fn told(kind: Kind, object: &Value) -> Value {
+    let Some(map) = object.as_object() else { return object.clone() };
+    let (_, extra) = known_of(kind);
+    let is_theirs =
+        |name: &str| kind == Kind::Node && UNDRIVEN.contains(&name) || extra.iter().any(|kept| kept.name == name);
+    let is_shown = |name: &str, value: &Value| !value.is_null() || !is_theirs(name) || is_owned(object, name);
+    let shown = map.iter().filter(|(name, value)| is_shown(name, value));
+    Value::Object(shown.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 fn written(kind: Kind, object: &Value) -> Map<String, Value> {

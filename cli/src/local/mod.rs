@@ -120,9 +120,17 @@ impl Sources {
         for release in &objects.releases {
             let key = Key::Release(release.meta.name.clone());
             for error in refused(&release.spec, None, &Reader) {
-                problems.add(self.place(&key, error.field().as_deref().unwrap_or_default()), error);
+                self.add_refused(&key, &error, problems);
             }
         }
+    }
+
+    /// What is wrong with a release, at its place.
+    fn add_refused(&self, key: &Key, error: &ReleaseError, problems: &mut Problems) {
+        let (field, what) = (error.field().unwrap_or_default(), error.to_string());
+        let manifest = self.documents.iter().position(|document| document.key == *key).map(|at| &self.manifests[at]);
+        let (place, what) = manifest.map_or_else(|| (key.to_string(), what.clone()), |one| one.told(&field, &what));
+        problems.add(place, what);
     }
 
     fn compile_into(&self, objects: &Objects, problems: &mut Problems) -> Releases {
@@ -133,7 +141,7 @@ impl Sources {
                 // An import that failed for reasons of its own is not missing.
                 let is_there = |error: &ReleaseError| matches!(error, ReleaseError::UnknownImport(import) if specs.contains_key(import));
                 for error in errors.iter().filter(|error| !is_there(error)) {
-                    problems.add(self.place(&key, error.field().as_deref().unwrap_or_default()), error);
+                    self.add_refused(&key, error, problems);
                 }
             }
             Releases::new()

@@ -31,6 +31,8 @@ pub struct Document {
     pub at: Place,
     /// Where each field stands, by path (`tasks[2].id`).
     pub places: BTreeMap<String, Place>,
+    /// Where the text of each literal block (`|`) begins, by path: its lines are lines of the file.
+    pub texts: BTreeMap<String, Place>,
 }
 
 /// A place in a file.
@@ -65,9 +67,11 @@ impl Document {
     /// A part of it, without its text.
     #[must_use]
     pub fn below(&self, path: &str) -> Self {
-        let within = |own: &str| Some(own.strip_prefix(path)?.trim_start_matches('.').to_owned());
-        let places = self.places.iter().filter_map(|(own, place)| Some((within(own)?, *place))).collect();
-        Self { json: String::new(), at: self.place_of(path), places }
+        let within = |(own, place): (&String, &Place)| {
+            Some((own.strip_prefix(path)?.trim_start_matches('.').to_owned(), *place))
+        };
+        let below = |all: &BTreeMap<String, Place>| all.iter().filter_map(within).collect();
+        Self { json: String::new(), at: self.place_of(path), places: below(&self.places), texts: below(&self.texts) }
     }
 
     /// Where a field stands, or the nearest one around it that is known.
@@ -86,6 +90,14 @@ impl Document {
     }
 }
 
+impl Place {
+    /// The place in a file of a place in a text that begins here and stands there line by line.
+    #[must_use]
+    pub fn of_text(self, within: Self) -> Self {
+        Self { line: self.line + within.line - 1, column: self.column + within.column - 1 }
+    }
+}
+
 /// Reads every document of a file; empty ones are left out. JSON is YAML, so a JSON file is read as well.
 ///
 /// # Errors
@@ -94,6 +106,7 @@ pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
     let text = &with_whole_characters(text);
     let mut reader = Reader {
         events: Parser::new_from_str(text),
+        lines: text.lines().collect(),
         anchors: HashMap::new(),
         nodes: 0,
         position: Place { line: 1, column: 1 },
@@ -151,6 +164,8 @@ fn half(text: &str) -> Option<u32> {
 #[derive(Clone)]
 struct Node {
     at: Place,
+    /// Of a literal block, where its text begins.
+    text: Option<Place>,
     value: Value,
 }
 
@@ -164,6 +179,7 @@ enum Value {
 
 struct Reader<'input> {
     events: Parser<'input, saphyr_parser::StrInput<'input>>,
+    lines: Vec<&'input str>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
     position: Place,
@@ -203,6 +219,10 @@ impl<'input> Reader<'input> {
         }
         self.count(1)?;
         let at = self.position;
+        let block = match &event {
+            Event::Scalar(text, ScalarStyle::Literal, ..) => self.literal(text),
+            _ => None,
+        };
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let is_text = self.type_of(tag.as_deref())? == Some("str");
@@ -224,11 +244,20 @@ impl<'input> Reader<'input> {
             }
             _ => return Err(self.error("a value is missing here")),
         };
-        let node = Node { at, value };
+        let node = Node { at, text: block, value };
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
+    }
+
+    /// Where the text of a literal block begins: in the line below its `|`, behind what it is indented by.
+    fn literal(&self, text: &str) -> Option<Place> {
+        let blanks = |line: &str| line.len() - line.trim_start_matches(' ').len();
+        let (nth, first) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty())?;
+        let written = self.lines.get(self.position.line + nth)?;
+        let indent = blanks(written).checked_sub(blanks(first))?;
+        Some(Place { line: self.position.line + 1, column: indent + 1 })
     }
 
     /// The type that a tag names; none without a tag. A tag of another program's would be passed over, and what it stands for with it.
@@ -314,7 +343,8 @@ impl Node {
     }
 
     fn document(&self) -> Document {
-        let mut document = Document { json: String::new(), at: self.at, places: BTreeMap::new() };
+        let (places, texts) = (BTreeMap::new(), BTreeMap::new());
+        let mut document = Document { json: String::new(), at: self.at, places, texts };
         self.write(&mut String::new(), &mut document);
         document
     }
@@ -322,6 +352,9 @@ impl Node {
     fn write(&self, path: &mut String, to: &mut Document) {
         if !path.is_empty() {
             to.places.insert(path.clone(), self.at);
+        }
+        if let Some(begins) = self.text {
+            to.texts.insert(path.clone(), begins);
         }
         match &self.value {
             Value::Scalar(text) => to.json.push_str(text),
@@ -462,6 +495,24 @@ mod tests {
         ] {
             assert_eq!(document.place_of(path).to_string(), place, "{path}");
         }
+    }
+
+    #[test]
+    fn y09_the_text_of_a_literal_block_is_found_again_line_by_line() {
+        let text = "a: |\n    x\n    y\nb:\n  - |2+\n\n      z\n  - >\n    folded\n  - \"q\"\nc: &c |-\n  w\nd: *c\n";
+        let document = &documents(text).unwrap()[0];
+        let second = |path: &str| Some(document.texts.get(path)?.of_text(Place { line: 2, column: 3 }).to_string());
+        for (path, place) in [
+            ("a", Some("3:7")),
+            ("b[0]", Some("7:7")),
+            ("b[1]", None),
+            ("b[2]", None),
+            ("c", Some("13:5")),
+            ("d", Some("13:5")),
+        ] {
+            assert_eq!(second(path).as_deref(), place, "{path}");
+        }
+        assert_eq!(document.below("b").texts.keys().collect::<Vec<_>>(), ["[0]"]);
     }
 
     #[test]

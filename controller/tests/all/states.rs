@@ -12,6 +12,7 @@ use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 
 use crate::fleet::{Fleet, Host, PATIENCE, call, check_in};
+use crate::principals::people::{ask, principal};
 
 fn options() -> Options {
     Options { publishing: Publishing::Reconciled, ..Options::default() }
@@ -44,6 +45,11 @@ async fn say(host: &mut Host, change: impl FnOnce(&mut CheckIn)) {
 
 /// Says what became of a task of what the host holds, as its result of that number.
 async fn result(host: &mut Host, sequence: u64, task: &str, outcome: Outcome) {
+    result_with(host, sequence, (task, outcome), "").await;
+}
+
+/// The same with what the task would change.
+async fn result_with(host: &mut Host, sequence: u64, (task, outcome): (&str, Outcome), diff: &str) {
     let task_set = host.held.unwrap().task_set;
     let result = TaskResult {
         sequence,
@@ -52,7 +58,7 @@ async fn result(host: &mut Host, sequence: u64, task: &str, outcome: Outcome) {
         outcome,
         message: String::new(),
         output: String::new(),
-        diff: String::new(),
+        diff: diff.to_owned(),
         duration_ms: 1,
     };
     say(host, |said| said.results = vec![result]).await;
@@ -303,5 +309,88 @@ async fn y06_what_an_agent_reports_of_itself_is_in_every_answer_until_it_is_over
     say(&mut host, |said| said.report = Some(report(json!({})))).await;
     let over = until(&fleet, "n", |node| node["state"] == "converged").await;
     assert_eq!((&over["notes"], over["findings"].to_string().contains("host.stuck")), (&json!([]), false));
+    fleet.controller.stop().await;
+}
+
+/// The list of tasks, when so many results are in it.
+async fn until_told_of(fleet: &Fleet, count: u64) -> Value {
+    let (mut list, deadline) = (Value::Null, Instant::now() + PATIENCE);
+    while Instant::now() < deadline {
+        list = fleet.read("/v1/tasks").await;
+        let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
+        let told = |row: &Value| number(row, "nodes") - number(row, "waiting") - number(row, "blocked");
+        if list["tasks"].as_array().unwrap().iter().map(told).sum::<u64>() == count {
+            return list;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{list}");
+}
+
+/// What `noop` would change was to be read host by host.
+#[tokio::test]
+async fn y09_tasks_are_seen_over_hosts_with_what_they_would_change_on_which() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site("1")).await;
+    fleet.apply(json!([{"kind": "Cluster", "name": "d"}])).await;
+    let (same, mut hosts) = ("-a\n+b\n", Vec::new());
+    for (name, outcome, diff) in [
+        ("n1", Outcome::WouldChange, same),
+        ("n2", Outcome::WouldChange, same),
+        ("n3", Outcome::WouldChange, "-a\n+c\n"),
+        ("n4", Outcome::Failed, ""),
+        ("n5", Outcome::Changed, ""),
+        ("n6", Outcome::Unchanged, ""),
+    ] {
+        let mut host = fleet.join_group("c/gx", name).await;
+        take(&mut host).await;
+        result_with(&mut host, 1, ("a", outcome), diff).await;
+        hosts.push(host);
+    }
+    let mut last = fleet.join_group("c/gy", "n7").await;
+    take(&mut last).await;
+    until(&fleet, "n4", |node| node["state"] == "failed").await;
+    let list = until_told_of(&fleet, 6).await;
+    let counts = |row: &Value| {
+        let fields = ["nodes", "converged", "changed", "would_change", "drifted", "failed", "different_changes"];
+        fields.map(|field| row[field].as_u64().unwrap())
+    };
+    let rows = list["tasks"].as_array().unwrap();
+    let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["site@1/a", "site@1/b"]);
+    assert_eq!((counts(&rows[0]), &rows[0]["failed_on"]), ([6, 2, 1, 3, 0, 1, 2], &json!(["n4"])));
+    assert_eq!(counts(&rows[1]), [1, 0, 0, 0, 0, 0, 0]);
+    let unended = |row: &Value| row["waiting"].as_u64().unwrap() + row["blocked"].as_u64().unwrap();
+    assert_eq!((unended(&rows[0]), unended(&rows[1])), (0, 1));
+
+    let task = fleet.read("/v1/tasks/a").await;
+    let of = |group: &Value| (group["count"].clone(), group["nodes"].clone(), group["diff"].clone());
+    let differences: Vec<_> = task["releases"][0]["differences"].as_array().unwrap().iter().map(of).collect();
+    let expected = [(json!(2), json!(["n1", "n2"]), json!(same)), (json!(1), json!(["n3"]), json!("-a\n+c\n"))];
+    assert_eq!(differences, expected);
+    // The SHA-256 of the difference, as sha256sum gives it.
+    assert_eq!(task["releases"][0]["differences"][0]["digest"], "be5a392951db");
+    assert_eq!(task["releases"][0]["failures"][0]["nodes"], json!(["n4"]));
+    assert_eq!(fleet.read("/v1/tasks/b").await["releases"][0]["unended_on"], json!(["n7"]));
+
+    let some = fleet.read("/v1/tasks/a?state=failed").await;
+    assert_eq!(some["releases"][0]["nodes"], 1);
+    let page = fleet.read("/v1/tasks?limit=1").await;
+    assert!(
+        page["tasks"].as_array().unwrap().len() == 1 && page["next"].as_str().unwrap().contains("marker="),
+        "{page}"
+    );
+    for (path, says) in [
+        ("/v1/tasks/x", "Task 'x' runs on no node."),
+        ("/v1/tasks/b?nodegroup=c/gx", "Task 'b' runs on none of the nodes that are asked for."),
+        ("/v1/tasks?cluster=nowhere", "nowhere"),
+    ] {
+        let (status, body) = fleet.ask(Method::GET, path, &Value::Null).await;
+        assert!(status == 404 && body["error"]["message"].as_str().unwrap().contains(says), "{path}: {body}");
+    }
+    let mut vera = principal(&fleet, "vera", "viewer", Some("d")).await;
+    assert_eq!(ask(&mut vera, "GET", "/v1/tasks", &[], "").await.body["tasks"], json!([]));
+    let refused = ask(&mut vera, "GET", "/v1/tasks/a", &[], "").await;
+    assert_eq!((refused.status, &refused.body["error"]["message"]), (404, &json!("Task 'a' runs on no node.")));
     fleet.controller.stop().await;
 }

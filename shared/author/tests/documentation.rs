@@ -33,7 +33,11 @@ fn scripts_and_conditions_of_the_page_are_taken() {
 
 #[test]
 fn errors_of_the_page_are_those_that_are_given() {
-    for template in ["\n\nhost = {{ labels[params.key] }}", "{{ facts.memory.free_bytes }}"] {
+    for template in [
+        "\n\nhost = {{ labels[params.key] }}",
+        "{{ facts.memory.free_bytes }}",
+        "{% for n in params.ports %}\n{{ n }}\n",
+    ] {
         let error = Reader.template(template).expect_err(template).to_string();
         let text = error.split_once(": ").map_or(&*error, |(_, said)| said);
         assert!(PAGE.contains(text), "{error}");

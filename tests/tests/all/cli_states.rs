@@ -78,8 +78,8 @@ fn w12_every_failed_task_is_shown_with_what_it_printed() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn w12_what_a_host_that_only_looks_would_change_is_shown_with_its_difference() -> Result<()> {
+/// A fleet with a host that only looks, and would change a file.
+fn looking() -> Result<(Fleet, Agent)> {
     let fleet = Fleet::start()?;
     let file = fleet.dir().join("site.yaml");
     let site = "kind: Release\nname: r\nroles: {web: {tags: [a]}}\ntags: {a: {}}\ntasks:\n\
@@ -95,7 +95,34 @@ fn w12_what_a_host_that_only_looks_would_change_is_shown_with_its_difference() -
         anyhow::ensure!(told.contains("+welcome"), "{told}");
         Ok(())
     })?;
+    Ok((fleet, agent))
+}
+
+#[test]
+fn w12_what_a_host_that_only_looks_would_change_is_shown_with_its_difference() -> Result<()> {
+    let (_fleet, agent) = looking()?;
     assert!(!agent.path("etc/motd").exists(), "it only looks");
+    Ok(())
+}
+
+#[test]
+fn y09_tasks_are_listed_over_hosts_with_what_they_would_change_there() -> Result<()> {
+    let (fleet, _agent) = looking()?;
+    for asked in [&["get", "tasks", "-o", "wide"][..], &["describe", "task", "motd"], &["describe", "task/motd"]] {
+        let told = in_one_line(&fleet.stemma(asked)?);
+        anyhow::ensure!(told.contains("1 host: web-1 (") && told.contains("+welcome"), "{asked:?}: {told}");
+    }
+    eventually("its state", || {
+        let named = fleet.stemma(&["get", "tasks", "--state", "noop", "-o", "name"])?;
+        anyhow::ensure!(named == "task/motd\n", "{named}");
+        Ok(())
+    })?;
+    assert_eq!(fleet.stemma(&["get", "tasks", "--state", "failed", "-o", "name"])?, "");
+    for asked in [&["get", "tasks", "mots"], &["describe", "task", "mots"]] {
+        let told = fleet.cli(asked)?;
+        let said = String::from_utf8_lossy(&told.stderr);
+        anyhow::ensure!(told.status.code() == Some(3) && said.contains("(did you mean \"motd\"?)"), "{said}");
+    }
     Ok(())
 }
 

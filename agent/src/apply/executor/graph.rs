@@ -164,6 +164,21 @@ impl Graph {
         self.vertices[at].state = TaskState::Ended(outcome);
     }
 
+    /// What became of a task, in words that follow its name.
+    #[must_use]
+    pub fn became(&self, at: usize) -> &'static str {
+        match self.vertices[at].state {
+            TaskState::Ended(Outcome::Failed) => "failed",
+            TaskState::Ended(Outcome::Unsupported) => "cannot run on this host",
+            TaskState::Ended(Outcome::Unknown) => "began and is not known to have ended",
+            TaskState::Ended(Outcome::DependencyFailed) => "did not run",
+            TaskState::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted) => {
+                "has ended"
+            }
+            TaskState::Waiting | TaskState::Running | TaskState::LeftOut => "has not ended",
+        }
+    }
+
     /// Whether a task was looked at alone, and would be changed.
     #[must_use]
     pub fn is_to_change(&self, at: usize) -> bool {
@@ -204,6 +219,19 @@ pub const fn is_well(outcome: Outcome) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn y09_what_stops_a_task_is_said_in_words() {
+        let vertex = |outcome| Vertex { state: TaskState::Ended(outcome), ..vertex(&[]) };
+        for (outcome, words) in [
+            (Outcome::Failed, "failed"),
+            (Outcome::Unsupported, "cannot run on this host"),
+            (Outcome::Unknown, "began and is not known to have ended"),
+            (Outcome::DependencyFailed, "did not run"),
+        ] {
+            assert_eq!(Graph::new(vec![vertex(outcome)], 1).became(0), words);
+        }
+    }
 
     fn vertex(after: &[usize]) -> Vertex {
         let after = after.to_vec();

@@ -161,7 +161,7 @@ impl Run {
         while let Some(next) = self.graph.next_move(open, &held_back) {
             match next {
                 Move::Stop { at, by } => {
-                    let why = format!("task {}, which it requires, did not end well", self.tasks[by].id);
+                    let why = format!("Not run: {}, which it requires, {}.", self.tasks[by].id, self.graph.became(by));
                     self.note(at, Execution::because(Outcome::DependencyFailed, why), Permitted::Check);
                 }
                 Move::Start(at) => self.start_one(at)?,

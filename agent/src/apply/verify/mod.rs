@@ -48,7 +48,7 @@ pub enum Refused {
     #[error("the offer is refused")]
     NotSigned(#[from] NotSigned),
     /// A smaller revision than what is held, of the same epoch (S69).
-    #[error("revision {offered} is older than {held}, which is held")]
+    #[error("{}", restored(*.offered, *.held))]
     Older {
         /// What was offered.
         offered: u64,
@@ -56,8 +56,13 @@ pub enum Refused {
         held: u64,
     },
     /// Another epoch, and no change of epoch that leads there from the one held.
-    #[error("the offer is of another epoch, and no signed change leads to it from the one held")]
-    OtherEpoch,
+    #[error("{}", of_another_epoch(*.offered, *.held))]
+    OtherEpoch {
+        /// The revision that was offered.
+        offered: u64,
+        /// The one that is held.
+        held: u64,
+    },
     /// A revision before the one at which its epoch begins.
     #[error("revision {offered} is from before its epoch, which begins at {begins}")]
     BeforeEpoch {
@@ -75,15 +80,38 @@ pub enum Refused {
     /// Larger than any desired state may be.
     #[error("a desired state of {0} bytes: at most 256 KiB are allowed")]
     Large(usize),
-    /// A grant for something that is not held.
-    #[error("the grant is for another task set or epoch than the one held")]
-    OtherTaskSet,
+    /// Barriers are opened of a task set that is not held.
+    #[error(
+        "Revision {offered} of the controller opens barriers of another task set than this host has with revision {held}. They stay shut."
+    )]
+    OtherTaskSet {
+        /// The revision at which they were opened.
+        offered: u64,
+        /// The revision that is held.
+        held: u64,
+    },
     /// This host's identity is damaged: nothing can be verified.
     #[error("this host cannot verify what it is offered: its identity is damaged")]
     NoIdentity,
     /// A body that nothing asked for, or whose bytes are others than its name says.
     #[error("a body that was not wanted, or is not what its hash says")]
     Body,
+}
+
+/// A controller whose store came back from an older copy goes back, and none does else.
+fn restored(offered: u64, held: u64) -> String {
+    format!("The controller offers revision {offered}, this host has {held}. Was the controller restored?")
+}
+
+/// The same in another epoch, which a restored store begins; it may have passed what is held by then.
+fn of_another_epoch(offered: u64, held: u64) -> String {
+    if offered < held {
+        return restored(offered, held);
+    }
+    format!(
+        "The controller offers revision {offered} of another epoch than this host's revision {held}, and no signed change leads there. \
+         Was the controller restored, or is it another fleet's?"
+    )
 }
 
 /// The desired state that an offer makes, when it may follow what is held. The version is that in which its parts are; who names another
@@ -127,7 +155,8 @@ pub fn verify_desired(
 /// [`Refused`].
 pub fn verify_grant(trust: &Trust, grant: &SignedGrant, held: &Accepted, now: u64) -> Result<(), Refused> {
     trust.verifier.check_grant(trust.node, grant, now)?;
-    if grant.epoch == held.epoch { Ok(()) } else { Err(Refused::OtherTaskSet) }
+    let other = || Refused::OtherEpoch { offered: grant.revision.0, held: held.revision.0 };
+    if grant.epoch == held.epoch { Ok(()) } else { Err(other()) }
 }
 
 fn check_order(trust: &Trust, offer: &SignedDesired, held: &Accepted, now: u64) -> Result<(), Refused> {
@@ -137,7 +166,8 @@ fn check_order(trust: &Trust, offer: &SignedDesired, held: &Accepted, now: u64) 
         return if is_older { Err(older()) } else { Ok(()) };
     }
     let leads_here = |change: &&EpochChange| change.from == held.epoch && change.to == offer.epoch;
-    let change = offer.epoch_change.as_ref().filter(leads_here).ok_or(Refused::OtherEpoch)?;
+    let other = || Refused::OtherEpoch { offered: offer.revision.0, held: held.revision.0 };
+    let change = offer.epoch_change.as_ref().filter(leads_here).ok_or_else(other)?;
     trust.verifier.check_epoch_change(change, now)?;
     if offer.revision < change.at {
         return Err(Refused::BeforeEpoch { offered: offer.revision.0, begins: change.at.0 });

@@ -64,7 +64,7 @@ fn s69_an_older_revision_is_refused() {
     let controller = Controller::new();
     let refused = check(&controller, &controller.desired(6, &state()), Some(7)).unwrap_err();
     assert_eq!(refused, Refused::Older { offered: 6, held: 7 });
-    assert_eq!(refused.to_string(), "revision 6 is older than 7, which is held");
+    assert_eq!(refused.to_string(), "The controller offers revision 6, this host has 7. Was the controller restored?");
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn another_epoch_comes_only_with_a_signed_change_from_the_one_held() {
         ..controller.desired_of(NODE, NEXT, 3, &state())
     };
     for (name, change, result) in [
-        ("none", None, Err(Refused::OtherEpoch)),
-        ("from another one", Some((Epoch([5; 16]), NEXT, 1)), Err(Refused::OtherEpoch)),
-        ("to another one", Some((EPOCH, Epoch([5; 16]), 1)), Err(Refused::OtherEpoch)),
+        ("none", None, Err(Refused::OtherEpoch { offered: 3, held: 7 })),
+        ("from another one", Some((Epoch([5; 16]), NEXT, 1)), Err(Refused::OtherEpoch { offered: 3, held: 7 })),
+        ("to another one", Some((EPOCH, Epoch([5; 16]), 1)), Err(Refused::OtherEpoch { offered: 3, held: 7 })),
         ("from later on", Some((EPOCH, NEXT, 4)), Err(Refused::BeforeEpoch { offered: 3, begins: 4 })),
         ("this one", Some((EPOCH, NEXT, 3)), Ok(NEXT)),
     ] {
@@ -119,7 +119,34 @@ fn w15_12_a_grant_of_another_epoch_is_refused() {
     let held = accepted(7, &state());
     assert_eq!(verify_grant(&trust, &grant, &held, NOW), Ok(()));
     let elsewhere = Accepted { epoch: NEXT, ..held };
-    assert_eq!(verify_grant(&trust, &grant, &elsewhere, NOW), Err(Refused::OtherTaskSet));
+    let refused = verify_grant(&trust, &grant, &elsewhere, NOW);
+    assert_eq!(refused, Err(Refused::OtherEpoch { offered: 7, held: 7 }));
+}
+
+/// A grant of a restored controller was said to be "for another task set or epoch".
+#[test]
+fn y09_a_refusal_asks_whether_the_controller_was_restored_where_it_went_back() {
+    let (offered, held) = (1391, 1658);
+    for (refused, says) in [
+        (
+            Refused::Older { offered, held },
+            "The controller offers revision 1391, this host has 1658. Was the controller restored?",
+        ),
+        (
+            Refused::OtherEpoch { offered, held },
+            "The controller offers revision 1391, this host has 1658. Was the controller restored?",
+        ),
+        (
+            Refused::OtherEpoch { offered: held, held: offered },
+            "revision 1658 of another epoch than this host's revision 1391",
+        ),
+        (
+            Refused::OtherTaskSet { offered: held, held: offered },
+            "of another task set than this host has with revision 1391",
+        ),
+    ] {
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
 }
 
 /// What a controller gives in a version.

@@ -109,7 +109,8 @@ impl ApplyWorker {
         }
         match &signed.grant {
             Grant::Barriers { task_set, .. } if *task_set != held.held().task_set => {
-                self.refuse(&Refused::OtherTaskSet).await
+                let (offered, held) = (signed.revision.0, held.revision.0);
+                self.refuse(&Refused::OtherTaskSet { offered, held }).await
             }
             Grant::Barriers { task_set, open } => {
                 let (task_set, open) = (*task_set, open.iter().cloned().collect());

@@ -229,7 +229,7 @@ fn what_is_refused_changes_nothing() {
     host.revive();
     let older = Set::default().label("tier", "lead");
     let said = runtime().block_on(offered(&host, &controller, vec![offer(&controller, 6, &older)]));
-    let reason = "revision 6 is older than 7, which is held".to_owned();
+    let reason = "The controller offers revision 6, this host has 7. Was the controller restored?".to_owned();
     assert!(said.contains(&FromApply::Refused { reason }), "{said:?}");
     assert_eq!(host.calls(), 0);
 }

@@ -13,7 +13,7 @@ use stemma_core::finding::Finding;
 use stemma_core::fleet::NodeView;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::labels::Differences;
-use stemma_core::manifest::{Field, Fields};
+use stemma_core::manifest::{Field, Fields, UNDRIVEN};
 use stemma_core::object::{Inherited, Node, NodeSpec};
 use stemma_core::resolve::Resolution;
 use stemma_core::status::{Facts, Liveness, Status};
@@ -197,21 +197,6 @@ static COLUMNS: LazyLock<BTreeMap<&'static str, Column>> = LazyLock::new(|| {
 fn constant(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).expect("the tables of columns hold JSON texts")
 }
-
-/// What Ironic's bodies say of a machine's life, which nothing here drives.
-const UNDRIVEN: &[&str] = &[
-    "power_state",
-    "target_power_state",
-    "target_provision_state",
-    "provision_updated_at",
-    "reservation",
-    "fault",
-    "inspection_finished_at",
-    "inspection_started_at",
-    "conductor",
-    "secure_boot",
-    "boot_mode",
-];
 
 /// Links, and what stands behind the node's path in each.
 const LINKS: &[(&str, &str)] =

@@ -36,6 +36,7 @@ mod routes;
 mod rules;
 mod state;
 mod tags;
+mod tasks;
 mod templates;
 mod tokens;
 mod traits;

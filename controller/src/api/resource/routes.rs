@@ -26,7 +26,7 @@ use super::tags::TagCall;
 use super::tags::node::NodeTagCall;
 use super::{
     actions, apply, audit, blobs, credentials, events, explain, fleet, lists, machine, maps, nodes, objects, patching,
-    primaries, principals, provision, releases, resolved, roles, tags, tokens, traits, writes,
+    primaries, principals, provision, releases, resolved, roles, tags, tasks, tokens, traits, writes,
 };
 use crate::api::Api;
 use crate::api::http::body::while_good;
@@ -224,6 +224,8 @@ handlers! {
     GetBackup => ask fleet::backup;
     RecordBackup => write fleet::record_backup;
     ResumeFleet => write fleet::resume;
+    ListTasks => read tasks::list;
+    ShowTask => read tasks::show;
     ListAudit => ask audit::list;
     GetRequest => ask machine::request;
     ListTokens => read tokens::list;
@@ -339,7 +341,7 @@ async fn aside(handle: impl FnOnce() -> HandlerResult + Send + 'static) -> Handl
 fn shows_states(endpoint: Endpoint) -> bool {
     use Endpoint::{
         ExplainNode, GetCluster, GetGroup, GetNode, ListClusters, ListClustersDetail, ListGroups, ListNodes,
-        ListNodesDetail, Metrics, WatchEvents,
+        ListNodesDetail, ListTasks, Metrics, ShowTask, WatchEvents,
     };
     matches!(
         endpoint,
@@ -352,6 +354,8 @@ fn shows_states(endpoint: Endpoint) -> bool {
             | GetCluster
             | ListGroups
             | GetGroup
+            | ListTasks
+            | ShowTask
             | Metrics
             | WatchEvents
     )

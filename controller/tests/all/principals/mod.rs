@@ -5,7 +5,7 @@
 mod bound;
 mod known;
 mod matrix;
-mod people;
+pub(crate) mod people;
 mod privileged;
 mod stored;
 mod underway;

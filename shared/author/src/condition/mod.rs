@@ -121,14 +121,44 @@ fn unparsed(source: Source<'_>, errors: &cel::ParseErrors) -> AuthorError {
     let (line, column) = first.map_or((1, 1), |error| error.pos);
     let said = first.map_or("it cannot be parsed", |error| error.msg.as_str());
     let said: String = said.chars().take(MAX_REASON).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let mut error = source.refuse(
-        0..source.0.len(),
-        format!("it is no CEL: {said}"),
-        "see docs/templates.md for what a condition may say",
-    );
+    let (why, remedy) = in_words(&said);
+    let mut error = source.refuse(0..source.0.len(), why, remedy);
     error.line = u32::try_from(line.max(1)).unwrap_or(1);
     error.column = u32::try_from(column.max(1)).unwrap_or(1);
     error
+}
+
+/// What the parser says, in the words of who writes conditions, and what to write instead.
+fn in_words(said: &str) -> (String, &'static str) {
+    const ADVICE: &str = "see docs/templates.md for what a condition may say";
+    let said = said.strip_prefix("Syntax error: ").unwrap_or(said);
+    if let Some(at) = said.strip_prefix("token recognition error at: '") {
+        let at = at.strip_suffix('\'').unwrap_or(at).trim();
+        return match at.chars().next() {
+            Some('\'' | '"') => {
+                ("a text in quotes has no end".to_owned(), "close it with the quote that it begins with")
+            }
+            Some('=') => ("`=` compares nothing".to_owned(), "write `==`"),
+            Some('&') => ("`&` means nothing here".to_owned(), "write `&&`"),
+            Some('|') => ("`|` means nothing here".to_owned(), "write `||`"),
+            _ => (format!("`{at}` means nothing here"), ADVICE),
+        };
+    }
+    if let Some((missing, _)) = said.strip_prefix("missing '").and_then(|rest| rest.split_once("' at ")) {
+        return (format!("`{missing}` is missing"), "write it where it belongs");
+    }
+    let input = said.split_once("input '").map(|(_, rest)| match rest.split_once("' expecting") {
+        Some((input, _)) => input,
+        None => rest.strip_suffix('\'').unwrap_or(rest),
+    });
+    let is_begun = input.map_or(said.starts_with("Incomplete "), |input| input.ends_with("<EOF>"));
+    match input {
+        _ if is_begun => ("it ends where something is still to come".to_owned(), "write it to its end"),
+        Some("and") => ("`and` cannot stand here".to_owned(), "write `&&`"),
+        Some("or") => ("`or` cannot stand here".to_owned(), "write `||`"),
+        Some(input) => (format!("`{input}` cannot stand here"), ADVICE),
+        None => (format!("it cannot be read: {said}"), ADVICE),
+    }
 }
 
 impl fmt::Debug for Cel {

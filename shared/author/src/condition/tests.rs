@@ -180,8 +180,8 @@ fn what_a_condition_may_not_say_is_refused_with_its_place() {
         ("labels.a.matches('(')", (1, 18), "unclosed group"),
         ("now() > 3", (1, 1), "there is no function `now` here"),
         ("type(labels.a) == string", (1, 1), "there is no function `type` here"),
-        ("labels.a == ", (1, 13), "it is no CEL"),
-        ("labels.a = 'x'", (1, 10), "it is no CEL"),
+        ("labels.a == ", (1, 13), "it ends where something is still to come; write it to its end"),
+        ("labels.a = 'x'", (1, 10), "`=` compares nothing; write `==`"),
         ("Foo{a: 1} == 2", (1, 4), "there are no messages here"),
     ] {
         match read(text) {
@@ -194,6 +194,27 @@ fn what_a_condition_may_not_say_is_refused_with_its_place() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The parser's own sentence lists its tokens.
+#[test]
+fn y09_a_condition_that_does_not_parse_is_said_in_words() {
+    for (text, position, says) in [
+        ("labels.a and labels.b", (1, 10), "`and` cannot stand here; write `&&`"),
+        ("labels.a & labels.b", (1, 10), "`&` means nothing here; write `&&`"),
+        ("labels.a | labels.b", (1, 10), "`|` means nothing here; write `||`"),
+        ("labels.a # b", (1, 10), "`#` means nothing here; see docs/templates.md"),
+        ("labels.a == 'x", (1, 13), "a text in quotes has no end; close it"),
+        ("(labels.a == 'x'", (1, 17), "`)` is missing; write it where it belongs"),
+        ("labels.a in [1", (1, 15), "it ends where something is still to come; write it to its end"),
+        ("labels.a ? 'x'", (1, 1), "it ends where something is still to come; write it to its end"),
+        ("labels.a ==)", (1, 12), "`)` cannot stand here; see docs/templates.md"),
+        ("labels..a", (1, 8), "`..` cannot stand here; see docs/templates.md"),
+    ] {
+        let error = read(text).expect_err(text);
+        assert!(error.to_string().contains(says), "{text}: {error}");
+        assert_eq!((error.line, error.column), position, "{text}: {error}");
+    }
 }
 
 /// Texts that would be deep, large or slow if they were parsed or run.

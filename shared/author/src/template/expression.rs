@@ -6,6 +6,7 @@ use minijinja::value::ValueKind;
 use stemma_core::condition::AuthorError;
 use stemma_core::input::Read;
 use stemma_core::input::template::{FUNCTIONS, LOOKUPS};
+use stemma_core::name::{near, suggest};
 
 use super::Walker;
 use super::scope::Found;
@@ -14,6 +15,8 @@ use crate::shape::{Lookups, Root, Shape};
 
 type Outcome<T> = Result<T, AuthorError>;
 
+/// The roots, as an error lists them.
+const ROOTS: &[&str] = &["labels", "params", "traits", "tags", "facts", "node", "cluster"];
 /// What minijinja's `loop` has here.
 const LOOP: &[&str] = &["depth", "depth0", "first", "index", "index0", "last", "length", "revindex", "revindex0"];
 
@@ -188,10 +191,11 @@ impl<'a> Walker<'a> {
         if let Some(function) = LOOKUPS.iter().chain(FUNCTIONS).find(|function| **function == name) {
             return Ok(Shape::Function(function));
         }
+        let near = near(name, ROOTS.iter().chain(LOOKUPS).chain(FUNCTIONS).copied());
         Err(self.refuse(
             variable.span(),
-            format!("there is no variable `{name}` here"),
-            "templates see labels, params, traits, tags, facts, node, cluster, and what they set themselves",
+            format!("there is no variable `{name}` here{}", suggest(near)),
+            format!("templates see {}, and what they set themselves", ROOTS.join(", ")),
         ))
     }
 

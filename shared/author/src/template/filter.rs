@@ -4,6 +4,7 @@ use minijinja::machinery::Span;
 use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Filter, Spanned, Test};
 use stemma_core::condition::AuthorError;
 use stemma_core::input::template::{FILTERS, TESTS};
+use stemma_core::name::{near, suggest};
 
 use super::Walker;
 use super::expression::{is_number, literal, whole};
@@ -27,7 +28,7 @@ impl<'a> Walker<'a> {
         }
         if FILTERS.binary_search(&filter.name).is_err() {
             let remedy = format!("there are {}", FILTERS.join(", "));
-            return Err(self.refuse(filter.span(), format!("there is no filter `{}`", filter.name), remedy));
+            return Err(self.refuse(filter.span(), no_such("filter ", filter.name, FILTERS), remedy));
         }
         let asks = matches!(filter.name, "default" | "d");
         let (of_value, of_arguments) = (asks.then_some(IfAbsent::Asked), asks.then_some(IfAbsent::Tolerated));
@@ -68,9 +69,7 @@ impl<'a> Walker<'a> {
         let Some(CallArg::Pos(value)) = args.get(at) else { return Ok(()) };
         match literal(value) {
             Some(name) if known.binary_search(&name).is_ok() => Ok(()),
-            Some(name) => {
-                Err(self.refuse(span, format!("there is no `{name}`"), format!("there are {}", known.join(", "))))
-            }
+            Some(name) => Err(self.refuse(span, no_such("", name, known), format!("there are {}", known.join(", ")))),
             None => Err(self.refuse(span, "what it applies is computed", BY_NAME)),
         }
     }
@@ -176,7 +175,7 @@ impl<'a> Walker<'a> {
     pub(super) fn test(&mut self, test: &Spanned<Test<'a>>) -> Result<Shape, AuthorError> {
         if TESTS.binary_search(&test.name).is_err() {
             let remedy = format!("there are {}", TESTS.join(", "));
-            return Err(self.refuse(test.span(), format!("there is no test `{}`", test.name), remedy));
+            return Err(self.refuse(test.span(), no_such("test ", test.name, TESTS), remedy));
         }
         if matches!(test.name, "defined" | "undefined") {
             self.under(IfAbsent::Asked, |walker| walker.truth(&test.expr))?;
@@ -200,4 +199,9 @@ fn is_written(expr: &Expr<'_>) -> bool {
         Expr::IfExpr(choice) => is_written(&choice.true_expr) && choice.false_expr.as_ref().is_none_or(is_written),
         _ => false,
     }
+}
+
+/// That there is no filter or test of a name, and which was meant.
+fn no_such(what: &str, name: &str, known: &[&'static str]) -> String {
+    format!("there is no {what}`{name}`{}", suggest(near(name, known.iter().copied())))
 }

@@ -11,6 +11,7 @@ mod filter;
 mod growth;
 mod scope;
 mod statement;
+mod syntax_error;
 
 use std::collections::BTreeMap;
 
@@ -42,15 +43,7 @@ pub(crate) fn script(text: &str) -> Result<TemplateReads, AuthorError> {
 fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> {
     let source = Source(text);
     bounds::check(source)?;
-    let tree = machinery::parse(text, "template", syntax()).map_err(|error| {
-        let range = error.range().unwrap_or_default();
-        let detail = error.detail().unwrap_or("it cannot be parsed");
-        source.refuse(
-            range,
-            format!("it is no minijinja: {detail}"),
-            "see docs/templates.md for what a template may say",
-        )
-    })?;
+    let tree = machinery::parse(text, "template", syntax()).map_err(|error| syntax_error::refuse(source, &error))?;
     let mut walker = Walker {
         source,
         reads: Reads::default(),

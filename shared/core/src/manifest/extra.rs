@@ -20,6 +20,21 @@ pub struct Kept {
     pub default: Option<&'static str>,
 }
 
+/// What Ironic's bodies say of a machine's life, which nothing here drives: `null` in every answer.
+pub const UNDRIVEN: &[&str] = &[
+    "power_state",
+    "target_power_state",
+    "target_provision_state",
+    "provision_updated_at",
+    "reservation",
+    "fault",
+    "inspection_finished_at",
+    "inspection_started_at",
+    "conductor",
+    "secure_boot",
+    "boot_mode",
+];
+
 /// What a kept field may hold, beside `null`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptForm {

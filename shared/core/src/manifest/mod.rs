@@ -34,7 +34,7 @@ pub use body::{Body, is_null};
 pub use bound::{check_bounds, check_tags_beside};
 pub use document::{Document, Key, read_document};
 pub use error::{BodyError, BodyErrorKind};
-pub use extra::{Kept, KeptForm};
+pub use extra::{Kept, KeptForm, UNDRIVEN};
 pub use fields::{Field, Fields};
 pub use merge_labels::{MERGE_LABELS, settle_merge_labels};
 pub use names::Names;

@@ -50,6 +50,9 @@ const EXPLAIN: Query = Query::Of(&[&["label", "tag", "task", "trait"], AT_LEAST]
 const AUDIT: Query = Query::Of(&[PAGE, &["principal", "object", "since", "until", "refused"], FIELDS, AT_LEAST]);
 /// What is told of what changes.
 const EVENTS: Query = Query::Of(&[&["from", "class", "kind", "selector"]]);
+/// The list of tasks, and one of them: of which nodes.
+const TASKS: Query = Query::Of(&[PAGE, TASKS_OF, FIELDS, AT_LEAST]);
+const ONE_TASK: Query = Query::Of(&[TASKS_OF, AT_LEAST]);
 /// An explanation of one key of the catalogue.
 const EXPLAIN_KEY: Query = Query::Of(&[&["label", "parameter", "property", "fact"], AT_LEAST]);
 /// A write: who makes it.
@@ -186,6 +189,21 @@ const NODE_FILTERS: &[&str] = &[
     "instance_uuid",
     "provision_state",
     "shard",
+];
+
+/// Of which nodes tasks are listed: Stemma's own filters of nodes.
+const TASKS_OF: &[&str] = &[
+    "traits",
+    "traits-any",
+    "not-traits",
+    "not-traits-any",
+    "selector",
+    "tag",
+    "role",
+    "nodegroup",
+    "cluster",
+    "state",
+    "requirement",
 ];
 
 /// The version that a write presumes.
@@ -472,6 +490,8 @@ endpoints! {
         GetBackup Get "/v1/backup" ADMIN Fleet NONE Nothing -> OK Bytes Streamed: "Gives a backup of the fleet, to root on this machine alone: its keys are in it.";
         RecordBackup Post "/v1/backups" ADMIN Fleet BY Json(NewBackup) -> OK Json(RecordedBackup) Whole: "Records that a backup was made, for who looks how old the last one is.";
         ResumeFleet Post "/v1/fleet/resume" ADMIN Fleet BY Json(Resumption) -> OK Json(Resumed) Whole: "Ends the epoch of a store that was restored from an older copy, so that the hosts that are ahead of it follow it again.";
+        ListTasks Get "/v1/tasks" READ Fleet TASKS Nothing -> OK Json(FleetTaskList) Whole: "Lists the tasks that nodes have, each with on how many of them it is done, failed or waits.";
+        ShowTask Get "/v1/tasks/{task}" READ Fleet ONE_TASK Nothing -> OK Json(FleetTask) Whole: "Shows where a task failed and why, and what it would change on which nodes.";
         ListAudit Get "/v1/audit" READ Fleet AUDIT Nothing -> OK Json(AuditList) Whole: "Lists what was done and what was refused, in the order of revisions: whose, of which object, since when and until when.";
         GetRequest Get "/v1/requests/{request}" READ Fleet NONE Nothing -> OK Json(RequestRecord) Whole: "Says what became of a write.";
         ListTokens Get "/v1/join-tokens" READ Fleet TOKENS Nothing -> OK Json(TokenList) Whole: "Lists join tokens, without their secrets.";

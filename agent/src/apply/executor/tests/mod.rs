@@ -80,7 +80,7 @@ fn a_dependant_names_what_did_not_end_well() {
     runtime.block_on(async { while run.work(&BTreeSet::new()).await.unwrap() {} });
     let told = run.settle().unwrap();
     let said: Vec<&str> = told.iter().filter(|one| one.task != "bad").map(|one| one.message.as_str()).collect();
-    assert_eq!(said, ["task bad, which it requires, did not end well"; 2]);
+    assert_eq!(said, ["Not run: bad, which it requires, failed."; 2]);
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn a_dependant_that_another_task_stops_now_is_told_of_again() {
         let told = run.settle().unwrap().into_iter().filter(|result| result.task == "c");
         told.map(|result| result.message).collect::<Vec<_>>()
     };
-    assert_eq!(run("one"), ["task a, which it requires, did not end well"]);
+    assert_eq!(run("one"), ["Not run: a, which it requires, failed."]);
     assert_eq!(run("one"), [""; 0], "it is the same");
     host.put("/b", "edited");
-    assert_eq!(run("two"), ["task b, which it requires, did not end well"]);
+    assert_eq!(run("two"), ["Not run: b, which it requires, failed."]);
 }
 
 #[test]
