@@ -144,6 +144,8 @@ pub(crate) struct Api {
     client: Client,
     tls: Option<Arc<ClientConfig>>,
     manager: Option<String>,
+    /// Writes are refused for what they bring of warnings and errors.
+    strict: bool,
     token: Option<header::HeaderValue>,
     reason: Option<header::HeaderValue>,
     radius: Radius,
@@ -170,6 +172,7 @@ impl Api {
             client: Client::new(target, tls.clone(), ClientLimits::default()),
             tls,
             manager: global.manager.clone(),
+            strict: global.strict,
             token: token.transpose().context("the context's token is one line of text")?,
             reason: reason.transpose().context("--reason takes one line of text")?,
             radius: Radius::of(global),
@@ -342,7 +345,7 @@ impl Api {
 
     /// Has a write decided and not made: its answer, and how many hosts it reaches.
     async fn try_out(&mut self, write: &Write) -> Result<(Value, usize)> {
-        let path = with_term(&self.with_manager(&write.path), "dry_run=true");
+        let path = with_term(&self.terms_of(write), "dry_run=true");
         let request = self.request(write, &path, None)?;
         let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
         if self.is_dry() {
@@ -358,7 +361,7 @@ impl Api {
     /// # Errors
     /// As [`Self::send`], but for how far it reaches.
     pub(crate) async fn make(&mut self, write: &Write) -> Result<Value> {
-        let path = self.with_manager(&write.path);
+        let path = self.terms_of(write);
         let key = uuid::Builder::from_random_bytes(random()?).into_uuid();
         let answer = match self.patiently(self.request(write, &path, Some(key))?).await {
             Ok(answer) => answer,
@@ -417,11 +420,14 @@ impl Api {
         Ok(request.body(write.body.clone())?)
     }
 
-    fn with_manager(&self, path: &str) -> String {
-        match &self.manager {
-            Some(manager) => with_term(path, &format!("manager={}", escape(manager))),
-            None => path.to_owned(),
-        }
+    /// The path of a write, with the terms on which all writes of the command are made.
+    fn terms_of(&self, write: &Write) -> String {
+        let path = match &self.manager {
+            Some(manager) => with_term(&write.path, &format!("manager={}", escape(manager))),
+            None => write.path.clone(),
+        };
+        // A file's bytes are no write of the model.
+        if self.strict && write.row.has_dry_run() { with_term(&path, "strict=true") } else { path }
     }
 
     /// The answer was lost: asks what became of the request. One that the controller never saw is sent again under

@@ -50,6 +50,9 @@ pub(crate) struct Global {
     /// Have the controller decide a write and say what it would do and how many hosts it would reach; nothing is written.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
+    /// Refuse a write that brings a finding of warning or error to any node; an apply also for what was so before.
+    #[arg(long, global = true)]
+    pub(crate) strict: bool,
     /// Refuse a write that reaches more hosts than this. Unless said, one that reaches more than ten is asked about.
     #[arg(long, global = true, value_name = "N")]
     pub(crate) max_nodes: Option<usize>,
@@ -109,9 +112,6 @@ pub(crate) enum Command {
         /// Take over what this manager owns of the keys applied; written as a conflict names it (`admin:update`), what it owns by that alone.
         #[arg(long, value_name = "MANAGER[:apply|:update]")]
         adopt: Option<String>,
-        /// Apply nothing where one of the findings is an error or a warning.
-        #[arg(long)]
-        strict: bool,
     },
     /// List objects, or show some by name.
     Get {

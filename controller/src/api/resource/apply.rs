@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::finding::strictly;
 use stemma_core::manifest::{Author, Document, Key, Scope, is_null, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
@@ -89,9 +88,8 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         work.settle_tags()?;
         let lost = LostLabels::by(work).to_json();
         let findings = super::findings::of_write(api, work);
-        if let Some(counted) = strictly(&findings).filter(|_| strict) {
-            let message = format!("a strict apply, and {counted}; nothing was changed");
-            return Err(ApiError::new(ErrorType::FindingStrict, message).extra("findings", json!(findings)).into());
+        if strict {
+            writes::check_strict("apply", &findings)?;
         }
         let moved = MovedPrimaries::by(work).to_json();
         let mut answer = json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings});
