@@ -19,6 +19,7 @@ mod path;
 mod place;
 mod problem;
 mod radius;
+mod settings;
 mod tree;
 pub mod yaml;
 
@@ -189,7 +190,10 @@ fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-fn run(args: Args) -> Result<()> {
+fn run(mut args: Args) -> Result<()> {
+    if let Some(files) = args.command.files().filter(|_| args.global.manager.is_none()) {
+        args.global.manager = settings::manager(files)?;
+    }
     match args.command {
         Command::Completion { shell } => completion::script(shell),
         Command::Resolve(files) => local::resolve(&files, args.global.output),

@@ -38,7 +38,7 @@ pub(crate) struct Global {
     /// The controller's URL, in place of the context's.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Under which manager's name this writes; the principal's name unless said.
+    /// Under which manager's name this writes; unless said the one that `stemma.toml` beside the manifests names, else the principal's.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) manager: Option<String>,
     /// How to print.
@@ -218,6 +218,17 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// The manifests that it reads.
+    pub(crate) fn files(&self) -> Option<&Files> {
+        match self {
+            Self::Resolve(files)
+            | Self::Render { files, .. }
+            | Self::Validate { files, .. }
+            | Self::Apply { files, .. } => Some(files),
+            _ => None,
+        }
+    }
+
     /// Whether it changes something at the controller, so that an error must say that it did not.
     pub(crate) fn writes(&self) -> bool {
         match self {
@@ -305,7 +316,8 @@ pub(crate) enum Question {
 /// Manifests to read.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Files {
-    /// A manifest, or a directory of them (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and _); `-` is standard input.
+    /// A manifest, or a directory of them (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and _); `-` is standard input. A file
+    /// `stemma.toml` beside them names their manager: `manager = "team-a"`.
     #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Also the directories below a directory, but for hidden ones and links.

@@ -269,6 +269,35 @@ fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
 }
 
 #[test]
+fn y09_a_directory_is_applied_in_the_name_that_it_has() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let directory = fleet.dir().join("shared");
+    std::fs::create_dir(&directory)?;
+    let write = |name: &str, text: &str| std::fs::write(directory.join(name), text);
+    write("stemma.toml", "manager = \"team-a\"\n")?;
+    write("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: gold}\n")?;
+    let path = directory.to_string_lossy();
+    let owners = || -> Result<Value> { Ok(get(&fleet, &["cluster", "c"])?["label_owners"].clone()) };
+    fleet.stemma(&["apply", "-f", &path])?;
+    assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
+    write("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: silver}\n")?;
+    let (status, text) = fails(&fleet, &["apply", "-f", &path, "--manager", "bob"])?;
+    assert!(status == 4 && text.contains("owned by team-a:apply"), "{text}");
+    fleet.stemma(&["apply", "-f", &format!("{path}/site.yaml")])?;
+    assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
+    write("stemma.toml", "manger = \"team-a\"\n")?;
+    for verb in ["apply", "validate", "resolve"] {
+        let (status, text) = fails(&fleet, &[verb, "-f", &path])?;
+        assert!(
+            status == 1 && text.contains("stemma.toml: manger: is no setting (did you mean \"manager\"?)"),
+            "{text}"
+        );
+        assert_eq!(text.contains("nothing was changed"), verb == "apply", "{text}");
+    }
+    Ok(())
+}
+
+#[test]
 fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
     let fleet = site()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
