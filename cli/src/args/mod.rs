@@ -47,7 +47,8 @@ pub(crate) struct Global {
     /// Why, for the audit.
     #[arg(long, global = true, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Have the controller decide a write and say what it would do and how many hosts it would reach; nothing is written.
+    /// Have the controller decide a write and say what it would do, how many hosts it would reach and of how many the task sets change; nothing is
+    /// written.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
     /// Refuse a write that brings a finding of warning or error to any node; an apply also for what was so before.

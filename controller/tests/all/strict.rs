@@ -89,3 +89,39 @@ async fn y09_a_strict_write_is_not_refused_for_what_was_so_before() {
     assert_eq!(served.send("GET", "/v1/nodes/web-3", &[], None).await.status, 404);
     assert_eq!(write(&served, "POST", "/v1/nodes", &node).await.status, 201);
 }
+
+#[tokio::test]
+async fn y09_a_write_that_is_tried_out_names_the_hosts_whose_task_sets_change() {
+    let served = Served::start().await;
+    site(&served).await;
+    let own = json!({"tier": "own"});
+    assert_eq!(write(&served, "PATCH", "/v1/nodes/web-2/labels", &own).await.status, 200);
+    let mut uuids = Vec::new();
+    for node in ["web-1", "web-2"] {
+        uuids.push(served.get(&format!("/v1/nodes/{node}")).await["uuid"].clone());
+    }
+    // What a template reads of a host is what its task set holds: `tier` alone, and web-2 has its own.
+    for (method, path, body, reached, changed) in [
+        ("PATCH", "/v1/clustertemplates/base/labels", json!({"unused": "1"}), 2, vec![]),
+        ("PATCH", "/v1/clustertemplates/base/labels", json!({"tier": "silver"}), 2, vec![0]),
+        ("PATCH", "/v1/nodes/web-2/labels", json!({"tier": "other"}), 1, vec![1]),
+        ("PATCH", "/v1/nodes/web-2/labels", json!({"tier": null}), 1, vec![1]),
+        ("PATCH", "/v1/nodes/web-1/labels", json!({"rack": "7"}), 1, vec![]),
+        ("PATCH", "/v1/nodes/web-1", json!({"nodegroup": null}), 1, vec![0]),
+    ] {
+        let tried = write(&served, method, &format!("{path}?dry_run=true"), &body).await;
+        assert_eq!(tried.status, 200, "{path} {body}: {}", tried.body);
+        let hosts = tried.body["hosts"].as_array().expect("a list");
+        let expected: Vec<&Value> = changed.iter().map(|at: &usize| &uuids[*at]).collect();
+        let told: Vec<&Value> = tried.body["changed_task_sets"].as_array().expect("a list").iter().collect();
+        assert_eq!(told, expected, "{path} {body}");
+        assert!(hosts.len() <= reached && told.iter().all(|node| hosts.contains(node)), "{path} {body}: {hosts:?}");
+    }
+    let made = write(&served, "PATCH", "/v1/nodes/web-1/labels", &json!({"rack": "7"})).await;
+    assert_eq!((made.body.get("hosts"), made.body.get("changed_task_sets")), (None, None));
+    let template =
+        json!({"kind": "ClusterTemplate", "name": "base", "release": "site@1", "labels": {"tier": "silver"}});
+    let applied = json!({"objects": [template]});
+    let tried = served.expect("POST", "/v1/apply?manager=git&dry_run=true", &applied, 200).await;
+    assert_eq!(tried["changed_task_sets"], json!([uuids[0]]), "{tried}");
+}

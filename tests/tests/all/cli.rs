@@ -343,7 +343,11 @@ fn a_write_that_reaches_more_than_ten_hosts_wants_a_yes() -> Result<()> {
     }
     let write = ["label", "cluster", "prod", "a=b"];
     let (status, text) = fails(&fleet, &write)?;
-    assert!(status == 1 && text.contains("this reaches 11 hosts, and nobody is at a terminal to be asked"), "{text}");
+    assert!(
+        status == 1
+            && text.contains("this reaches 11 hosts (no task set changes), and nobody is at a terminal to be asked"),
+        "{text}"
+    );
     assert!(text.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{text}");
     let (_, text) = fails(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
     assert!(text.contains("this reaches 11 hosts, more than --max-nodes 10"), "{text}");

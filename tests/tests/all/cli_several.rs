@@ -269,7 +269,7 @@ fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> 
     assert_eq!(out, "node web-1 has CUSTOM_A, CUSTOM_B\n");
     assert_eq!(text, "  traits  (none) -> CUSTOM_A\n  traits  CUSTOM_A -> CUSTOM_A,CUSTOM_B\n");
     let (_, text, _) = ran(&fleet, &["trait", "remove", "web-1", "CUSTOM_A", "--dry-run"])?;
-    let reach = "dry run: nothing was written; this would reach 1 host\n";
+    let reach = "dry run: nothing was written; this would reach 1 host (no task set changes)\n";
     assert_eq!(text, format!("  traits  CUSTOM_A,CUSTOM_B -> CUSTOM_B\n{reach}"));
     let removed: Value = serde_json::from_str(&fleet.stemma(&["trait", "remove", "web-1", "--all", "-o", "json"])?)?;
     assert_eq!((&removed["name"], &removed["traits"]), (&json!("web-1"), &json!([])), "the node as it is now");
@@ -277,7 +277,7 @@ fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> 
 
     let twice = ["label", "node/web-1", "nodegroup/eu/web", "cluster/eu", "a=b", "--dry-run"];
     let (_, text, _) = ran(&fleet, &twice)?;
-    assert!(text.ends_with("this would reach 3 hosts\n"), "{text}");
+    assert!(text.ends_with("this would reach 3 hosts (no task set changes)\n"), "{text}");
     let (_, text, status) = ran(&fleet, &[&twice[..5], &["--max-nodes", "2"]].concat())?;
     assert!(status == 1 && text.contains("this reaches 3 hosts, more than --max-nodes 2"), "{text}");
     fleet.stemma(&[&twice[..5], &["--max-nodes", "3"]].concat())?;

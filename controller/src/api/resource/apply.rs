@@ -94,6 +94,9 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         let moved = MovedPrimaries::by(work).to_json();
         let mut answer = json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings});
         answer[MovedPrimaries::MEMBER] = moved;
+        if work.is_dry_run() {
+            answer["hosts"] = writes::hosts(work);
+        }
         Ok(Answer::json(200, answer))
     })
     .await

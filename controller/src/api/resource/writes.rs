@@ -160,11 +160,15 @@ pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &Los
         body.insert("lost_labels".to_owned(), lost.to_json());
         body.insert(MovedPrimaries::MEMBER.to_owned(), MovedPrimaries::by(work).to_json());
         if work.is_dry_run() {
-            let hosts: Vec<String> = work.told_hosts().map(|node| node.to_string()).collect();
-            body.insert("hosts".to_owned(), json!(hosts));
+            body.insert("hosts".to_owned(), hosts(work));
         }
     }
     answer
+}
+
+/// The hosts that a write reaches, so far.
+pub(super) fn hosts(work: &Work<'_>) -> Value {
+    work.told_hosts().map(|node| node.to_string()).collect()
 }
 
 /// The same, with a warning of what is so by the write and was not before it.
