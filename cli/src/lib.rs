@@ -352,6 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn y09_the_help_of_what_stops_a_host_says_what_stops_and_how_it_ends() {
+        for (path, said) in [
+            (
+                &["node", "park"][..],
+                &["Stop running tasks there", "Other hosts stop waiting", "primary stays", "`unpark`"][..],
+            ),
+            (&["node", "hold"], &["no new task set", "go on with the one", "`unhold`"]),
+            (&["pause"], &["no new task set", "go on with the one", "`resume`"]),
+        ] {
+            let text = command_line().try_get_matches_from([&["stemma"], path, &["--help"]].concat()).unwrap_err();
+            let words = text.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            for one in said {
+                assert!(words.contains(one), "{path:?} does not say {one:?}: {words}");
+            }
+        }
+    }
+
+    #[test]
     fn x06_an_empty_argument_is_refused_in_each_verb_and_option() {
         let refused = |line: &[&str]| {
             let mut command = command_line();

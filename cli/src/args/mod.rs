@@ -185,9 +185,10 @@ pub(crate) enum Command {
     /// Nodes: set aside, hold, move, rename.
     #[command(subcommand)]
     Node(NodeVerb),
-    /// Give no new task set to the hosts of clusters or node groups.
+    /// Give no new task set to the hosts of clusters or node groups: they go on with the one that they have, and labels flow. It ends with
+    /// `resume`.
     Pause(Pausing),
-    /// Give their hosts new task sets again.
+    /// Give their hosts new task sets again after `pause`.
     Resume(Pausing),
     /// A node's traits.
     #[command(subcommand)]
