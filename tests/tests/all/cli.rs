@@ -509,7 +509,7 @@ fn a_controller_that_cannot_be_asked_is_told_with_what_to_look_at() -> Result<()
         (url(&own, &fleet.bound().agents), "refused this client's certificate\n  is `cert` of this fleet"),
         (
             url(&without, &fleet.bound().admin),
-            "Who asks must be shown, by certificate or token.\n  give `cert` and `key` in the context",
+            "Authentication required: show a certificate or a token.\n  give `cert` and `key` in the context",
         ),
         (url(&own, &fleet.bound().admin.replace("https", "http")), "does not speak plain HTTP\n  write https://"),
     ] {
