@@ -116,7 +116,7 @@ fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
     for (question, expected) in [
         (&["label", "tier"][..], "WINS"),
         (&["tag", "canary"], "assigned by hand"),
-        (&["task", "my-conf"], "does not fall to this node"),
+        (&["task", "my-conf"], "does not run on this node"),
         (&["trait", "CUSTOM_FAST"], "operator"),
     ] {
         let arguments: Vec<&str> = ["explain", "node", "web-1"].iter().chain(question).copied().collect();
