@@ -220,7 +220,7 @@ mod tests {
         for (reason, field, expected) in [
             ("is no field of this kind", "lables", "lables: is no field of this kind"),
             ("kind \"Clutser\" is none", "kind", "kind \"Clutser\" is none"),
-            ("cluster/c stands in this apply twice", "", "cluster/c stands in this apply twice"),
+            ("cluster/c is in this apply twice", "", "cluster/c is in this apply twice"),
         ] {
             assert_eq!(in_field(reason, field), expected);
         }

@@ -224,7 +224,7 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     );
     assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
     let (_, text, status) = ran(&fleet, &["delete", "ndoe/web-1"])?;
-    assert!(status == 2 && text.contains("\"ndoe\" is no kind (did you mean \"node\"?)"), "{text}");
+    assert!(status == 2 && text.contains("unknown kind \"ndoe\" (did you mean \"node\"?)"), "{text}");
     Ok(())
 }
 
@@ -332,7 +332,7 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
         anyhow::ensure!(field("web-3", "primary_tags")? == json!(["db"]));
         Ok(())
     })?;
-    assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 stands in us/web already\n");
+    assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 is in us/web already\n");
     fleet.stemma(&["node", "move", "web-1", "--out"])?;
     assert_eq!((field("web-1", "nodegroup")?, field("web-1", "state")?), (Value::Null, json!("unplaced")));
     let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/nosuch"])?;

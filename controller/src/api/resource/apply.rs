@@ -147,8 +147,7 @@ fn read_one(at: usize, mut object: Value, before: &[Given]) -> Result<Given, Api
     match before.iter().find(|other| other.document.key == document.key) {
         Some(Given { at: before, .. }) => {
             let key = &document.key;
-            let message =
-                format!("{key} stands in this apply twice, as object {before} and object {at}; keep one of them");
+            let message = format!("{key} is in this apply twice, as object {before} and object {at}; keep one of them");
             Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")))
         }
         None => Ok(Given { at, document, presumed }),

@@ -86,7 +86,7 @@ error_types! {
     ObjectNotFound "object.not_found" 404 answer "There is no such object.";
     ObjectExists "object.exists" 409 answer "An object of that name exists.";
     ObjectInUse "object.in_use" 409 answer "Other objects refer to it.";
-    ObjectProtected "object.protected" 403 answer "The object is protected, and so is what stands in it.";
+    ObjectProtected "object.protected" 403 answer "The object is protected, and so is what is in it.";
     FindingStrict "finding.strict" 400 answer "There are findings, and the request asks to be refused for them.";
     ObjectInvalid "object.invalid" 400 answer "The object does not hold together.";
     ObjectTooLarge "object.too_large" 413 answer "The object would be larger than one of its kind may be.";
