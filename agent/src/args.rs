@@ -50,9 +50,9 @@ pub enum Verb {
         #[command(flatten)]
         printed: Printed,
     },
-    /// Stop all applying until `resume`; survives restarts and is reported. Labels flow on.
+    /// Stop running tasks here until `resume`, also over restarts. Labels flow on, and other hosts wait for this one.
     Pause,
-    /// Let applying go on after `pause`.
+    /// Run tasks here again after `pause`.
     Resume,
     /// Settle a command that was begun and that nobody saw end.
     ResolveUnknown {

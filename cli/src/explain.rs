@@ -518,11 +518,11 @@ mod tests {
     #[test]
     fn a_failed_task_says_what_the_host_said_and_what_to_do() {
         let explained = json!({"group": "prod/frontends", "task": "site-conf", "release": "site@1", "runs": true, "released": true,
-            "why": "it falls to this node by tags nginx", "reads": ["labels.tier"],
+            "why": "it runs on this node by tags nginx", "reads": ["labels.tier"],
             "last": {"at": "2026-11-20T09:41:00+00:00", "outcome": "Failed", "message": "no such user", "output": "a\nb\n"}});
         let text = task("web-1", "site-conf", &explained);
         for line in [
-            "site-conf runs on web-1 (prod/frontends)\n  why       it falls to this node by tags nginx",
+            "site-conf runs on web-1 (prod/frontends)\n  why       it runs on this node by tags nginx",
             "  last      failed, 2026-11-20 09:41 (",
             "): no such user\n  printed   a\n            b\n",
             "\n  mend      apply a newer version of site@1, with site-conf mended, or change what it reads (labels.tier)\n",
@@ -536,11 +536,11 @@ mod tests {
         let never = task(
             "db-1",
             "x",
-            &json!({"runs": false, "why": "it does not fall to this node: it is placed by tags nginx"}),
+            &json!({"runs": false, "why": "it does not run on this node: it is placed by tags nginx"}),
         );
         assert_eq!(
             never,
-            "x does not run on db-1 (unplaced)\n  why       it does not fall to this node: it is placed by tags nginx"
+            "x does not run on db-1 (unplaced)\n  why       it does not run on this node: it is placed by tags nginx"
         );
     }
 }

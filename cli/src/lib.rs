@@ -19,6 +19,7 @@ mod path;
 mod place;
 mod problem;
 mod radius;
+mod settings;
 mod tree;
 pub mod yaml;
 
@@ -62,7 +63,7 @@ const QUESTIONS: &[&[&str]] = &[
 ];
 
 /// The options that mean something to writes alone.
-const OF_WRITES: &[&str] = &["manager", "reason", "dry_run", "max_nodes", "yes"];
+const OF_WRITES: &[&str] = &["manager", "reason", "dry_run", "strict", "max_nodes", "yes"];
 
 /// The commands that are about no nodes, and take options of nodes only to refuse them.
 const OF_LEVELS: [&str; 2] = ["pause", "resume"];
@@ -107,10 +108,15 @@ pub fn command_line() -> clap::Command {
         .fold(command, |command, name| command.mut_subcommand(name, |command| OF_NODES.into_iter().fold(command, hide)))
 }
 
-/// A command with options of its own at the end of a path, in place of those that all have.
+/// A command with options of its own at the end of a path, in place of those that all have. Where it has one already, as `validate` its
+/// `--strict`, that stays.
 fn with_options(command: clap::Command, path: &[&'static str], options: &[Arg]) -> clap::Command {
     match path {
-        [] => command.args(options),
+        [] => {
+            let has = |option: &Arg| command.get_arguments().any(|own| own.get_id() == option.get_id());
+            let added: Vec<Arg> = options.iter().filter(|option| !has(option)).cloned().collect();
+            command.args(added)
+        }
         [first, below @ ..] => command.mut_subcommand(first, |command| with_options(command, below, options)),
     }
 }
@@ -184,7 +190,10 @@ fn check_argument(argument: &Arg, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-fn run(args: Args) -> Result<()> {
+fn run(mut args: Args) -> Result<()> {
+    if let Some(files) = args.command.files().filter(|_| args.global.manager.is_none()) {
+        args.global.manager = settings::manager(files)?;
+    }
     match args.command {
         Command::Completion { shell } => completion::script(shell),
         Command::Resolve(files) => local::resolve(&files, args.global.output),
@@ -284,8 +293,8 @@ fn of_one_kind(subject: &Subject, names: impl IntoIterator<Item = String>) -> Re
 async fn change(api: &mut Api, global: &args::Global, command: Command) -> Result<()> {
     let output = global.output;
     match command {
-        Command::Apply { files, force, adopt, strict } => {
-            apply::apply(api, &files, apply::Terms { force, adopt: adopt.as_deref(), strict }, output).await
+        Command::Apply { files, force, adopt } => {
+            apply::apply(api, &files, apply::Terms { force, adopt: adopt.as_deref() }, output).await
         }
         Command::Create(what) => write::create(api, what, output).await,
         Command::Delete(named) => {
@@ -344,8 +353,31 @@ mod tests {
             assert!(text.contains("--cluster") && !text.contains("--state") && !text.contains("--nodegroup"), "{text}");
         }
         assert!(help(&["get"]).contains("--state"));
+        for (path, has_it) in
+            [(&["label"][..], true), (&["node", "park"], true), (&["validate"], true), (&["get"], false)]
+        {
+            assert_eq!(help(path).contains("--strict"), has_it, "{path:?}");
+        }
         let matches = command_line().try_get_matches_from(["stemma", "get", "nodes", "--dry-run"]).unwrap();
         assert!(Args::from_arg_matches(&matches).unwrap().global.dry_run, "it is taken all the same");
+    }
+
+    #[test]
+    fn y09_the_help_of_what_stops_a_host_says_what_stops_and_how_it_ends() {
+        for (path, said) in [
+            (
+                &["node", "park"][..],
+                &["Stop running tasks there", "Other hosts stop waiting", "primary stays", "`unpark`"][..],
+            ),
+            (&["node", "hold"], &["no new task set", "go on with the one", "`unhold`"]),
+            (&["pause"], &["no new task set", "go on with the one", "`resume`"]),
+        ] {
+            let text = command_line().try_get_matches_from([&["stemma"], path, &["--help"]].concat()).unwrap_err();
+            let words = text.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            for one in said {
+                assert!(words.contains(one), "{path:?} does not say {one:?}: {words}");
+            }
+        }
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Kind {
         }
         let path = self.table().list.path(cluster.as_slice());
         if filter.selection.cluster.is_some() && !matches!(self, Self::Nodegroup | Self::Node) {
-            bail!("--cluster narrows nodes and node groups; a {} stands in no cluster", self.name());
+            bail!("--cluster narrows nodes and node groups; a {} is in no cluster", self.name());
         }
         let query = self.query(filter);
         query.split('&').filter(|term| !term.is_empty()).try_for_each(|term| self.check_term(term))?;

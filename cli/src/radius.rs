@@ -5,6 +5,7 @@
 //! overrides and a release that nobody runs are not guessed at here.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::{Result, bail};
@@ -30,12 +31,55 @@ pub(crate) struct Radius {
     /// Writes are only tried out.
     pub(crate) dry_run: bool,
     /// The hosts that the writes reach which were decided so far.
-    pub(crate) named: BTreeSet<String>,
-    /// How many more there are of writes whose hosts were counted and not named.
-    pub(crate) counted: usize,
+    reached: Hosts,
+    /// Those of them of which the task sets change; `None` where the controller, an older one, does not say.
+    changed: Option<Hosts>,
     max_nodes: Option<usize>,
     /// Do not ask.
     yes: bool,
+}
+
+/// Hosts, each counted once where all writes name theirs.
+#[derive(Clone, Debug, Default)]
+struct Hosts {
+    named: BTreeSet<String>,
+    /// How many more there are of writes whose hosts were counted and not named.
+    counted: usize,
+}
+
+/// How far a write reaches, or several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// How many hosts.
+    pub(crate) hosts: usize,
+    /// Of how many of them the task set changes; `None`: the controller, an older one, does not say.
+    pub(crate) task_sets: Option<usize>,
+}
+
+impl Hosts {
+    /// Takes in those of one write, which its answer names, or of which it says how many there are alone.
+    fn add(&mut self, named: Option<&Value>, counted: usize) {
+        match named.and_then(Value::as_array) {
+            Some(named) => self.named.extend(named.iter().filter_map(Value::as_str).map(str::to_owned)),
+            None => self.counted += counted,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.named.len() + self.counted
+    }
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&counted(self.hosts))?;
+        match self.task_sets.filter(|_| self.hosts > 0) {
+            None => Ok(()),
+            Some(0) => f.write_str(" (no task set changes)"),
+            Some(1) => f.write_str(" (the task set of 1 changes)"),
+            Some(more) => write!(f, " (task sets of {more} change)"),
+        }
+    }
 }
 
 impl Radius {
@@ -43,41 +87,54 @@ impl Radius {
     pub(crate) fn of(global: &Global) -> Self {
         Self {
             dry_run: global.dry_run,
-            named: BTreeSet::new(),
-            counted: 0,
+            reached: Hosts::default(),
+            changed: None,
             max_nodes: global.max_nodes,
             yes: global.yes,
         }
     }
 
-    /// Whether a write may reach so many hosts; a person at a terminal is asked.
+    /// Notes how far a write reaches that was decided.
+    pub(crate) fn note(&mut self, answer: &Value, reach: Reach) {
+        self.reached.add(answer.get("hosts"), reach.hosts);
+        if let Some(task_sets) = reach.task_sets {
+            self.changed.get_or_insert_default().add(answer.get("changed_task_sets"), task_sets);
+        }
+    }
+
+    /// How far the writes reach that were decided so far.
+    pub(crate) fn reach(&self) -> Reach {
+        Reach { hosts: self.reached.count(), task_sets: self.changed.as_ref().map(Hosts::count) }
+    }
+
+    /// Whether a write may reach so far; a person at a terminal is asked.
     ///
     /// # Errors
-    /// Above `--max-nodes`; above ten without a yes.
-    pub(crate) fn check(&self, hosts: usize) -> Result<()> {
-        self.check_bound(hosts)?;
-        if self.max_nodes.is_some() || hosts <= ASKS_ABOVE {
+    /// Above `--max-nodes`; above ten hosts without a yes.
+    pub(crate) fn check(&self, reach: Reach) -> Result<()> {
+        self.check_bound(reach.hosts)?;
+        if self.max_nodes.is_some() || reach.hosts <= ASKS_ABOVE {
             return Ok(());
         }
-        let reaches = format!("this reaches {}", counted(hosts));
+        let reaches = format!("this reaches {reach}");
         if self.yes {
             tell!("{reaches}");
             return Ok(());
         }
-        ask(&reaches, &format!("say --yes, or --max-nodes {hosts}"))
+        ask(&reaches, &format!("say --yes, or --max-nodes {}", reach.hosts))
     }
 
-    /// Whether these objects may be changed, which a selector found and which reach so many hosts; where there is more than one, a person at
+    /// Whether these objects may be changed, which a selector found and which reach so far; where there is more than one, a person at
     /// a terminal is asked. `--max-nodes` bounds the hosts, and is no yes: it does not say which objects were meant.
     ///
     /// # Errors
     /// Above `--max-nodes`; of more than one object without a yes.
-    pub(crate) fn check_selected(&self, kind: &str, names: &[&str], hosts: usize) -> Result<()> {
+    pub(crate) fn check_selected(&self, kind: &str, names: &[&str], reach: Reach) -> Result<()> {
         if names.len() < 2 {
-            return self.check(hosts);
+            return self.check(reach);
         }
-        self.check_bound(hosts)?;
-        let selected = format!("{} {kind}s are selected, which reach {}", names.len(), counted(hosts));
+        self.check_bound(reach.hosts)?;
+        let selected = format!("{} {kind}s are selected, which reach {reach}", names.len());
         if self.yes {
             tell!("{selected}");
             return Ok(());
@@ -263,12 +320,12 @@ mod tests {
             (Some(0), true, 1, Some("this reaches 1 host, more than --max-nodes 0")),
             (None, false, 11, Some("this reaches 11 hosts, and nobody is at a terminal")),
         ] {
-            let radius = Radius { dry_run: false, named: BTreeSet::new(), counted: 0, max_nodes, yes };
+            let radius = Radius { dry_run: false, reached: Hosts::default(), changed: None, max_nodes, yes };
             // Where the tests run at a terminal, the last one would ask.
             if max_nodes.is_none() && !yes && hosts > ASKS_ABOVE && std::io::stdin().is_terminal() {
                 continue;
             }
-            match (radius.check(hosts), expected) {
+            match (radius.check(Reach { hosts, task_sets: None }), expected) {
                 (Ok(()), None) => {}
                 (Err(error), Some(expected)) => assert!(error.to_string().starts_with(expected), "{error}"),
                 (found, expected) => panic!("{hosts}: {found:?}, not {expected:?}"),
@@ -277,8 +334,30 @@ mod tests {
     }
 
     #[test]
+    fn y09_hosts_that_are_reached_and_task_sets_that_change_are_both_said() {
+        for (hosts, task_sets, expected) in [
+            (16, Some(8), "16 hosts (task sets of 8 change)"),
+            (16, Some(1), "16 hosts (the task set of 1 changes)"),
+            (1, Some(0), "1 host (no task set changes)"),
+            (0, Some(0), "0 hosts"),
+            (16, None, "16 hosts"),
+        ] {
+            assert_eq!(Reach { hosts, task_sets }.to_string(), expected);
+        }
+        let mut radius =
+            Radius { dry_run: true, reached: Hosts::default(), changed: None, max_nodes: None, yes: false };
+        let answer =
+            |hosts: &[&str], changed: &[&str]| serde_json::json!({"hosts": hosts, "changed_task_sets": changed});
+        radius.note(&answer(&["a", "b"], &["a"]), Reach { hosts: 2, task_sets: Some(1) });
+        radius.note(&answer(&["b", "c"], &["a", "c"]), Reach { hosts: 2, task_sets: Some(2) });
+        assert_eq!(radius.reach(), Reach { hosts: 3, task_sets: Some(2) }, "each host counts once");
+        radius.note(&Value::Null, Reach { hosts: 4, task_sets: Some(3) });
+        assert_eq!(radius.reach(), Reach { hosts: 7, task_sets: Some(5) });
+    }
+
+    #[test]
     fn x04_f10_what_a_principal_is_known_by_ends_with_a_yes_alone() {
-        let radius = |yes| Radius { dry_run: false, named: BTreeSet::new(), counted: 0, max_nodes: Some(5), yes };
+        let radius = |yes| Radius { dry_run: false, reached: Hosts::default(), changed: None, max_nodes: Some(5), yes };
         assert!(radius(false).check_ended("carol", &[]).is_ok());
         assert!(radius(true).check_ended("carol", &["tokens.a"]).is_ok());
         if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
@@ -291,9 +370,10 @@ mod tests {
 
     #[test]
     fn x06_more_than_one_selected_object_wants_a_yes_however_few_hosts_it_reaches() {
-        let radius = |max_nodes, yes| Radius { dry_run: false, named: BTreeSet::new(), counted: 0, max_nodes, yes };
+        let radius =
+            |max_nodes, yes| Radius { dry_run: false, reached: Hosts::default(), changed: None, max_nodes, yes };
         let said = |radius: Radius, names: &[&str], hosts| {
-            radius.check_selected("node", names, hosts).map_err(|error| error.to_string())
+            radius.check_selected("node", names, Reach { hosts, task_sets: None }).map_err(|error| error.to_string())
         };
         assert_eq!(said(radius(None, false), &["a"], 1), Ok(()), "one is as one that is named");
         assert_eq!(said(radius(None, true), &["a", "b"], 2), Ok(()));

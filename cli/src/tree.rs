@@ -7,6 +7,32 @@ use anyhow::{Context as _, Result};
 use crate::args::Files;
 use crate::manifest;
 
+/// A directory that manifests are read of.
+pub(crate) struct Directory {
+    /// It.
+    pub(crate) path: PathBuf,
+    /// What is read there: a file that was named, or the directory itself.
+    pub(crate) of: PathBuf,
+}
+
+/// The directories that manifests are read of: those that were named, those of files that were named, and with `-R` those below.
+///
+/// # Errors
+/// When a directory can't be read.
+pub(crate) fn directories(files: &Files) -> Result<Vec<Directory>> {
+    let mut all = Vec::new();
+    for path in files.paths.iter().filter(|path| *path != Path::new("-")) {
+        if !path.is_dir() {
+            let directory = path.parent().unwrap_or(Path::new("."));
+            all.push(Directory { path: directory.to_owned(), of: path.clone() });
+            continue;
+        }
+        let below = if files.recursive { below(path).with_context(|| path.display().to_string())? } else { Vec::new() };
+        all.extend([path.clone()].into_iter().chain(below).map(|path| Directory { of: path.clone(), path }));
+    }
+    Ok(all)
+}
+
 /// The paths that were named, each followed by the directories below it where `-R` was said. Where it was not, and manifests stand there,
 /// that is told.
 ///

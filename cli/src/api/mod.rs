@@ -30,7 +30,7 @@ use crate::args::Global;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::shell_word;
-use crate::radius::{Radius, lost_labels, moved_primaries};
+use crate::radius::{Radius, Reach, lost_labels, moved_primaries};
 
 /// A write to a row of the endpoint table, before it is sent.
 #[derive(Clone, Debug)]
@@ -144,6 +144,8 @@ pub(crate) struct Api {
     client: Client,
     tls: Option<Arc<ClientConfig>>,
     manager: Option<String>,
+    /// Writes are refused for what they bring of warnings and errors.
+    strict: bool,
     token: Option<header::HeaderValue>,
     reason: Option<header::HeaderValue>,
     radius: Radius,
@@ -170,6 +172,7 @@ impl Api {
             client: Client::new(target, tls.clone(), ClientLimits::default()),
             tls,
             manager: global.manager.clone(),
+            strict: global.strict,
             token: token.transpose().context("the context's token is one line of text")?,
             reason: reason.transpose().context("--reason takes one line of text")?,
             radius: Radius::of(global),
@@ -184,9 +187,9 @@ impl Api {
         self.radius.dry_run
     }
 
-    /// How many hosts the writes reach that were decided so far, each counted once.
-    pub(crate) fn would_reach(&self) -> usize {
-        self.radius.counted + self.radius.named.len()
+    /// How far the writes reach that were decided so far, each host counted once.
+    pub(crate) fn would_reach(&self) -> Reach {
+        self.radius.reach()
     }
 
     /// Reads a path as JSON.
@@ -252,35 +255,32 @@ impl Api {
     }
 
     async fn send_one(&mut self, write: &Write) -> Result<Value> {
-        let (tried, hosts) = self.decide(write).await?;
+        let (tried, reach) = self.decide(write).await?;
         self.tell_moves(&tried);
         if self.is_dry() {
             return Ok(tried);
         }
-        self.may_reach(hosts)?;
+        self.may_reach(reach)?;
         self.send_files(&write.files).await?;
         self.make(write).await
     }
 
-    /// Has a write decided and not made, where its row can do that: its answer, and how many hosts it reaches. Labels that hosts lose
+    /// Has a write decided and not made, where its row can do that: its answer, and how far it reaches. Labels that hosts lose
     /// are told; primaries that move are told by [`Self::tell_moves`].
     ///
     /// # Errors
     /// [`Refusal`], or why nothing came of it.
-    pub(crate) async fn decide(&mut self, write: &Write) -> Result<(Value, usize)> {
+    pub(crate) async fn decide(&mut self, write: &Write) -> Result<(Value, Reach)> {
         if !write.row.has_dry_run() {
-            return Ok((Value::Null, 0));
+            return Ok((Value::Null, Reach::default()));
         }
-        let (tried, hosts) = self.try_out(write).await?;
+        let (tried, reach) = self.try_out(write).await?;
         if let Some(lost) = lost_labels(&tried) {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
             tell!("warning: {about}{lost}");
         }
-        match tried.get("hosts").and_then(Value::as_array) {
-            Some(named) => self.radius.named.extend(named.iter().filter_map(Value::as_str).map(str::to_owned)),
-            None => self.radius.counted += hosts,
-        }
-        Ok((tried, hosts))
+        self.radius.note(&tried, reach);
+        Ok((tried, reach))
     }
 
     /// Says which primaries a write moves, each once.
@@ -305,21 +305,21 @@ impl Api {
         Ok(())
     }
 
-    /// Checks that writes may reach so many hosts; a person at a terminal is asked.
+    /// Checks that writes may reach so far; a person at a terminal is asked.
     ///
     /// # Errors
     /// Above `--max-nodes`, or when a person says no.
-    pub(crate) fn may_reach(&self, hosts: usize) -> Result<()> {
-        self.radius.check(hosts)
+    pub(crate) fn may_reach(&self, reach: Reach) -> Result<()> {
+        self.radius.check(reach)
     }
 
-    /// Checks that objects may be changed that a selector found, and which reach so many hosts; a person at a terminal is asked where there is
+    /// Checks that objects may be changed that a selector found, and which reach so far; a person at a terminal is asked where there is
     /// more than one.
     ///
     /// # Errors
     /// Above `--max-nodes`, or when a person says no.
-    pub(crate) fn may_change_selected(&self, kind: &str, names: &[&str], hosts: usize) -> Result<()> {
-        self.radius.check_selected(kind, names, hosts)
+    pub(crate) fn may_change_selected(&self, kind: &str, names: &[&str], reach: Reach) -> Result<()> {
+        self.radius.check_selected(kind, names, reach)
     }
 
     /// Checks that these certificates and tokens of a principal may end; a person at a terminal is asked.
@@ -340,17 +340,19 @@ impl Api {
         Ok(())
     }
 
-    /// Has a write decided and not made: its answer, and how many hosts it reaches.
-    async fn try_out(&mut self, write: &Write) -> Result<(Value, usize)> {
-        let path = with_term(&self.with_manager(&write.path), "dry_run=true");
+    /// Has a write decided and not made: its answer, and how far it reaches.
+    async fn try_out(&mut self, write: &Write) -> Result<(Value, Reach)> {
+        let path = with_term(&self.terms_of(write), "dry_run=true");
         let request = self.request(write, &path, None)?;
         let answer = self.patiently(request).await.map_err(|error| self.unsent(&error))?;
         if self.is_dry() {
             warn(&answer);
         }
-        let hosts = answer.headers().get("stemma-hosts").and_then(|hosts| hosts.to_str().ok()?.parse().ok());
-        let body = parsed(&checked(answer, write, &path)?)?;
-        Ok((body, hosts.unwrap_or(0)))
+        let count = |name: &str| -> Option<usize> {
+            answer.headers().get(name).and_then(|count| count.to_str().ok()?.parse().ok())
+        };
+        let reach = Reach { hosts: count("stemma-hosts").unwrap_or(0), task_sets: count("stemma-task-sets") };
+        Ok((parsed(&checked(answer, write, &path)?)?, reach))
     }
 
     /// Makes a write that was decided.
@@ -358,7 +360,7 @@ impl Api {
     /// # Errors
     /// As [`Self::send`], but for how far it reaches.
     pub(crate) async fn make(&mut self, write: &Write) -> Result<Value> {
-        let path = self.with_manager(&write.path);
+        let path = self.terms_of(write);
         let key = uuid::Builder::from_random_bytes(random()?).into_uuid();
         let answer = match self.patiently(self.request(write, &path, Some(key))?).await {
             Ok(answer) => answer,
@@ -417,11 +419,14 @@ impl Api {
         Ok(request.body(write.body.clone())?)
     }
 
-    fn with_manager(&self, path: &str) -> String {
-        match &self.manager {
-            Some(manager) => with_term(path, &format!("manager={}", escape(manager))),
-            None => path.to_owned(),
-        }
+    /// The path of a write, with the terms on which all writes of the command are made.
+    fn terms_of(&self, write: &Write) -> String {
+        let path = match &self.manager {
+            Some(manager) => with_term(&write.path, &format!("manager={}", escape(manager))),
+            None => write.path.clone(),
+        };
+        // A file's bytes are no write of the model.
+        if self.strict && write.row.has_dry_run() { with_term(&path, "strict=true") } else { path }
     }
 
     /// The answer was lost: asks what became of the request. One that the controller never saw is sent again under

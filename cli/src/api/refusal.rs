@@ -38,7 +38,7 @@ pub(crate) struct Refusal {
     pub(crate) written: Option<String>,
     /// The keys of the objects that refer to one that was to go, as `node/web-1`.
     used_by: Vec<String>,
-    /// Findings that a strict apply is refused for.
+    /// Findings that a strict write is refused for.
     pub(crate) findings: Vec<Finding>,
     /// Of an apply, where several of its objects are refused: each, this one among them.
     refusals: Vec<Refusal>,
@@ -175,6 +175,7 @@ impl fmt::Display for Refusal {
         let detail = self.detail.iter().flat_map(|detail| detail.lines()).filter(|_| self.conflicts.is_empty());
         detail.chain(self.advice()).for_each(|line| text.push_str(&format!("\n  {line}")));
         self.conflicts.iter().for_each(|conflict| text.push_str(&format!("\n  {conflict}")));
+        self.findings.iter().for_each(|finding| text.push_str(&format!("\n  {finding}")));
         self.overwriting.iter().for_each(|command| text.push_str(&format!("\n  to take it over: {command}")));
         f.write_str(&crate::output::printable_lines(&text))
     }
@@ -210,5 +211,16 @@ mod tests {
             br#"{"error": {"type": "store.outcome_unknown", "message": "x"}}"#,
         );
         assert_eq!(lost.exit(), Exit::Unknown);
+    }
+
+    #[test]
+    fn y09_a_strict_write_says_what_it_is_refused_for() {
+        let strict = refusal(
+            StatusCode::BAD_REQUEST,
+            br#"{"error": {"code": 400, "type": "finding.strict", "title": "x", "message": "a strict write, and 1 warning among the findings; nothing was changed"},
+            "findings": [{"severity": "warning", "code": "reference.unset", "object": "release/r task t", "message": "m"}]}"#,
+        );
+        let said = "a strict write, and 1 warning among the findings; nothing was changed\n  warning reference.unset release/r task t: m";
+        assert_eq!((strict.to_string().as_str(), strict.exit()), (said, Exit::Error));
     }
 }

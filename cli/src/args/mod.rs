@@ -38,7 +38,7 @@ pub(crate) struct Global {
     /// The controller's URL, in place of the context's.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Under which manager's name this writes; the principal's name unless said.
+    /// Under which manager's name this writes; unless said the one that `stemma.toml` beside the manifests names, else the principal's.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) manager: Option<String>,
     /// How to print.
@@ -47,9 +47,13 @@ pub(crate) struct Global {
     /// Why, for the audit.
     #[arg(long, global = true, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// Have the controller decide a write and say what it would do and how many hosts it would reach; nothing is written.
+    /// Have the controller decide a write and say what it would do, how many hosts it would reach and of how many the task sets change; nothing is
+    /// written.
     #[arg(long, global = true)]
     pub(crate) dry_run: bool,
+    /// Refuse a write that brings a finding of warning or error to any node; an apply also for what was so before.
+    #[arg(long, global = true)]
+    pub(crate) strict: bool,
     /// Refuse a write that reaches more hosts than this. Unless said, one that reaches more than ten is asked about.
     #[arg(long, global = true, value_name = "N")]
     pub(crate) max_nodes: Option<usize>,
@@ -109,9 +113,6 @@ pub(crate) enum Command {
         /// Take over what this manager owns of the keys applied; written as a conflict names it (`admin:update`), what it owns by that alone.
         #[arg(long, value_name = "MANAGER[:apply|:update]")]
         adopt: Option<String>,
-        /// Apply nothing where one of the findings is an error or a warning.
-        #[arg(long)]
-        strict: bool,
     },
     /// List objects, or show some by name.
     Get {
@@ -185,9 +186,10 @@ pub(crate) enum Command {
     /// Nodes: set aside, hold, move, rename.
     #[command(subcommand)]
     Node(NodeVerb),
-    /// Give no new task set to the hosts of clusters or node groups.
+    /// Give no new task set to the hosts of clusters or node groups: they go on with the one that they have, and labels flow. It ends with
+    /// `resume`.
     Pause(Pausing),
-    /// Give their hosts new task sets again.
+    /// Give their hosts new task sets again after `pause`.
     Resume(Pausing),
     /// A node's traits.
     #[command(subcommand)]
@@ -219,6 +221,17 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// The manifests that it reads.
+    pub(crate) fn files(&self) -> Option<&Files> {
+        match self {
+            Self::Resolve(files)
+            | Self::Render { files, .. }
+            | Self::Validate { files, .. }
+            | Self::Apply { files, .. } => Some(files),
+            _ => None,
+        }
+    }
+
     /// Whether it changes something at the controller, so that an error must say that it did not.
     pub(crate) fn writes(&self) -> bool {
         match self {
@@ -306,7 +319,8 @@ pub(crate) enum Question {
 /// Manifests to read.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Files {
-    /// A manifest, or a directory of them (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and _); `-` is standard input.
+    /// A manifest, or a directory of them (`NAME.yaml`, `.yml` or `.json`, with a NAME of letters, digits, - and _); `-` is standard input. A file
+    /// `stemma.toml` beside them names their manager: `manager = "team-a"`.
     #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Also the directories below a directory, but for hidden ones and links.

@@ -10,7 +10,8 @@ use super::Selection;
 /// What is done to nodes as they are.
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeVerb {
-    /// Take them out of budgets and barriers. They keep what they hold as primary.
+    /// Stop running tasks there. Other hosts stop waiting for them; what they hold as primary stays with them, unless --release-primary gives
+    /// it away. It ends with `unpark`.
     Park {
         #[command(flatten)]
         nodes: Nodes,
@@ -18,9 +19,10 @@ pub(crate) enum NodeVerb {
         #[arg(long)]
         release_primary: bool,
     },
-    /// Take them back in.
+    /// Run tasks there again after `park`, and have others wait for them again.
     Unpark(Nodes),
-    /// Keep the task sets that they have, while labels flow; `--reason` says why.
+    /// Give them no new task set: they go on with the one that they have, and labels flow. `--reason` says why. It ends with `unhold`, or at
+    /// its own end.
     Hold {
         #[command(flatten)]
         nodes: Nodes,
@@ -31,7 +33,7 @@ pub(crate) enum NodeVerb {
         #[arg(long = "for", value_name = "DURATION", value_parser = seconds)]
         duration: Option<u64>,
     },
-    /// Give them the task sets that they are to have again.
+    /// Give them new task sets again after `hold`.
     Unhold(Nodes),
     /// Move them into another group, or out of theirs with `--out`.
     Move {

@@ -47,7 +47,7 @@ impl FromStr for Subject {
         let kind = Kind::from_str(word, true).map_err(|_| {
             let kinds: Vec<String> = Kind::value_variants().iter().filter_map(known).collect();
             let near = suggest(near(word, kinds.iter().map(String::as_str)));
-            format!("{word:?} is no kind{near}: it is one of {}", kinds.join(", "))
+            format!("unknown kind {word:?}{near}: it is one of {}", kinds.join(", "))
         })?;
         Ok(Self { kind, name })
     }
@@ -98,7 +98,7 @@ pub(crate) struct Selection {
     /// A Kubernetes label selector.
     #[arg(long, short = 'l')]
     pub(crate) selector: Option<String>,
-    /// Stands in this group (`CLUSTER/GROUP`).
+    /// Is in this group (`CLUSTER/GROUP`).
     #[arg(long)]
     pub(crate) nodegroup: Option<String>,
     /// Of this cluster (nodes and node groups).
@@ -204,7 +204,7 @@ pub(crate) struct Wanted {
     /// The node is this one, or one of several.
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     pub(crate) candidate_node: Vec<String>,
-    /// The node stands in this group (`CLUSTER/GROUP`), and meets what it requires.
+    /// The node is in this group (`CLUSTER/GROUP`), and meets what it requires.
     #[arg(long)]
     pub(crate) nodegroup: Option<String>,
     /// Who owns the node, or leases it.

@@ -24,8 +24,6 @@ pub(crate) struct Terms<'a> {
     pub(crate) force: bool,
     /// Take over what this manager owns of what is applied.
     pub(crate) adopt: Option<&'a str>,
-    /// Apply nothing where a finding counts.
-    pub(crate) strict: bool,
 }
 
 /// Applies what the files hold.
@@ -39,9 +37,6 @@ pub(crate) async fn apply(api: &mut Api, files: &Files, terms: Terms<'_>, output
     let mut path = format!("{}?force={}", Endpoint::Apply.path(&[]), terms.force);
     if let Some(from) = terms.adopt {
         path.push_str(&format!("&adopt={}", escape(from)));
-    }
-    if terms.strict {
-        path.push_str("&strict=true");
     }
     let write = Write::at(Endpoint::Apply, path).bytes(body).with_files(manifests.blobs.clone());
     let mut applied = api.send(write).await.map_err(|error| placed(error, &manifests))?;
@@ -227,7 +222,7 @@ mod tests {
         for (reason, field, expected) in [
             ("is no field of this kind", "lables", "lables: is no field of this kind"),
             ("kind \"Clutser\" is none", "kind", "kind \"Clutser\" is none"),
-            ("cluster/c stands in this apply twice", "", "cluster/c stands in this apply twice"),
+            ("cluster/c is in this apply twice", "", "cluster/c is in this apply twice"),
         ] {
             assert_eq!(in_field(reason, field), expected);
         }

@@ -66,7 +66,7 @@ fn given(paths: &[PathBuf], with_builtin: bool) -> Result<Vec<Given>> {
     let mut seen = BTreeMap::new();
     for Given { place, name, .. } in &given {
         if let Some(before) = seen.insert(name, place) {
-            bail!("{place}: namespace {} stands in {before} too: keep one of them", quote(name));
+            bail!("{place}: namespace {} is in {before} too: keep one of them", quote(name));
         }
     }
     Ok(given)

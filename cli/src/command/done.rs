@@ -7,7 +7,6 @@ use crate::api::Api;
 use crate::args::{Kind, Output};
 use crate::command::{question, written};
 use crate::output::{cell, printable};
-use crate::radius::counted;
 
 /// A write that was made.
 pub(crate) struct Done<'a> {
@@ -112,7 +111,7 @@ fn kept_lines(object: &Value) -> impl Iterator<Item = String> + '_ {
 /// Under `--dry-run`, that nothing was written and how far it would have gone.
 pub(crate) fn note_dry_run(api: &Api) {
     if api.is_dry() {
-        tell!("dry run: nothing was written; this would reach {}", counted(api.would_reach()));
+        tell!("dry run: nothing was written; this would reach {}", api.would_reach());
     }
 }
 

@@ -217,13 +217,13 @@ pub(crate) async fn each(
 
 /// Asks whether what was decided may be done.
 fn ask(api: &Api, objects: &Objects, decided: &[(&Object, Option<Step>)]) -> Result<()> {
-    let hosts = api.would_reach();
+    let reach = api.would_reach();
     let Some(kind) = objects.all.first().map(|object| object.kind).filter(|_| objects.is_selected) else {
-        return api.may_reach(hosts);
+        return api.may_reach(reach);
     };
     let is_written = |step: &Option<Step>| step.as_ref().is_none_or(|step| !step.writes.is_empty());
     let written = decided.iter().filter(|(_, step)| is_written(step)).map(|(object, _)| object.name.as_str());
-    api.may_change_selected(kind, &written.collect::<Vec<_>>(), hosts)
+    api.may_change_selected(kind, &written.collect::<Vec<_>>(), reach)
 }
 
 /// Has the writes of all objects decided. An object may be in use only by others of the same command: it is decided again after
@@ -344,7 +344,7 @@ async fn carry_out<'a>(
             let asked = api.would_reach();
             let step = decide(api, object, plan).await?;
             api.tell_moves(&step.answer);
-            if api.would_reach() > asked {
+            if api.would_reach().hosts > asked.hosts {
                 api.may_reach(api.would_reach())?;
             }
             step

@@ -258,7 +258,7 @@ async fn move_into(api: &mut Api, what: &Nodes, group: Option<&str>, output: Out
         let before = object.get("nodegroup").and_then(Value::as_str);
         let (from, to) = (before.unwrap_or("no group"), group.unwrap_or("no group"));
         if before == group {
-            let sentence = format!("{node} stands in {to} already");
+            let sentence = format!("{node} is in {to} already");
             return Ok(Step::nothing(sentence, object));
         }
         let write = edit(node, &json!({"nodegroup": group}))?.if_still_at(question::revision(&object));

@@ -71,9 +71,9 @@ fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<(Ve
     };
     let why_not = set.left_out_ids().find(|(id, _)| *id == wanted).map(|(_, why)| why.to_string());
     let found = set.tasks().find(|ix| release.id(*ix) == wanted).ok_or_else(|| match why_not {
-        Some(why) => Exit::NotFound.because(format!("task {wanted} falls to {node} and does not run: {why}")),
+        Some(why) => Exit::NotFound.because(format!("task {wanted} is placed on {node} and does not run: {why}")),
         None if release.find(wanted).is_some() => {
-            Exit::NotFound.because(format!("task {wanted} does not fall to {node}"))
+            Exit::NotFound.because(format!("task {wanted} does not run on {node}"))
         }
         None => {
             let release = answer.release().map(|release| release.name.to_string()).unwrap_or_default();

@@ -77,6 +77,9 @@ pub struct Answer {
     /// How many hosts it reaches, where it was only tried out. No record has it.
     #[serde(skip)]
     pub hosts: Option<usize>,
+    /// Of how many of them the task set changes, likewise.
+    #[serde(skip)]
+    pub task_sets: Option<usize>,
 }
 
 impl Answer {

@@ -104,15 +104,12 @@ impl Context<'_> {
         }
         let has_role = row.is_some_and(|row| row.allows(rights.role.into()));
         let own = rights.within.and_then(|own| self.whole.clusters.get(own.0)).filter(|_| has_role);
-        let message = match own {
-            Some(own) => {
-                let own = quote(&own.meta.name);
-                format!("{} stands outside of cluster {own}, to which you are bound; nothing was changed", what())
-            }
-            None => {
-                format!("{} is not written by one with the role {}; nothing was changed", what(), rights.role.name())
-            }
-        };
+        let who = &self.caller.who;
+        let Some(own) = own else { return Err(who.denied(format_args!("change {}", what()), row)) };
+        let (what, own, name) = (what(), quote(&own.meta.name), &who.name);
+        let message = format!(
+            "Permission denied: {what} is outside of cluster {own}, to which {name} is bound; nothing was changed"
+        );
         Err(ApiError::new(ErrorType::AuthForbidden, message))
     }
 

@@ -4,10 +4,13 @@
 //! when its body is there, and in each decision, on the very fleet that is decided on; the commit holds only while the principal stays as
 //! it was. What is revoked while a write is on its way ends with it.
 
+use std::fmt::Display;
+
 use stemma_core::access::Rights;
 use stemma_core::digest::Hex;
 use stemma_core::object::{Kind, Principal, PrincipalRole, PrincipalSpec, Timestamp};
 use stemma_core::shares::Holder;
+use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::tls::Identity;
 use uuid::Uuid;
@@ -68,6 +71,16 @@ impl Who {
     /// Whether it is an admin of the whole fleet, for whom a part of what is shared is kept.
     pub fn is_fleet_admin(&self) -> bool {
         self.rights.role == PrincipalRole::Admin && self.rights.within.is_none()
+    }
+
+    /// The refusal of what its role is not for; the row of the endpoint table says which role is.
+    pub fn denied(&self, what: impl Display, row: Option<Endpoint>) -> ApiError {
+        let all = [PrincipalRole::Viewer, PrincipalRole::Operator, PrincipalRole::Admin];
+        let role = row.and_then(|row| all.into_iter().find(|role| row.allows((*role).into())));
+        let needed = role.map(|role| format!("; this needs role {}", role.name())).unwrap_or_default();
+        let (name, own) = (&self.name, self.rights.role.name());
+        let message = format!("Permission denied: {name} ({own}) cannot {what}{needed}; nothing was changed");
+        ApiError::new(ErrorType::AuthForbidden, message)
     }
 
     /// As whom it holds what is shared.

@@ -267,7 +267,7 @@ async fn errors_say_what_where_why_and_what_to_do() {
         (
             json!({"objects": [{"kind": "Klaster", "name": "c"}]}),
             "field.invalid",
-            "object 0: kind: \"Klaster\" is no kind (did you mean \"Cluster\"?): it is one of Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace",
+            "object 0: kind: unknown kind \"Klaster\" (did you mean \"Cluster\"?): it is one of Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace",
         ),
         (
             release(

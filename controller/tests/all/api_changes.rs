@@ -480,8 +480,8 @@ async fn an_edit_of_a_release_warns_of_what_hosts_lose_by_it_and_of_groups_that_
         {"kind": "NodeGroup", "cluster": "us", "name": "empty", "roles": ["bare"]},
     ]);
     apply(&served, objects, "").await;
-    let orphaned = |tasks: &str, fall: &str| {
-        format!("node/n1: {tasks} no longer {fall} to it and to 1 other node: what was done there stays")
+    let orphaned = |tasks: &str, run: &str| {
+        format!("node/n1: {tasks} no longer {run} on it and on 1 other node: what was done there stays")
     };
     let unheld = "cluster/eu tag/http: no node holds tag http, which release r declares".to_owned();
     let undeclared =
@@ -489,9 +489,9 @@ async fn an_edit_of_a_release_warns_of_what_hosts_lose_by_it_and_of_groups_that_
     let patch = |field: &str, value: Value| json!([{"op": "replace", "path": format!("/{field}"), "value": value}]);
     let fewer = json!({"web": {"tags": ["base"]}, "bare": {"tags": []}});
     for (content, body, expected) in [
-        ("merge-patch", json!({"tasks": [tasks[1]]}), vec![orphaned("task conf", "falls")]),
-        ("merge-patch", json!({"tasks": []}), vec![orphaned("tasks conf, site", "fall")]),
-        ("json-patch", patch("roles", fewer.clone()), vec![orphaned("task conf", "falls"), unheld]),
+        ("merge-patch", json!({"tasks": [tasks[1]]}), vec![orphaned("task conf", "runs")]),
+        ("merge-patch", json!({"tasks": []}), vec![orphaned("tasks conf, site", "run")]),
+        ("json-patch", patch("roles", fewer.clone()), vec![orphaned("task conf", "runs"), unheld]),
         ("json-patch", json!([{"op": "remove", "path": "/roles/bare"}]), vec![undeclared.clone()]),
         ("merge-patch", json!({"roles": {"bare": null}}), vec![undeclared]),
         ("merge-patch", json!({"description": "as it was"}), vec![]),

@@ -29,5 +29,6 @@ mod said_on_host;
 mod slow_store;
 mod start;
 mod states;
+mod strict;
 mod times;
 mod tls_refusals;

@@ -165,7 +165,7 @@ async fn x07_a_write_of_primaries_is_obeyed_or_refused() {
         ("nginx", "web-1", "tag nginx has no primary there (its has_primary is false)"),
         ("nosuch", "db-1", "the cluster's release has no tag nosuch"),
         ("mysql", "web-1", "node 'web-1' does not have the tag"),
-        ("mysql", "stray", "node 'stray' does not stand in the cluster"),
+        ("mysql", "stray", "node 'stray' is not in the cluster"),
     ] {
         let named = json!({tag: node});
         let in_patch = json!({"primaries": named});

@@ -253,9 +253,9 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     let left_out = set.why_left_out(ix).map(|why| why.to_string());
     let placed = release.placement_text(ix);
     let why = match (falls, &left_out) {
-        (false, _) => format!("it does not fall to this node: it is placed by {placed}"),
-        (true, Some(reason)) => format!("it falls to this node by {placed}, and is left out: {reason}"),
-        (true, None) => format!("it falls to this node by {placed}"),
+        (false, _) => format!("it does not run on this node: it is placed by {placed}"),
+        (true, Some(reason)) => format!("it is placed on this node by {placed}, and is left out: {reason}"),
+        (true, None) => format!("it runs on this node by {placed}"),
     };
     let references: Vec<String> = release.task(ix).references.iter().map(ToString::to_string).collect();
     // As barriers ask: one that drifted or would change something is not done.

@@ -92,7 +92,7 @@ pub mod rule {
         Warning LABEL_HELD_BACK "label.held_back" in "labels": "A label cannot flow to the host label map.";
         Warning LABEL_IDLE_NULL "label.idle_null" in "labels": "A label is null where nothing is merged.";
         Warning LABEL_VARIABLE "label.variable" in "labels": "Labels have one variable of labels.env, so that none is in it.";
-        Warning MASTER_ABSENT "master.absent": "Tasks fall to master, and no node has that name.";
+        Warning MASTER_ABSENT "master.absent": "Tasks are placed on master, and no node has that name.";
         Error NODE_INCOMPLETE "node.incomplete": "Something above a node is missing.";
         Warning PRIMARY_PARKED "primary.parked": "A node that is parked holds a tag as primary.";
         Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named that cannot hold its tag: an error where a write of that would be refused.";
@@ -116,13 +116,13 @@ pub mod rule {
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";
         Info TASK_CONTENT "task.content": "A file's content has a template's tag in it, and is written as it stands.";
         Warning TASK_LINK "task.link": "A task's path is a known link or leads through one, and hosts follow none.";
-        Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task falls to a node by what no operator gave it.";
-        Info TASK_ORPHANED "task.orphaned": "A task no longer falls to a node on which it stood, or left a path there.";
+        Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task is placed on a node by what no operator gave it.";
+        Info TASK_ORPHANED "task.orphaned": "A task no longer runs on a node, or left a path there.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
         Error TASK_PATH "task.path": "A task writes a path that another task of the node has.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
         Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";
-        Info TASK_UNPLACED "task.unplaced": "A task falls to no node.";
+        Info TASK_UNPLACED "task.unplaced": "A task runs on no node.";
         Warning TRAIT_REFUSED "trait.refused": "A host reports traits that are not taken.";
     }
 }

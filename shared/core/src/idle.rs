@@ -250,7 +250,7 @@ fields! {
         parameters: acts,
         subscribes: acts,
         on_drift: acts,
-        on_unassign: idle(Option::is_some, "the task that it names is not run where this one no longer falls"),
+        on_unassign: idle(Option::is_some, "the task that it names is not run where this one no longer runs"),
         on_interrupt: acts,
         phase: idle(|phase| *phase != Phase::Apply, "no host is drained or cleaned up, so the task never runs"),
         disruptive: idle(|said| *said, "no host is drained before it"),

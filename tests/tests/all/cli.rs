@@ -116,7 +116,7 @@ fn roles_tags_and_traits_are_given_and_taken() -> Result<()> {
     for (question, expected) in [
         (&["label", "tier"][..], "WINS"),
         (&["tag", "canary"], "assigned by hand"),
-        (&["task", "my-conf"], "does not fall to this node"),
+        (&["task", "my-conf"], "does not run on this node"),
         (&["trait", "CUSTOM_FAST"], "operator"),
     ] {
         let arguments: Vec<&str> = ["explain", "node", "web-1"].iter().chain(question).copied().collect();
@@ -269,6 +269,35 @@ fn a_wrong_release_is_said_alike_with_and_without_a_controller() -> Result<()> {
 }
 
 #[test]
+fn y09_a_directory_is_applied_in_the_name_that_it_has() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let directory = fleet.dir().join("shared");
+    std::fs::create_dir(&directory)?;
+    let write = |name: &str, text: &str| std::fs::write(directory.join(name), text);
+    write("stemma.toml", "manager = \"team-a\"\n")?;
+    write("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: gold}\n")?;
+    let path = directory.to_string_lossy();
+    let owners = || -> Result<Value> { Ok(get(&fleet, &["cluster", "c"])?["label_owners"].clone()) };
+    fleet.stemma(&["apply", "-f", &path])?;
+    assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
+    write("site.yaml", "kind: Cluster\nname: c\nlabels: {tier: silver}\n")?;
+    let (status, text) = fails(&fleet, &["apply", "-f", &path, "--manager", "bob"])?;
+    assert!(status == 4 && text.contains("owned by team-a:apply"), "{text}");
+    fleet.stemma(&["apply", "-f", &format!("{path}/site.yaml")])?;
+    assert_eq!(owners()?, json!({"tier": ["team-a:apply"]}));
+    write("stemma.toml", "manger = \"team-a\"\n")?;
+    for verb in ["apply", "validate", "resolve"] {
+        let (status, text) = fails(&fleet, &[verb, "-f", &path])?;
+        assert!(
+            status == 1 && text.contains("stemma.toml: manger: is no setting (did you mean \"manager\"?)"),
+            "{text}"
+        );
+        assert_eq!(text.contains("nothing was changed"), verb == "apply", "{text}");
+    }
+    Ok(())
+}
+
+#[test]
 fn every_writing_verb_is_tried_out_and_changes_nothing() -> Result<()> {
     let fleet = site()?;
     fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
@@ -314,7 +343,11 @@ fn a_write_that_reaches_more_than_ten_hosts_wants_a_yes() -> Result<()> {
     }
     let write = ["label", "cluster", "prod", "a=b"];
     let (status, text) = fails(&fleet, &write)?;
-    assert!(status == 1 && text.contains("this reaches 11 hosts, and nobody is at a terminal to be asked"), "{text}");
+    assert!(
+        status == 1
+            && text.contains("this reaches 11 hosts (no task set changes), and nobody is at a terminal to be asked"),
+        "{text}"
+    );
     assert!(text.contains("say --yes, or --max-nodes 11\n  nothing was changed"), "{text}");
     let (_, text) = fails(&fleet, &[&write[..], &["--yes", "--max-nodes", "10"]].concat())?;
     assert!(text.contains("this reaches 11 hosts, more than --max-nodes 10"), "{text}");
@@ -476,7 +509,7 @@ fn a_controller_that_cannot_be_asked_is_told_with_what_to_look_at() -> Result<()
         (url(&own, &fleet.bound().agents), "refused this client's certificate\n  is `cert` of this fleet"),
         (
             url(&without, &fleet.bound().admin),
-            "Who asks must be shown, by certificate or token.\n  give `cert` and `key` in the context",
+            "Authentication required: show a certificate or a token.\n  give `cert` and `key` in the context",
         ),
         (url(&own, &fleet.bound().admin.replace("https", "http")), "does not speak plain HTTP\n  write https://"),
     ] {

@@ -224,7 +224,7 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     );
     assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
     let (_, text, status) = ran(&fleet, &["delete", "ndoe/web-1"])?;
-    assert!(status == 2 && text.contains("\"ndoe\" is no kind (did you mean \"node\"?)"), "{text}");
+    assert!(status == 2 && text.contains("unknown kind \"ndoe\" (did you mean \"node\"?)"), "{text}");
     Ok(())
 }
 
@@ -269,7 +269,7 @@ fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> 
     assert_eq!(out, "node web-1 has CUSTOM_A, CUSTOM_B\n");
     assert_eq!(text, "  traits  (none) -> CUSTOM_A\n  traits  CUSTOM_A -> CUSTOM_A,CUSTOM_B\n");
     let (_, text, _) = ran(&fleet, &["trait", "remove", "web-1", "CUSTOM_A", "--dry-run"])?;
-    let reach = "dry run: nothing was written; this would reach 1 host\n";
+    let reach = "dry run: nothing was written; this would reach 1 host (no task set changes)\n";
     assert_eq!(text, format!("  traits  CUSTOM_A,CUSTOM_B -> CUSTOM_B\n{reach}"));
     let removed: Value = serde_json::from_str(&fleet.stemma(&["trait", "remove", "web-1", "--all", "-o", "json"])?)?;
     assert_eq!((&removed["name"], &removed["traits"]), (&json!("web-1"), &json!([])), "the node as it is now");
@@ -277,7 +277,7 @@ fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> 
 
     let twice = ["label", "node/web-1", "nodegroup/eu/web", "cluster/eu", "a=b", "--dry-run"];
     let (_, text, _) = ran(&fleet, &twice)?;
-    assert!(text.ends_with("this would reach 3 hosts\n"), "{text}");
+    assert!(text.ends_with("this would reach 3 hosts (no task set changes)\n"), "{text}");
     let (_, text, status) = ran(&fleet, &[&twice[..5], &["--max-nodes", "2"]].concat())?;
     assert!(status == 1 && text.contains("this reaches 3 hosts, more than --max-nodes 2"), "{text}");
     fleet.stemma(&[&twice[..5], &["--max-nodes", "3"]].concat())?;
@@ -332,7 +332,7 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
         anyhow::ensure!(field("web-3", "primary_tags")? == json!(["db"]));
         Ok(())
     })?;
-    assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 stands in us/web already\n");
+    assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 is in us/web already\n");
     fleet.stemma(&["node", "move", "web-1", "--out"])?;
     assert_eq!((field("web-1", "nodegroup")?, field("web-1", "state")?), (Value::Null, json!("unplaced")));
     let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/nosuch"])?;

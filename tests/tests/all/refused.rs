@@ -159,6 +159,47 @@ fn an_edit_that_takes_a_label_away_says_which_task_fails_on_how_many_hosts() -> 
     Ok(())
 }
 
+#[test]
+fn y09_a_strict_command_is_refused_for_what_it_brings_and_for_nothing_else() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let (status, out, err) = apply(&fleet, SITE, &["--strict"])?;
+    assert_eq!(status, 0, "{out}{err}");
+    let labels = || -> Result<Value> {
+        let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "web-1", "-o", "json"])?)?;
+        Ok(node["labels"].clone())
+    };
+    let before = labels()?;
+    let refused = "error: a strict write, and 1 warning among the findings; nothing was changed\n  \
+                   warning reference.unset release/site@1 task conf: 2 hosts that read it lack `labels.tier`";
+    for arguments in [
+        &["label", "clustertemplate", "base", "tier-", "--strict"][..],
+        &["--strict", "label", "nodegroup", "prod/web", "--not-inherited", "tier"],
+        &["label", "clustertemplate", "base", "tier-", "--strict", "--dry-run"],
+    ] {
+        let output = fleet.cli(arguments)?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && told.contains(refused), "{arguments:?}: {told}");
+        assert_eq!(labels()?, before, "{arguments:?}");
+    }
+    for arguments in [
+        &["label", "node", "web-1", "a=b"][..],
+        &["role", "add", "web-1", "web"],
+        &["trait", "add", "web-1", "CUSTOM_A"],
+        &["create", "cluster", "lab"],
+        &["tag", "create", "canary", "--cluster", "prod"],
+        &["tag", "assign", "web-1", "canary"],
+        &["node", "hold", "web-1", "--reason", "to see"],
+        &["node", "park", "web-1"],
+        &["node", "rename", "web-2", "web-9"],
+        &["delete", "node", "web-9"],
+        &["pause", "cluster", "prod"],
+        &["token", "create"],
+    ] {
+        fleet.stemma(&[arguments, &["--strict"]].concat())?;
+    }
+    Ok(())
+}
+
 /// The lines of what is wrong, behind the first, which counts them.
 fn listed(text: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = text.lines().skip(1).filter(|line| *line != "  nothing was changed").collect();

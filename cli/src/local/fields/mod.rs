@@ -39,7 +39,7 @@ fn below_kind(path: &str) -> Result<()> {
     let value = Kind::from_str(word, true).ok().and_then(|kind| kind.to_possible_value());
     let (all, name) = (kinds(), value.as_ref().map_or(word, |value| value.get_name()));
     let Some(kind) = all.iter().find(|kind| kind.kind.eq_ignore_ascii_case(name)) else {
-        return Err(missing("there is no kind", word, all.iter().map(|kind| kind.kind)));
+        return Err(missing("unknown kind", word, all.iter().map(|kind| kind.kind)));
     };
     match rest {
         Some(rest) => say_field(word, rest, &kind.parts),
@@ -118,10 +118,7 @@ fn say_type(shown: &str, name: &str) -> Result<()> {
 fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> anyhow::Error {
     let near = suggest(near(name, known.clone()));
     let known = known.collect::<Vec<_>>().join(", ");
-    let advice = if known.is_empty() {
-        "nothing is said of what stands in it".to_owned()
-    } else {
-        format!("take one of {known}")
-    };
+    let advice =
+        if known.is_empty() { "nothing is said of what is in it".to_owned() } else { format!("take one of {known}") };
     Exit::NotFound.because(format!("{what} {name:?}{near}: {advice}"))
 }

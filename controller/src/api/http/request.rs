@@ -29,6 +29,8 @@ pub(crate) const MOST_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// The answer's header to a write that was tried out: how many hosts it reaches.
 const HOSTS: header::HeaderName = header::HeaderName::from_static("stemma-hosts");
+/// Likewise: of how many of them the task set changes.
+const TASK_SETS: header::HeaderName = header::HeaderName::from_static("stemma-task-sets");
 
 /// The media type of JSON.
 pub(crate) const JSON: &str = "application/json";
@@ -208,8 +210,10 @@ impl Reply {
         if let Some(warning) = &answer.warning {
             reply.set(header::WARNING, &format!("299 stemma \"{}\"", quoted(warning)));
         }
-        if let Some(hosts) = answer.hosts {
-            reply.set(HOSTS, &hosts.to_string());
+        for (name, count) in [(HOSTS, answer.hosts), (TASK_SETS, answer.task_sets)] {
+            if let Some(count) = count {
+                reply.set(name, &count.to_string());
+            }
         }
         match version {
             Some(version) => reply.tagged(version),
@@ -458,6 +462,14 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn y09_a_write_that_is_tried_out_says_how_many_hosts_it_reaches_and_of_how_many_the_task_sets_change() {
+        let reply = Reply::written(Answer { hosts: Some(16), task_sets: Some(8), ..Answer::empty(204) }, "");
+        assert_eq!([&reply.headers["stemma-hosts"], &reply.headers["stemma-task-sets"]], ["16", "8"]);
+        let reply = Reply::written(Answer::empty(204), "");
+        assert!(reply.headers.is_empty(), "{:?}", reply.headers);
+    }
 
     #[test]
     fn a_warning_is_told_whatever_it_quotes() {

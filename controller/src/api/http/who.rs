@@ -110,15 +110,19 @@ pub(crate) fn admitted(endpoint: Endpoint, who: Result<Option<Who>, Unknown>) ->
         who => who.map_err(|unknown| *unknown.refusal)?,
     };
     let class = who.as_ref().map_or(Caller::Nobody, |who| who.rights.role.into());
-    if !endpoint.allows(class) {
-        return Err(if who.is_none() { ErrorType::AuthRequired } else { ErrorType::AuthForbidden }.into());
-    }
     let route = endpoint.route();
+    if !endpoint.allows(class) {
+        let Some(who) = who else { return Err(ErrorType::AuthRequired.into()) };
+        return Err(who.denied(format_args!("use {} {}", route.method.as_str(), route.path), Some(endpoint)));
+    }
     let act = if route.method == Method::Get { Act::Read } else { Act::Write };
     let who = who.unwrap_or_else(nobody);
     // What stands elsewhere is not on the shelves that the handler is given.
     if route.scope.is_shared() && who.rights.judge(act, Place::Shared) != Verdict::Allowed {
-        let message = "who is bound to a cluster writes what stands in it alone; nothing was changed";
+        let message = format!(
+            "Permission denied: {} is bound to one cluster, and can change what is in it alone; nothing was changed",
+            who.name
+        );
         return Err(ApiError::new(ErrorType::AuthForbidden, message));
     }
     Ok(who)
@@ -126,7 +130,39 @@ pub(crate) fn admitted(endpoint: Endpoint, who: Result<Option<Who>, Unknown>) ->
 
 #[cfg(test)]
 mod tests {
+    use stemma_core::object::ClusterId;
+
     use super::*;
+
+    #[test]
+    fn y09_who_is_denied_is_told_what_they_are_and_which_role_it_takes() {
+        let who = |role, within: Option<u128>| Who {
+            rights: Rights { role, within: within.map(|id| ClusterId(Uuid::from_u128(id))) },
+            ..Who::by_way("vera")
+        };
+        let denied = |endpoint, who| admitted(endpoint, Ok(Some(who))).unwrap_err().message;
+        for (endpoint, who, expected) in [
+            (
+                Endpoint::PatchNodeMap,
+                who(PrincipalRole::Viewer, None),
+                "Permission denied: vera (viewer) cannot use PATCH /v1/nodes/{node}/{map}; this needs role operator; nothing was changed",
+            ),
+            (
+                Endpoint::CreateRelease,
+                who(PrincipalRole::Operator, None),
+                "Permission denied: vera (operator) cannot use POST /v1/releases; this needs role admin; nothing was changed",
+            ),
+            (
+                Endpoint::CreateRelease,
+                who(PrincipalRole::Admin, Some(1)),
+                "Permission denied: vera is bound to one cluster, and can change what is in it alone; nothing was changed",
+            ),
+        ] {
+            assert_eq!(denied(endpoint, who), expected);
+        }
+        let nobody = admitted(Endpoint::CreateRelease, Ok(None)).unwrap_err();
+        assert_eq!((nobody.kind, &*nobody.message), (ErrorType::AuthRequired, ErrorType::AuthRequired.title()));
+    }
 
     #[test]
     fn a_token_of_a_principal_is_told_by_its_form() {

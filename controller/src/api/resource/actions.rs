@@ -34,7 +34,7 @@ pub(super) async fn upgrade(api: &Api, request: &Request) -> HandlerResult {
 /// `POST /v1/clusters/{cluster}/actions/resize`.
 pub(super) fn resize(api: &Api, request: &Request) -> HandlerResult {
     ClusterSpec::locate(&api.model(), request)?;
-    let message = "a cluster isn't resized: it has the nodes that stand in its groups";
+    let message = "a cluster isn't resized: it has the nodes that are in its groups";
     let advice = "`stemma node move NODE --nodegroup CLUSTER/GROUP` places a node; nothing was changed";
     Err(ApiError::new(ErrorType::ActionUnsupported, message).detail(advice))
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::finding::strictly;
 use stemma_core::manifest::{Author, Body, Document, Key, Scope, is_null, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
@@ -89,13 +88,15 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         work.settle_tags()?;
         let lost = LostLabels::by(work).to_json();
         let findings = super::findings::of_write(api, work);
-        if let Some(counted) = strictly(&findings).filter(|_| strict) {
-            let message = format!("a strict apply, and {counted}; nothing was changed");
-            return Err(ApiError::new(ErrorType::FindingStrict, message).extra("findings", json!(findings)).into());
+        if strict {
+            writes::check_strict("apply", &findings)?;
         }
         let moved = MovedPrimaries::by(work).to_json();
         let mut answer = json!({"revision": null, "objects": rows, "lost_labels": lost, "findings": findings});
         answer[MovedPrimaries::MEMBER] = moved;
+        if work.is_dry_run() {
+            answer["hosts"] = writes::hosts(work);
+        }
         Ok(Answer::json(200, answer))
     })
     .await
@@ -146,8 +147,7 @@ fn read_one(at: usize, mut object: Value, before: &[Given]) -> Result<Given, Api
     match before.iter().find(|other| other.document.key == document.key) {
         Some(Given { at: before, .. }) => {
             let key = &document.key;
-            let message =
-                format!("{key} stands in this apply twice, as object {before} and object {at}; keep one of them");
+            let message = format!("{key} is in this apply twice, as object {before} and object {at}; keep one of them");
             Err(ApiError::new(ErrorType::ObjectInvalid, message).field(format!("objects[{at}]")))
         }
         None => Ok(Given { at, document, presumed }),

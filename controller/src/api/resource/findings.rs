@@ -1,10 +1,10 @@
-//! Findings: what a person should know of a write or of a cluster, and nothing refuses.
+//! Findings: what a person should know of a write or of a cluster. They refuse a write alone that asks for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stemma_core::catalog::Meant;
-use stemma_core::finding::{Finding, Gravest};
+use stemma_core::finding::{Finding, Gravest, rule, strictly};
 use stemma_core::fleet::Missing;
 use stemma_core::idle;
 use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object};
@@ -103,6 +103,59 @@ pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     found.extend(newly_ruled(before, after, &work.model.memo, work.told_hosts()));
     found.extend(newly_sharing_paths(before, after, &work.model.memo, work.told_hosts()));
     found
+}
+
+/// What is so by a write and was not before it, of hosts, of the objects that it writes, of the catalogue and of where tags and tasks run.
+pub(super) fn brought(api: &Api, work: &Work<'_>) -> Vec<Finding> {
+    let mut findings = Gravest::default();
+    findings.extend(newly_found(work));
+    findings.extend(newly_uncatalogued_anywhere(work));
+    findings.extend(NewlyUnmet::by(work).findings);
+    for (kind, uuid) in work.written() {
+        let known = of_object(work.before(), kind, uuid);
+        findings.extend(of_object(&work.model, kind, uuid).into_iter().filter(|finding| !known.contains(finding)));
+    }
+    // One fleet after the other: the memory of task sets holds what was resolved last.
+    let of_one = |id: NodeId| (id, of_host(api, &work.model, id));
+    let found: Vec<_> = work.told_hosts().map(of_one).filter(|(_, found)| strictly(found).is_some()).collect();
+    for (id, mut found) in found {
+        let known = of_host_before(api, work, id);
+        found.retain(|finding| !known.contains(finding));
+        findings.extend_of(found.into_iter().map(|finding| (finding, Some(id))));
+    }
+    findings.list_by("write", |finding, host| by(work, finding, host))
+}
+
+/// The findings about a host, but for requirements, of which [`NewlyUnmet`] knows what is new; none of one that is not there.
+fn of_host(api: &Api, model: &Model, id: NodeId) -> Vec<Finding> {
+    let Some(node) = model.fleet.node(id) else { return Vec::new() };
+    let mut found = state::findings_of_answer(api, model, node, &model.resolve(id.0));
+    found.retain(|finding| finding.code != rule::REQUIREMENT_UNMET.code);
+    found
+}
+
+/// The findings about a host before a write, under the name that it has now: a host that is renamed is no worse for it.
+fn of_host_before(api: &Api, work: &Work<'_>, id: NodeId) -> Vec<Finding> {
+    let name = |model: &Model| model.fleet.node(id).map(|node| format!("node/{}", node.display_name()));
+    let mut found = of_host(api, work.before(), id);
+    if let (Some(before), Some(now)) = (name(work.before()), name(&work.model)) {
+        for finding in found.iter_mut().filter(|_| before != now) {
+            finding.object = finding.object.replacen(&before, &now, 1);
+        }
+    }
+    found
+}
+
+/// What all objects say otherwise than the catalogue by a write of a namespace. Of other writes [`newly_found`] has it.
+fn newly_uncatalogued_anywhere(work: &Work<'_>) -> Vec<Finding> {
+    if !work.written().any(|(kind, _)| kind == Kind::Namespace) {
+        return Vec::new();
+    }
+    let (meant_before, meant_now) = (Meant::default(), Meant::default());
+    let before = all_catalog_findings(&work.before().fleet, &meant_before).take_while(|_| work.is_awaited());
+    let known: BTreeSet<Finding> = before.flatten().collect();
+    let now = all_catalog_findings(&work.model.fleet, &meant_now).take_while(|_| work.is_awaited());
+    now.flatten().filter(|finding| !known.contains(finding)).collect()
 }
 
 /// The clusters of which a write changes where tags and tasks fall, or what its roles produce.

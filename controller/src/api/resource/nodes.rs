@@ -117,7 +117,7 @@ pub(super) fn check_reports(says_any: bool) -> Result<(), ApiError> {
     if !says_any {
         return Ok(());
     }
-    let message = "reports stands in a manifest for `stemma resolve` without a controller; a controller takes them from hosts alone";
+    let message = "reports is a field of manifests for `stemma resolve` without a controller; a controller takes them from hosts alone";
     Err(ApiError::new(ErrorType::FieldInvalid, message).field("reports"))
 }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_core::finding::Finding;
+use stemma_core::finding::{Finding, strictly};
 use stemma_core::manifest::check_taken;
 use stemma_core::object::Object;
-use stemma_wire::error::ApiError;
+use stemma_wire::endpoint::Endpoint;
+use stemma_wire::error::{ApiError, ErrorType};
 
 use super::changes::{Changes, LostLabels};
-use super::findings::{NewlyUnmet, newly_found};
+use super::findings::{NewlyUnmet, brought, newly_found};
 use super::moved_primaries::MovedPrimaries;
 use super::objects::{Shown, read_body, update};
 use crate::api::Api;
@@ -21,7 +22,8 @@ use crate::registry::names::ModelNames;
 use crate::registry::work::{Work, check_presumed};
 use crate::registry::{Caller, Undecided};
 
-/// Makes a request's write: what `decide` does to the model, with the answer that it gives.
+/// Makes a request's write: what `decide` does to the model, with the answer that it gives. With `strict=true` it is refused where it brings
+/// a finding of warning or error.
 ///
 /// # Errors
 /// What `decide` refuses, and what is refused of every write.
@@ -31,12 +33,30 @@ pub(super) async fn commit(
     caller: &Caller,
     decide: impl Fn(&mut Work<'_>) -> Result<Answer, Undecided>,
 ) -> HandlerResult {
+    // An apply is judged by all that is found of what it writes, also by what was so before.
+    let is_strict = request.query.flag("strict")?.unwrap_or(false) && request.endpoint != Endpoint::Apply;
     let answer = api.registry.write(caller, |context| {
         let mut work = Work::on(context);
         let answer = decide(&mut work)?;
+        if is_strict {
+            // With what the write ends on nodes that it does not name.
+            work.forget()?;
+            work.settle_tags()?;
+            check_strict("write", &brought(api, &work))?;
+        }
         work.finish(answer)
     });
     Ok(Reply::written(answer.await?, &request.base).with_preference(request))
+}
+
+/// Refuses a strict write, or a strict apply, for what is found.
+///
+/// # Errors
+/// With all findings, where one of them is a warning or an error.
+pub(super) fn check_strict(what: &str, findings: &[Finding]) -> Result<(), ApiError> {
+    let Some(counted) = strictly(findings) else { return Ok(()) };
+    let message = format!("a strict {what}, and {counted}; nothing was changed");
+    Err(ApiError::new(ErrorType::FindingStrict, message).extra("findings", json!(findings)))
 }
 
 /// `POST` of a new object.
@@ -140,11 +160,15 @@ pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &Los
         body.insert("lost_labels".to_owned(), lost.to_json());
         body.insert(MovedPrimaries::MEMBER.to_owned(), MovedPrimaries::by(work).to_json());
         if work.is_dry_run() {
-            let hosts: Vec<String> = work.told_hosts().map(|node| node.to_string()).collect();
-            body.insert("hosts".to_owned(), json!(hosts));
+            body.insert("hosts".to_owned(), hosts(work));
         }
     }
     answer
+}
+
+/// The hosts that a write reaches, so far.
+pub(super) fn hosts(work: &Work<'_>) -> Value {
+    work.told_hosts().map(|node| node.to_string()).collect()
 }
 
 /// The same, with a warning of what is so by the write and was not before it.

@@ -7,6 +7,7 @@
 mod admins;
 mod allocate;
 mod catalog;
+mod changed;
 mod counts;
 mod decide;
 mod delete;
@@ -133,7 +134,9 @@ impl<'a> Work<'a> {
         });
         self.note_clusters();
         self.note_rules();
-        answer.hosts = self.is_dry_run().then(|| self.told_hosts().count());
+        if self.is_dry_run() {
+            self.tell_reached(&mut answer);
+        }
         // Last, and so of all that was looked at: a look that ended early has found nothing of those behind it.
         self.check_awaited()?;
         Ok(Decision { draft: self.draft, answer })

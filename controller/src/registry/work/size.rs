@@ -185,7 +185,7 @@ impl Work<'_> {
     fn records_too_large(&self, cluster: Option<ClusterId>, together: u64, most: u64) -> ApiError {
         let Some(cluster) = cluster else {
             let message = format!(
-                "what nodes have that stand in no cluster would take {together} bytes together beside what many of them have alike, and the most are \
+                "what nodes have that are in no cluster would take {together} bytes together beside what many of them have alike, and the most are \
                  {most}; nothing was changed"
             );
             let advice = "take back the holds of such nodes, or delete them";

@@ -443,7 +443,7 @@ async fn x04_a_primary_of_another_cluster_is_told_as_one_that_is_not_there_to_wh
     let crown = send(&mut bound, "PATCH", own, &json!({"primaries": {"crown": "zz9"}}), false).await;
     assert_eq!((crown.status, &*crown.kind), (403, "auth.forbidden"), "a condition reads it: {}", crown.body);
     let told = send(&mut operator, "PATCH", own, &lead("o1"), false).await;
-    assert!(told.status == 400 && message(&told).contains("node 'o1' does not stand in the cluster"), "{}", told.body);
+    assert!(told.status == 400 && message(&told).contains("node 'o1' is not in the cluster"), "{}", told.body);
     let mut said = Vec::new();
     for name in ["o1", "zz"] {
         for tried in [true, false] {

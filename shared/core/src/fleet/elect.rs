@@ -77,7 +77,7 @@ impl NotObeyed {
             Self::NoPrimary => format!("tag {tag} has no primary there (its has_primary is false)"),
             Self::NoRelease => format!("the cluster has no release that has tag {tag}"),
             Self::NoNode => format!("there is no node {node} in the cluster"),
-            Self::Elsewhere => format!("node {node} does not stand in the cluster"),
+            Self::Elsewhere => format!("node {node} is not in the cluster"),
             Self::LacksTag => format!("node {node} does not have the tag"),
         }
     }

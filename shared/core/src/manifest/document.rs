@@ -117,7 +117,7 @@ fn unknown_kind(found: &str) -> String {
         }
         _ => {
             let near = crate::name::suggest(crate::name::near(found, reference::kinds().map(|one| one.kind)));
-            format!("{:?} is no kind{near}: it is one of {}", crate::name::cut(found), kinds())
+            format!("unknown kind {:?}{near}: it is one of {}", crate::name::cut(found), kinds())
         }
     }
 }
@@ -141,7 +141,7 @@ fn release(body: &mut Body, name: &str) -> Result<ReleaseRef, BodyError> {
     }
     let wrong = |why: crate::name::InvalidName| BodyError::new("name", why.to_string());
     if name.contains('@') {
-        return Err(BodyError::new("name", "a release's version stands in `version`, not in its name"));
+        return Err(BodyError::new("name", "a release's version is in `version`, not in its name"));
     }
     match version {
         None => ReleaseRef::new(name).map_err(wrong),
@@ -169,7 +169,7 @@ mod tests {
         }
         for (json, says) in [
             (r#"{"name": "x"}"#, "kind: is missing: it is one of"),
-            (r#"{"kind": "Widget", "name": "x"}"#, "kind: \"Widget\" is no kind: it is one of"),
+            (r#"{"kind": "Widget", "name": "x"}"#, "kind: unknown kind \"Widget\": it is one of"),
             (
                 r#"{"kind": "Secret", "name": "x"}"#,
                 "kind: Secret is not taken by this version; it takes Release, ClusterTemplate, Cluster, NodeGroup, Node, Namespace, InspectionRule",

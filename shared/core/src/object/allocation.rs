@@ -23,7 +23,7 @@ pub struct AllocationSpec {
     /// The node is one of these, if any is named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub candidate_nodes: Vec<NodeId>,
-    /// The node stands in this group, and meets what it requires.
+    /// The node is in this group, and meets what it requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodegroup: Option<GroupId>,
     /// Who owns the node, or leases it.

@@ -121,9 +121,9 @@ impl SetAside<'_> {
             Self::Held(Side::Host, _, reason) => {
                 format!("it is held on its host{}: it keeps the task set that it has", because(reason))
             }
-            Self::Parked(Side::Operator, _) => "it is parked: out of budgets and barriers".into(),
+            Self::Parked(Side::Operator, _) => "it is parked: it runs no task, and others do not wait for it".into(),
             Self::Parked(Side::Host, reason) => {
-                format!("it is parked on its host{}: out of budgets and barriers", because(reason))
+                format!("it is parked on its host{}: it runs no task, and others do not wait for it", because(reason))
             }
             Self::Mode(Mode::Observe) => "its mode is observe: no task is even checked".into(),
             Self::Mode(Mode::Noop) => "its mode is noop: tasks are checked, and nothing is changed".into(),
@@ -183,8 +183,11 @@ mod tests {
             (SetAside::Paused(Side::Operator), "its node group or cluster is paused: no new task set is given"),
             (SetAside::Held(Side::Operator, held, "disk"), "it is held (disk): it keeps the task set that it has"),
             (SetAside::Held(Side::Host, held, ""), "it is held on its host: it keeps the task set that it has"),
-            (SetAside::Parked(Side::Operator, ""), "it is parked: out of budgets and barriers"),
-            (SetAside::Parked(Side::Host, "x"), "it is parked on its host (x): out of budgets and barriers"),
+            (SetAside::Parked(Side::Operator, ""), "it is parked: it runs no task, and others do not wait for it"),
+            (
+                SetAside::Parked(Side::Host, "x"),
+                "it is parked on its host (x): it runs no task, and others do not wait for it",
+            ),
             (SetAside::Mode(Mode::Observe), "its mode is observe: no task is even checked"),
             (SetAside::Mode(Mode::Noop), "its mode is noop: tasks are checked, and nothing is changed"),
         ] {

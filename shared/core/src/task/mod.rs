@@ -48,13 +48,13 @@ described! {
         pub id: String = Form::Text, REQUIRED, r#""site-conf""#;
         /// What it is: `file`, `shell`, `stage`, `group` or another type of task.
         pub kind as "type": String = Form::Text, REQUIRED, r#""file""#;
-        /// It falls to nodes with one of these tags: names, `/patterns/`; the text `*` means every node that has a tag.
+        /// It runs on nodes with one of these tags: names, `/patterns/`; the text `*` means every node that has a tag.
         ///
         /// `None` where the author wrote none; empty where the author wrote an empty list or `null`, which counts only
         /// under `matching.roles: tags`.
         #[serde(default, with = "any::field", skip_serializing_if = "Option::is_none")]
         pub tags: Option<Vec<String>> = Form::TextOrList, "by roles", r#"["nginx"]"#;
-        /// Without tags it falls to nodes with one of these roles: names, `/patterns/`, `*`.
+        /// Without tags it runs on nodes with one of these roles: names, `/patterns/`, `*`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub roles or ["role", "groups"]: Vec<String> = Form::TextOrList, "[]", r#"["web"]"#;
         /// Of a group: the tasks that it places.
@@ -86,7 +86,7 @@ described! {
         /// What is done when the host has drifted from it.
         #[serde(default, skip_serializing_if = "is_default")]
         pub on_drift: OnDrift = Form::OneOf(&["mend", "report"]), "mend", r#""report""#;
-        /// The task that is run once where this one no longer falls.
+        /// The task that is run once where this one no longer runs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub on_unassign: Option<String> = Form::Text, "none", r#""site-conf-gone""#;
         /// What becomes of it when it was begun and nobody saw it end: it is unknown until a person says, or runs again.

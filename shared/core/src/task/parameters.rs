@@ -159,7 +159,7 @@ pub const TEMPLATE_FILE: Parameter = Parameter {
     alias: None,
     form: Form::Text,
     presence: Presence::OneOf,
-    meaning: "The file that the template stands in, at or below the manifest's directory.",
+    meaning: "The file that the template is in, at or below the manifest's directory.",
 };
 
 impl Presence {

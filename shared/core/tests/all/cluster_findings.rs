@@ -37,7 +37,7 @@ fn what_is_odd_names_the_nodes_that_it_is_odd_about() {
         found,
         [
             "tag.unheld cluster/c tag/unheld: no node holds tag unheld, which release fuel@1 declares",
-            "task.unplaced cluster/c task/never: task never of release fuel@1 falls to no node: it is placed by roles unheld",
+            "task.unplaced cluster/c task/never: task never of release fuel@1 runs on no node: it is placed by roles unheld",
             "role.conflict node/n2: has role app and role db, which conflict",
             "role.limit cluster/c role/app: role app wants at most 2 of the cluster's nodes, and 3 have it",
             "role.limit cluster/c role/unheld: role unheld wants at least 1 of the cluster's nodes, and 0 have it",

@@ -43,7 +43,7 @@ fn all(made: &Made) -> Vec<NodeId> {
 
 #[test]
 fn tasks_that_no_longer_fall_to_nodes_are_told_once_for_all_that_lose_the_same() {
-    for (webs, others) in [(1, ""), (2, " and to 1 other node"), (4, " and to 3 other nodes")] {
+    for (webs, others) in [(1, ""), (2, " and on 1 other node"), (4, " and on 3 other nodes")] {
         let mut made = Made::of(&fleet(webs));
         let (before, nodes) = (made.fleet.clone(), all(&made));
         let mut edited = fleet(webs);
@@ -52,7 +52,7 @@ fn tasks_that_no_longer_fall_to_nodes_are_told_once_for_all_that_lose_the_same()
         assert_eq!(
             said(&newly_orphaned(&before, &made.fleet, nodes.iter().copied())),
             [format!(
-                "task.orphaned node/web-1: tasks always, conf no longer fall to it{others}: what was done there stays"
+                "task.orphaned node/web-1: tasks always, conf no longer run on it{others}: what was done there stays"
             )]
         );
     }
@@ -63,7 +63,7 @@ fn tasks_that_no_longer_fall_to_nodes_are_told_once_for_all_that_lose_the_same()
     made.edit(&edited);
     assert_eq!(
         said(&newly_orphaned(&before, &made.fleet, nodes.into_iter())),
-        ["task.orphaned node/web-1: task conf no longer falls to it: what was done there stays"]
+        ["task.orphaned node/web-1: task conf no longer runs on it: what was done there stays"]
     );
 }
 
@@ -79,7 +79,7 @@ fn y09_a_task_that_falls_to_no_node_is_named_with_its_release_and_where_it_does(
     let made = Made::of(&documents);
     let found = said(&cluster_findings(&made.fleet, made.cluster()));
     let unplaced: Vec<_> = found.iter().filter(|one| one.starts_with("task.unplaced")).collect();
-    let says = "task.unplaced cluster/prod task/conf: task conf of release site@1 falls to no node: it is placed by tags nginx; that \
+    let says = "task.unplaced cluster/prod task/conf: task conf of release site@1 runs on no node: it is placed by tags nginx; that \
                 of release site@2 does";
     assert!(unplaced.iter().any(|one| *one == says), "{unplaced:?}");
 }
@@ -150,7 +150,7 @@ fn the_first_nodes_of_a_cluster_are_no_news_of_what_it_does_not_hold() {
         told(&whole, &moved),
         [
             "tag.unheld cluster/prod tag/nginx: no node holds tag nginx, which release site@1 declares",
-            "task.unplaced cluster/prod task/conf: task conf of release site@1 falls to no node: it is placed by tags nginx",
+            "task.unplaced cluster/prod task/conf: task conf of release site@1 runs on no node: it is placed by tags nginx",
         ]
     );
 }

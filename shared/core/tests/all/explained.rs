@@ -56,12 +56,12 @@ fn a_task_that_a_group_places_is_explained_by_the_group() {
         let told = explain::task(&made.answer("web-1"), task, Timestamp(1), &ran).expect("a task");
         told["why"].as_str().expect("a text").to_owned()
     };
-    assert_eq!(why("member"), "it falls to this node by group all (placed by tags nginx)");
-    assert_eq!(why("both"), "it falls to this node by tags mysql, or group all (placed by tags nginx)");
+    assert_eq!(why("member"), "it runs on this node by group all (placed by tags nginx)");
+    assert_eq!(why("both"), "it runs on this node by tags mysql, or group all (placed by tags nginx)");
     assert_eq!(
         why("away"),
-        "it falls to this node by tags mysql, or group all (placed by tags nginx), or group bare (placed by nothing), and is left out: \
+        "it is placed on this node by tags mysql, or group all (placed by tags nginx), or group bare (placed by nothing), and is left out: \
          condition is false: false"
     );
-    assert_eq!(why("alone"), "it does not fall to this node: it is placed by nothing: give it tags or roles");
+    assert_eq!(why("alone"), "it does not run on this node: it is placed by nothing: give it tags or roles");
 }

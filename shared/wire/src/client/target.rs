@@ -33,7 +33,7 @@ pub enum BadTarget {
     #[error("{0} is no address of a controller: after https:// stand HOST:PORT and nothing else")]
     Authority(String),
     /// An IPv6 address without brackets: which of its numbers is the port can't be told.
-    #[error("{0} is no address of a controller: an IPv6 address stands in brackets, as {1}")]
+    #[error("{0} is no address of a controller: an IPv6 address is written in brackets, as {1}")]
     Brackets(String, String),
     /// `http://` to another machine: tokens would go in the clear.
     #[error(
@@ -162,10 +162,10 @@ mod tests {
             ("https://a/v1", "HOST:PORT and nothing else"),
             ("https://u:p@a", "HOST:PORT and nothing else"),
             ("https://a b", "HOST:PORT and nothing else"),
-            ("https://::1:9443", "stands in brackets, as https://[::1]:9443"),
-            ("http://fd00::1:2:8080/", "stands in brackets, as http://[fd00::1:2]:8080"),
-            ("https://::1", "stands in brackets, as https://[::1]:PORT"),
-            ("https://fe80::abcd", "stands in brackets, as https://[fe80::abcd]:PORT"),
+            ("https://::1:9443", "is written in brackets, as https://[::1]:9443"),
+            ("http://fd00::1:2:8080/", "is written in brackets, as http://[fd00::1:2]:8080"),
+            ("https://::1", "is written in brackets, as https://[::1]:PORT"),
+            ("https://fe80::abcd", "is written in brackets, as https://[fe80::abcd]:PORT"),
             ("https://[::1", "HOST:PORT and nothing else"),
             ("http://ctl.example:80", "plain HTTP to another machine"),
             ("http://192.0.2.1", "plain HTTP to another machine"),

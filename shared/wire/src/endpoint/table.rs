@@ -55,14 +55,16 @@ const TASKS: Query = Query::Of(&[PAGE, TASKS_OF, FIELDS, AT_LEAST]);
 const ONE_TASK: Query = Query::Of(&[TASKS_OF, AT_LEAST]);
 /// An explanation of one key of the catalogue.
 const EXPLAIN_KEY: Query = Query::Of(&[&["label", "parameter", "property", "fact"], AT_LEAST]);
-/// A write: who makes it.
-const BY: Query = Query::Of(&[&["manager"]]);
+/// A write: who makes it, and whether it is refused for what is found.
+const BY: Query = Query::Of(&[WRITES]);
 /// A change of maps or fields, which may be forced upon other managers, or be refused where it takes something from them.
-const PATCH: Query = Query::Of(&[&["manager", "force"]]);
+const PATCH: Query = Query::Of(&[WRITES, &["force"]]);
 /// The same of a node, which may give away what it holds as primary.
-const PATCH_NODE: Query = Query::Of(&[&["manager", "force", "release_primary"]]);
-/// An apply, which may also take over what another manager has, add to what its own manager has, and be refused for what is found.
-const APPLY: Query = Query::Of(&[&["manager", "force", "adopt", "partial", "strict"]]);
+const PATCH_NODE: Query = Query::Of(&[WRITES, &["force", "release_primary"]]);
+/// An apply, which may also take over what another manager has, and add to what its own manager has.
+const APPLY: Query = Query::Of(&[WRITES, &["force", "adopt", "partial"]]);
+/// What every write takes.
+const WRITES: &[&str] = &["manager", "strict"];
 
 /// The list of namespaces.
 const NAMESPACES: Query = Query::Among(&[PAGE, &["visibility", "resource_types"], AT_LEAST]);

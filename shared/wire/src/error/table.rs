@@ -70,8 +70,8 @@ error_types! {
     PathUnknown "path.unknown" 404 answer "There is no such path.";
     MessageMalformed "message.malformed" 400 refusal "The message cannot be decoded.";
     MessageVersion "message.version" 400 refusal "The message is of a protocol version that is not spoken here.";
-    AuthRequired "auth.required" 401 refusal "Who asks must be shown, by certificate or token.";
-    AuthForbidden "auth.forbidden" 403 refusal "Who asks may not do this.";
+    AuthRequired "auth.required" 401 refusal "Authentication required: show a certificate or a token.";
+    AuthForbidden "auth.forbidden" 403 refusal "Permission denied.";
     AuthRevoked "auth.revoked" 403 refusal "The certificate was revoked.";
     CertificateExpired "certificate_expired" 403 refusal "The certificate has expired; it can still be renewed, and nothing else.";
     CertificateSuperseded "certificate.superseded" 403 refusal "An expired certificate that is not the node's newest cannot be renewed.";
@@ -86,7 +86,7 @@ error_types! {
     ObjectNotFound "object.not_found" 404 answer "There is no such object.";
     ObjectExists "object.exists" 409 answer "An object of that name exists.";
     ObjectInUse "object.in_use" 409 answer "Other objects refer to it.";
-    ObjectProtected "object.protected" 403 answer "The object is protected, and so is what stands in it.";
+    ObjectProtected "object.protected" 403 answer "The object is protected, and so is what is in it.";
     FindingStrict "finding.strict" 400 answer "There are findings, and the request asks to be refused for them.";
     ObjectInvalid "object.invalid" 400 answer "The object does not hold together.";
     ObjectTooLarge "object.too_large" 413 answer "The object would be larger than one of its kind may be.";
@@ -99,7 +99,7 @@ error_types! {
     DigestChanged "digest.changed" 409 answer "What would be applied is no longer what was shown.";
     LabelInvalid "label.invalid" 400 answer "A label's key or value is not of the allowed form.";
     LabelConflict "label.conflict" 409 answer "Another manager owns one of the keys that were applied.";
-    LabelRestricted "label.restricted" 403 refusal "A label with a restricted prefix may not be set by who asks.";
+    LabelRestricted "label.restricted" 403 refusal "Permission denied: the label has a restricted prefix.";
     TraitInvalid "trait.invalid" 400 answer "A trait is unknown, malformed, or one too many.";
     TagAssigned "tag.assigned" 409 answer "The tag is assigned to the node already.";
     TagUnknown "tag.unknown" 400 answer "The tag is not visible in the node's cluster.";

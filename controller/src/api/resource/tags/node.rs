@@ -162,7 +162,7 @@ fn write_by_hand(
 fn not_visible(model: &Model, node: &Node, tag: &TagName, call: NodeTagCall) -> ApiError {
     let cluster = model.fleet.cluster_of_node(node.id()).and_then(|id| model.clusters.get(id.0));
     let whose = cluster.map_or_else(
-        || "the node stands in no cluster".to_owned(),
+        || "the node is in no cluster".to_owned(),
         |c| format!("it is not visible in cluster {}", c.meta.name),
     );
     let is_found = call == NodeTagCall::AssignOne || cluster.is_none() || is_declared(model, tag);

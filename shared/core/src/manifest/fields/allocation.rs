@@ -56,7 +56,7 @@ impl Fields for AllocationSpec {
             form: Form::Text,
             help: Help::new(
                 "none",
-                "The node stands in this group, CLUSTER/GROUP, and meets what it requires.",
+                "The node is in this group, CLUSTER/GROUP, and meets what it requires.",
                 r#""prod/frontends""#,
             ),
             read: |spec, raw, names| read_group(&mut spec.nodegroup, raw, names),

@@ -71,7 +71,7 @@ impl Fields for NodeSpec {
             field!(
                 Self,
                 parked: Form::Flag,
-                Help::new("false", "The node is out of budgets and barriers, and keeps its primaries.", "true")
+                Help::new("false", "The node runs no task, others do not wait for it, and it keeps its primaries.", "true")
             ),
         ]
     );

@@ -20,6 +20,16 @@ run-parts takes the programs of a directory. What is hidden or was left by an ed
 release of the same directories includes or names in a task, and that holds no object, is a part of that release alone. With `-R` the directories
 below are read too, but for hidden ones and links.
 
+A file `stemma.toml` beside the manifests names their manager, so that several people who apply them write in one name:
+
+```toml
+manager = \"team-a\"
+```
+
+It counts for the directory that it stands in: for `-f DIR`, for one file of it (`-f DIR/site.yaml`), and with `-R` for the directories below that have none of
+their own as well. `--manager` wins over it. Where the directories of one command name two managers, the command is refused; a directory that names none goes
+along with the others. It has no other setting, and belongs to root or to whom the manifests belong.
+
 On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` the fields of one, and
 `stemma fields nodegroup.strategy` what stands in a field.
 

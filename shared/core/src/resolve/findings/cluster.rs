@@ -31,7 +31,7 @@ pub fn cluster_findings(fleet: &Fleet, id: ClusterId) -> Vec<Finding> {
     let has_master = fleet.profiles_of(id).any(|profile| profile.place.is_master);
     let pseudo: Vec<Class> = releases.iter().filter(|_| !has_master).filter_map(pseudo_master).collect();
     if !pseudo.is_empty() {
-        let message = "tasks fall to master, the controller's own host, and the cluster has no node of that name";
+        let message = "tasks are placed on master, the controller's own host, and the cluster has no node of that name";
         check.warn(rule::MASTER_ABSENT, check.object.clone(), message.to_owned());
     }
     check.levels(&folds);
@@ -236,7 +236,7 @@ impl Check<'_> {
             if !placed.contains(&ix) && !task.task.is_group() && !task.task.is_stage() {
                 let (id, placement) = (&task.task.id, release.placement_text(ix));
                 let message = format!(
-                    "task {id} of release {} falls to no node: it is placed by {placement}{}",
+                    "task {id} of release {} runs on no node: it is placed by {placement}{}",
                     release.name,
                     elsewhere(id)
                 );

@@ -110,7 +110,7 @@ pub fn report_findings(node: &Node, said: &[String]) -> Option<Finding> {
     let first = shown(said.first()?);
     let count = said.len();
     let message = format!(
-        "its host reports what it could not use or do, findings of its own: {count}; the first: {first}; all of them stand in its report \
+        "its host reports what it could not use or do, findings of its own: {count}; the first: {first}; all of them are in its report \
          (GET /v1/nodes/{}/report) and in `stemma-agent status` there",
         node.display_name()
     );

@@ -69,14 +69,14 @@ pub fn newly_orphaned(before: &Fleet, after: &Fleet, nodes: impl Iterator<Item =
     let lost = lost.into_values().filter(|lost| !lost.tasks.is_empty());
     lost.filter_map(|Lost { tasks, first, nodes }| {
         let node = after.node(first)?.display_name();
-        let (word, fall) = if tasks.len() == 1 { ("task", "falls") } else { ("tasks", "fall") };
+        let (word, run) = if tasks.len() == 1 { ("task", "runs") } else { ("tasks", "run") };
         let others = match nodes - 1 {
             0 => String::new(),
-            1 => " and to 1 other node".to_owned(),
-            more => format!(" and to {more} other nodes"),
+            1 => " and on 1 other node".to_owned(),
+            more => format!(" and on {more} other nodes"),
         };
         let tasks = first_few(tasks.into_iter(), FEW);
-        let message = format!("{word} {tasks} no longer {fall} to it{others}: what was done there stays");
+        let message = format!("{word} {tasks} no longer {run} on it{others}: what was done there stays");
         Some(Finding::of(rule::TASK_ORPHANED, format!("node/{node}"), message))
     })
     .collect()
