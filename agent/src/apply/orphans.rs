@@ -67,20 +67,19 @@ pub fn fill(site: &Site, desired: &Desired, profile: &Profile) -> Result<(), Hos
         return Ok(());
     }
     let progress = site.ledger.get(&PROGRESS)?.unwrap_or_default();
+    let is_well = |outcome| matches!(outcome, Outcome::Changed | Outcome::Unchanged);
     let ended_well = |task: &&ProfileTask| {
-        let is_well = |outcome| matches!(outcome, Outcome::Changed | Outcome::Unchanged);
-        let performed = progress.tasks.get(&task.id);
-        task.task.mode.unwrap_or_default() == Mode::Apply
-            && performed.is_some_and(|last| last.task_set == desired.digest && is_well(last.outcome))
+        progress.tasks.get(&task.id).is_some_and(|last| last.task_set == desired.digest && is_well(last.outcome))
     };
     let files = profile.tasks.iter().filter(ended_well).filter_map(|task| Some((left_by(site, desired, task)?, task)));
     note(site, &files.map(|(path, task)| (path.to_string(), task.id.clone())).collect(), |_, _| false)
 }
 
-/// The file that a task leaves where it is when the task is gone.
+/// The file that a task of a set writes and leaves where it is when the task is gone.
 fn left_by(site: &Site, desired: &Desired, task: &ProfileTask) -> Option<HostPath> {
-    let applier = applier(task_type(&task.task.kind)?.kind)?;
-    applier.leaves(site, &HostTask::new(task, &desired.task_set.inputs).ok()?)
+    let task = HostTask::new(task, &desired.task_set.inputs).ok()?;
+    let writes = task.task.mode.unwrap_or_default() == Mode::Apply;
+    applier(task_type(&task.task.kind)?.kind).filter(|_| writes)?.leaves(site, &task)
 }
 
 /// The files that no task of a set keeps, and that are still there.

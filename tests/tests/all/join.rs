@@ -35,7 +35,7 @@ fn the_command_that_a_new_token_prints_joins_a_host() -> Result<()> {
     for wrong in ["3600", "soon"] {
         let refused = fleet.cli(&["token", "create", "--ttl", wrong])?;
         let text = String::from_utf8_lossy(&refused.stderr);
-        ensure!(refused.status.code() == Some(2) && text.contains("write it as 90s, 30m, 1h or 7d"), "{text}");
+        ensure!(refused.status.code() == Some(2) && text.contains("write it as 90s, 30m, 1h30m, 7d or 2w"), "{text}");
     }
     Ok(())
 }
