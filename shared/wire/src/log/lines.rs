@@ -183,10 +183,10 @@ mod tests {
     fn read(line: &str) -> Vec<(String, String)> {
         let (mut pairs, mut rest) = (Vec::new(), line);
         while let Some((key, value)) = rest.trim_start().split_once('=') {
-            let end = if value.starts_with('"') {
+            let end = if let Some(inner) = value.strip_prefix('"') {
                 let mut before = ' ';
                 let mut is_escaped = false;
-                let close = value[1..].find(|character: char| {
+                let close = inner.find(|character: char| {
                     is_escaped = before == '\\' && !is_escaped;
                     before = character;
                     character == '"' && !is_escaped

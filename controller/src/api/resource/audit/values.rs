@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use stemma_core::manifest::Fields;
 use stemma_core::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
     Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
@@ -252,7 +253,7 @@ impl<'a> Reader<'a> {
     /// The names of fields that differ and that are shown to nobody.
     fn veiled_fields<S: Shown>(&self, before: Option<&Object<S>>, after: Option<&Object<S>>) -> Vec<&'static str> {
         let names = ModelNames::new(self.model, &self.api.traits);
-        let veiled = S::FIELDS.iter().filter(|field| S::VEILED.contains(&field.name));
+        let veiled = <S as Fields>::FIELDS.iter().filter(|field| S::VEILED.contains(&field.name));
         let differ = veiled.filter(|field| {
             let [old, new] =
                 [before, after].map(|object| object.map_or(Value::Null, |object| (field.show)(&object.spec, &names)));
