@@ -161,6 +161,9 @@ fn half(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
+/// Over how many lines the head of a block scalar goes at most: its anchor, its tag, its `|`.
+const MOST_OF_HEAD: usize = 4;
+
 #[derive(Clone)]
 struct Node {
     at: Place,
@@ -251,13 +254,17 @@ impl<'input> Reader<'input> {
         Ok(node)
     }
 
-    /// Where the text of a literal block begins: in the line below its `|`, behind what it is indented by.
+    /// Where the text of a literal block begins, behind what it is indented by. The parser gives the place of the first line that is not
+    /// blank, or that of an anchor or a tag before it.
     fn literal(&self, text: &str) -> Option<Place> {
-        let blanks = |line: &str| line.len() - line.trim_start_matches(' ').len();
+        let unindented = |line: &str| line.trim_start_matches(' ').len();
         let (nth, first) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty())?;
-        let written = self.lines.get(self.position.line + nth)?;
-        let indent = blanks(written).checked_sub(blanks(first))?;
-        Some(Place { line: self.position.line + 1, column: indent + 1 })
+        let is_first = |line: &&str| line.trim_start_matches(' ') == first.trim_start_matches(' ');
+        let from = self.position.line.checked_sub(1)?;
+        let ahead = self.lines.get(from..)?.iter().take(nth + MOST_OF_HEAD).position(is_first)?;
+        let written = self.lines.get(from + ahead)?;
+        let indent = (written.len() - unindented(written)).checked_sub(first.len() - unindented(first))?;
+        Some(Place { line: (from + ahead + 1).checked_sub(nth)?, column: indent + 1 })
     }
 
     /// The type that a tag names; none without a tag. A tag of another program's would be passed over, and what it stands for with it.

@@ -514,7 +514,7 @@ async fn x01_what_a_host_says_that_it_could_not_use_is_one_finding_of_its_node_a
     stands(&[], None).await;
     let said = ["labels.d/x:4: a line is KEY=VALUE", "/etc/stemma/labels.d: 2712 more lines or files cannot be used"];
     let message = "its host reports what it could not use or do, findings of its own: 2; the first: labels.d/x:4: a line is KEY=VALUE; all of \
-                   them stand in its report (GET /v1/nodes/web-1/report) and in `stemma-agent status` there";
+                   them are in its report (GET /v1/nodes/web-1/report) and in `stemma-agent status` there";
     stands(&said, Some(message)).await;
     stands(&[], None).await;
 }

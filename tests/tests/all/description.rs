@@ -44,6 +44,7 @@ const NAMED: &[(&str, &str)] = &[
     ("property", "rack"),
     ("object", "disk"),
     ("role", "web"),
+    ("task", "motd"),
     ("trait", "CUSTOM_A"),
     ("resource_type", "OS::Nova::Server"),
     ("schema", "namespace"),
@@ -83,7 +84,8 @@ fn objects(row: Endpoint) -> Vec<Value> {
     let labels = json!({"ntp": "1", "room": "7", "row": "2", "slot": "5", "site": "a"});
     let is_full = !name.starts_with("Create");
     let of = |part| match part {
-        "node" => Some(
+        // A task is shown where a node has it.
+        "node" | "task" => Some(
             json!({"kind": "Node", "name": name, "nodegroup": "prod/web", "resource_class": name, "roles": ["web"],
             "traits": ["CUSTOM_A"], "labels": labels}),
         ),

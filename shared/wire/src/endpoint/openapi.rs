@@ -280,11 +280,11 @@ mod tests {
         assert_eq!(get["put"]["operationId"], "AddNodeTrait");
         assert_eq!(get["put"]["x-callers"], json!(["operator", "admin"]));
         assert_eq!(get["parameters"][1]["name"], "trait");
-        let tried = &get["put"]["parameters"][1];
-        assert_eq!(
-            json!([tried["name"], tried["in"], tried["schema"]]),
-            json!(["dry_run", "query", {"type": "boolean"}])
-        );
+        for (at, name) in [(1, "strict"), (2, "dry_run")] {
+            let parameter = &get["put"]["parameters"][at];
+            let shown = json!([parameter["name"], parameter["in"], parameter["schema"]]);
+            assert_eq!(shown, json!([name, "query", {"type": "boolean"}]));
+        }
         let preferred = &get["put"]["responses"]["200"];
         assert!(get["put"]["responses"]["204"].is_object());
         assert_eq!(preferred["content"]["application/json"]["schema"]["$ref"], "#/components/schemas/Changed");
