@@ -166,7 +166,12 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
         file.take(&mut manifests, &mut problems);
     }
     if problems.is_empty() && manifests.objects.is_empty() {
-        problems.add(shown(paths), "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory, with a NAME of letters, digits, - and _");
+        let what = if paths.iter().all(|path| path == Path::new("-")) {
+            "no object here: standard input holds none"
+        } else {
+            "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory, with a NAME of letters, digits, - and _"
+        };
+        problems.add(shown(paths), what);
     }
     (manifests, problems)
 }

@@ -71,6 +71,11 @@ impl Refusal {
         self.kind == ErrorType::ObjectInUse.name()
     }
 
+    /// Whether the query is not taken, as of a parameter that an older controller does not know.
+    pub(crate) fn is_of_query(&self) -> bool {
+        self.kind == ErrorType::RequestQuery.name()
+    }
+
     /// The keys of the objects by which it is in use; none where the controller is an older one.
     pub(crate) fn users(&self) -> &[String] {
         &self.used_by

@@ -65,42 +65,69 @@ pub(crate) async fn show(
             print(&value, output)?;
         }
         Output::Name => objects.iter().for_each(|object| say!("{}/{}", kind.name(), printable(&name(kind, object)))),
-        Output::Manifest => {
-            let (mut left_out, mut manifests) = (String::new(), Vec::new());
-            for object in objects {
-                // A list shows less than an object of its own.
-                let whole = if names.is_empty() {
-                    written::whole(api, kind, &name(kind, object)).await?
-                } else {
-                    object.clone()
-                };
-                match not_exported(kind, &whole) {
-                    None => manifests.push(block(&written::manifest(api, kind, &whole).await?)),
-                    Some(why) if names.is_empty() => {
-                        tell!("warning: left out: {why}");
-                        left_out.push_str(&format!("# Left out: {why}\n"));
-                    }
-                    Some(why) => bail!("{why}"),
-                }
-            }
-            say_part!("{left_out}{}", manifests.join("---\n"));
-        }
+        Output::Manifest => say_part!("{}", manifests(api, kind, names, objects).await?),
         Output::Table | Output::Wide => say!("{}", rows(kind, objects, &filter.fields, output)),
     }
     Ok(())
 }
 
+/// The manifests of objects, behind comments on what is in none. Of nothing there is none, which is told beside what is printed.
+async fn manifests(api: &mut Api, kind: Kind, names: &[String], objects: &[Value]) -> Result<String> {
+    written::check_exported(kind)?;
+    if objects.is_empty() {
+        tell!("no {} is listed, so no manifest is printed", kind.name());
+    }
+    let (mut left_out, mut manifests, mut releases) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for object in objects {
+        // A list shows less than an object of its own.
+        let stored = written::stored(api, kind, &name(kind, object)).await?;
+        match not_exported(kind, &stored) {
+            None => manifests.push(block(&written::manifest(api, kind, &stored).await?)),
+            Some(why) if names.is_empty() => left_out.push(why),
+            Some(why) => bail!("{why}"),
+        }
+        let release = object.get("name").and_then(Value::as_str).filter(|_| kind == Kind::Release);
+        if release.is_some_and(|release| releases.insert(release)) {
+            left_out.extend(tags_beside(api, &name(kind, object)).await?);
+        }
+    }
+    for why in &left_out {
+        tell!("warning: left out: {why}");
+    }
+    let left_out: String = left_out.iter().map(|why| format!("# Left out: {why}\n")).collect();
+    Ok(left_out + &manifests.join("---\n"))
+}
+
 /// Why no manifest of an object is printed; `None` where all is shown that its author said. One without what an answer hides would take
-/// that away where it is applied.
+/// that away where it is applied, and one without a name would be refused there.
 fn not_exported(kind: Kind, object: &Value) -> Option<String> {
-    let hides = kind == Kind::Inspectionrule && object.get("sensitive") == Some(&Value::Bool(true));
     let (word, name) = (kind.name(), printable(&name(kind, object)));
-    hides.then(|| {
-        format!(
+    let is_true = |field: &str| object.get(field) == Some(&Value::Bool(true));
+    match kind {
+        Kind::Inspectionrule if is_true("sensitive") => Some(format!(
             "{word}/{name} is sensitive: its conditions and actions are shown to nobody, and a manifest without them would take them \
              away where it is applied; keep the manifest that made it (-o yaml shows the rest)"
+        )),
+        Kind::Node if object.get("name").is_none_or(Value::is_null) => Some(format!(
+            "{word}/{name} has no name, by which a manifest says whose it is: give it one (-o yaml shows the rest)"
+        )),
+        _ => None,
+    }
+}
+
+/// What to say of the tags that people declared beside a release, which no manifest has; `None` where there are none.
+async fn tags_beside(api: &mut Api, release: &str) -> Result<Option<String>> {
+    let tags = api.get(&Kind::Release.path_of(Endpoint::ListReleaseTags, release, &[])?).await?;
+    let beside = items(&tags).filter(|tag| tag.get("predefined") == Some(&Value::Bool(false)));
+    let beside: Vec<String> = beside.map(|tag| printable(&cell(tag.get("name")))).collect();
+    let release = printable(release);
+    Ok((!beside.is_empty()).then(|| {
+        format!(
+            "the tags beside release/{release}, whatever its version: {}; no manifest has them: `stemma tag list --release {release}` shows \
+             them, `stemma tag create NAME --release {release}` makes them",
+            beside.join(", ")
         )
-    })
+    }))
 }
 
 /// Refuses fields that no object of the kind has: a column of nothing would hide a slip.
@@ -299,7 +326,8 @@ pub(crate) fn print_list<'a>(
     match output {
         Output::Json | Output::Yaml => print(value, output)?,
         Output::Name => names.into_iter().for_each(|name| say!("{kind}/{}", printable(name))),
-        Output::Table | Output::Wide | Output::Manifest => say!("{}", table()),
+        Output::Manifest => return Err(written::no_manifest(kind)),
+        Output::Table | Output::Wide => say!("{}", table()),
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
 use crate::args::{Filter, Output};
-use crate::command::question;
+use crate::command::{question, written};
 use crate::exit::Exit;
 use crate::output::{cell, printable, printable_line, table};
 use crate::path;
@@ -41,7 +41,8 @@ pub(crate) async fn get(api: &mut Api, names: &[String], filter: &Filter, output
             question::print(&rows.collect(), output)?;
         }
         Output::Name => ids(&rows).iter().for_each(|task| say!("task/{}", printable(task))),
-        Output::Table | Output::Manifest => say!("{}", listed(&rows, &filter.fields)),
+        Output::Manifest => return Err(written::no_manifest("task")),
+        Output::Table => say!("{}", listed(&rows, &filter.fields)),
         Output::Wide => {
             say!("{}", listed(&rows, &filter.fields));
             rows.retain(|row| count(row, "different_changes") > 0);
@@ -63,7 +64,8 @@ pub(crate) async fn describe(api: &mut Api, name: &str, output: Output) -> Resul
     match output {
         Output::Json | Output::Yaml => question::print(&task, output)?,
         Output::Name => say!("task/{}", printable(name)),
-        Output::Table | Output::Wide | Output::Manifest => {
+        Output::Manifest => return Err(written::no_manifest("task")),
+        Output::Table | Output::Wide => {
             say!("{}", releases(&task).map(described).collect::<Vec<_>>().join("\n\n"));
         }
     }

@@ -1,9 +1,10 @@
 //! `-o manifest`: an object as its author would write it, so that it goes back in as it came out.
 //!
-//! An answer shows more than was said: effective maps, what a host reported, defaults of fields that other systems'
-//! clients look for. Core's table of each kind says which fields an author has; what is computed is left out.
+//! An answer shows more than was said: effective maps, what a host reported, counts of nodes, what comes from the levels above, defaults of
+//! fields that other systems' clients look for. So the controller is asked for the fields as they are stored; what an older one, which does
+//! not tell, computed is left out as far as can be seen. Core's table of each kind says which fields an author has.
 
-use anyhow::Result;
+use anyhow::{Error, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::as_written;
 use stemma_core::field::Form;
@@ -14,11 +15,11 @@ use stemma_core::object::{
 };
 use stemma_wire::endpoint::Endpoint;
 
-use crate::api::Api;
+use crate::api::{Api, Refusal};
 use crate::args::Kind;
 use crate::yaml::block;
 
-/// Fields that Magnum computes and its clients send back.
+/// Fields that Magnum computes and its clients send back. An older controller shows them as if they were stored.
 const COMPUTED: &[&str] = &[
     "id",
     "is_default",
@@ -31,13 +32,50 @@ const COMPUTED: &[&str] = &[
     "uuid",
 ];
 
+/// The parameter that asks what is stored of an object, and the field that has it.
+const STORED: &str = "stored";
+
 /// The text of an object's manifest.
 ///
 /// # Errors
 /// When it can't be read.
 pub(crate) async fn by_name(api: &mut Api, kind: Kind, name: &str) -> Result<String> {
-    let object = whole(api, kind, name).await?;
+    check_exported(kind)?;
+    let object = stored(api, kind, name).await?;
     Ok(block(&manifest(api, kind, &object).await?))
+}
+
+/// Refuses the manifest of a kind that no apply reads.
+///
+/// # Errors
+/// With what shows its objects, and what makes them.
+pub(crate) fn check_exported(kind: Kind) -> Result<()> {
+    if kind.has_manifest() {
+        return Ok(());
+    }
+    let makes = if kind == Kind::Token { "stemma token create" } else { "stemma create allocation" };
+    let word = kind.name();
+    bail!("-o manifest: apply makes no {word}: -o yaml or -o json shows it, and `{makes}` makes one")
+}
+
+/// The refusal of the manifest of what is no object, as a tag or a task: it stands in those of others.
+pub(crate) fn no_manifest(what: &str) -> Error {
+    anyhow!("-o manifest: a {what} has no manifest of its own: -o yaml or -o json shows it")
+}
+
+/// One object as it is shown, with what is stored of it (`stored`); of a kind whose body makes nothing of that, and by an older
+/// controller, as [`whole`].
+///
+/// # Errors
+/// When it can't be read.
+pub(crate) async fn stored(api: &mut Api, kind: Kind, name: &str) -> Result<Value> {
+    if !matches!(kind, Kind::Node | Kind::Nodegroup | Kind::Cluster | Kind::Clustertemplate) {
+        return whole(api, kind, name).await;
+    }
+    match api.get(&format!("{}?{STORED}=true", kind.path(name)?)).await {
+        Err(error) if error.downcast_ref::<Refusal>().is_some_and(Refusal::is_of_query) => whole(api, kind, name).await,
+        answer => answer,
+    }
 }
 
 /// One object as it is shown, with who owns what of it. Of a namespace that is asked for: Glance's answer has it not, nor has an older
@@ -52,13 +90,15 @@ pub(crate) async fn whole(api: &mut Api, kind: Kind, name: &str) -> Result<Value
     api.get(&path).await
 }
 
-/// The manifest of an object that a GET of its own has shown.
+/// The manifest of an object that [`stored`] has shown.
 ///
 /// # Errors
-/// For a node, when what only other paths tell can't be read.
+/// For a node of an older controller, when what only other paths tell can't be read.
 pub(crate) async fn manifest(api: &mut Api, kind: Kind, object: &Value) -> Result<Value> {
     let mut manifest = written(kind, object);
-    if kind == Kind::Node {
+    if let Some(stored) = object.get(STORED) {
+        by_hand(&mut manifest, stored);
+    } else if kind == Kind::Node {
         let name =
             object.get("name").and_then(Value::as_str).or_else(|| object.get("uuid")?.as_str()).unwrap_or_default();
         let roles = api.get(&kind.path_of(Endpoint::ListNodeRoles, name, &[])?).await?;
@@ -111,9 +151,11 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     for field in ["name", "version", "cluster"] {
         to.extend(text(field).map(|value| (field.to_owned(), value.clone())));
     }
+    let stored = object.get(STORED);
+    let value = |field: &str| stored.unwrap_or(object).get(field).filter(|value| !value.is_null());
     let says = |field: &str, value: &Value| is_said(value) && !is_default(kind, field, value);
     for (field, form) in fields.into_iter().filter(|(field, _)| *field != "name") {
-        let value = object.get(field).filter(|value| !value.is_null());
+        let value = value(field);
         let is_owned = is_owned(object, field);
         let value = match value.filter(|value| is_owned || says(field, value) || is_bare(form, value)) {
             Some(value) => Some(value.clone()),
@@ -124,9 +166,9 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     }
     for field in extra {
         let says = |value: &&Value| {
-            !value.is_null() && (is_owned(object, field.name) || is_said(value) && !is_filled(field, value))
+            stored.is_some() || is_owned(object, field.name) || is_said(value) && !is_filled(field, value)
         };
-        to.extend(object.get(field.name).filter(says).map(|value| (field.name.to_owned(), value.clone())));
+        to.extend(value(field.name).filter(says).map(|value| (field.name.to_owned(), value.clone())));
     }
     if !matches!(kind, Kind::Release | Kind::Inspectionrule) {
         maps(&mut to, object);
@@ -191,7 +233,18 @@ fn maps(to: &mut Map<String, Value>, object: &Value) {
     }
 }
 
-/// A node shows what its group and its host give it too: here stands what its operators said.
+/// What operators gave a node entry by entry.
+fn by_hand(to: &mut Map<String, Value>, stored: &Value) {
+    let given = |names: &Value| names.as_array().is_some_and(|names| !names.is_empty());
+    to.extend(stored.get("traits").filter(|traits| given(traits)).map(|traits| ("traits".to_owned(), traits.clone())));
+    let tags = stored.get("tags").and_then(Value::as_object).into_iter().flatten().filter(|(_, tags)| given(tags));
+    let tags: Map<_, _> = tags.map(|(which, tags)| (which.clone(), tags.clone())).collect();
+    if !tags.is_empty() {
+        to.insert("tags".to_owned(), tags.into());
+    }
+}
+
+/// A node shows what its group and its host give it too: here stands what its operators said, as far as an older controller tells.
 fn own(to: &mut Map<String, Value>, object: &Value, roles: &Value, resolved: &Value) {
     let mut put =
         |field: &str, value: Option<Value>| match value.filter(|value| is_said(value) || is_owned(object, field)) {
@@ -249,6 +302,27 @@ mod tests {
             Value::Object(manifest),
             json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "roles": ["db"], "traits": ["B"], "tags": {"assigned": ["x"]},
                 "labels": {}, "merge_labels": false})
+        );
+    }
+
+    #[test]
+    fn y07_what_is_stored_is_written_and_nothing_that_an_answer_makes_of_it() {
+        let cluster = json!({"name": "c", "cluster_template": "t", "flavor_id": "f1", "node_count": 1, "master_count": 1, "is_default": false,
+            "provided_labels": null, "merge_labels": false, "field_owners": {"node_count": ["git:apply"], "paused": ["git:apply"]},
+            "stored": {"cluster_template": "t", "node_count": 3, "is_default": true, "create_timeout": 60}});
+        assert_eq!(
+            Value::Object(written(Kind::Cluster, &cluster)),
+            json!({"kind": "Cluster", "name": "c", "cluster_template": "t", "node_count": 3, "create_timeout": 60, "paused": false})
+        );
+        let node = json!({"name": "n", "nodegroup": "c/g", "roles": ["web", "db"], "mode": "noop", "traits": ["A", "B"], "tags": ["x", "y"],
+            "provided_labels": {}, "merge_labels": true,
+            "stored": {"nodegroup": "c/g", "roles": ["db"], "traits": ["B"], "tags": {"assigned": [], "unassigned": ["z"]}}});
+        let mut manifest = written(Kind::Node, &node);
+        by_hand(&mut manifest, &node["stored"]);
+        assert_eq!(
+            Value::Object(manifest),
+            json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "roles": ["db"], "traits": ["B"], "tags": {"unassigned": ["z"]},
+                "labels": {}, "merge_labels": true})
         );
     }
 }

@@ -28,14 +28,14 @@ async fn x03_f04_one_object_has_an_end() {
     let made = apply(&served, &node).await;
     assert_eq!(made.status, 200, "{}", made.body);
     let before = served.get("/v1/nodes/n").await;
-    let large = json!({"boot_mode": filled});
+    let large = json!({"annotations": filled});
     let refused = served.send("PATCH", "/v1/nodes/n", &[MERGE], Some(&large)).await;
     assert_eq!((refused.status, refused.kind()), (413, "object.too_large"), "{}", refused.body);
     let message = refused.message();
     assert!(message.starts_with("node n would take ") && message.ends_with("; nothing was changed"), "{message}");
     assert!(message.contains("and the most are 524288"), "{message}");
     assert_eq!(served.get("/v1/nodes/n").await, before);
-    let smaller = json!({"boot_mode": filled, "extra": null});
+    let smaller = json!({"annotations": filled, "extra": null});
     let taken = served.send("PATCH", "/v1/nodes/n", &[MERGE], Some(&smaller)).await;
     assert_eq!(taken.status, 200, "{}", taken.body);
 }

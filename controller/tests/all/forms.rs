@@ -179,13 +179,17 @@ async fn y05_an_edit_of_a_node_lists_paths_that_meet_as_the_write_of_a_release_d
 #[tokio::test]
 async fn y05_what_the_controller_alone_says_is_set_by_no_form() {
     let served = Served::start().await;
-    apply(&served, &json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}]))
-        .await;
+    let objects = json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"},
+        {"kind": "Node", "name": "n"}]);
+    apply(&served, &objects).await;
     for (object, list, field) in [
         (json!({"kind": "Cluster", "name": "c"}), "/v1/clusters", "api_address"),
         (json!({"kind": "Cluster", "name": "c"}), "/v1/clusters", "stack_id"),
         (json!({"kind": "Cluster", "name": "c"}), "/v1/clusters", "status"),
         (json!({"kind": "NodeGroup", "cluster": "c", "name": "g"}), "/v1/clusters/c/nodegroups", "status_reason"),
+        (json!({"kind": "NodeGroup", "cluster": "c", "name": "g"}), "/v1/clusters/c/nodegroups", "stack_id"),
+        (json!({"kind": "Node", "name": "n"}), "/v1/nodes", "boot_mode"),
+        (json!({"kind": "Node", "name": "n"}), "/v1/nodes", "secure_boot"),
     ] {
         let with = |value: Value| {
             let mut object = object.clone();
@@ -244,5 +248,62 @@ async fn y05_an_unknown_role_or_tag_is_refused_by_its_own_call_and_found_of_the_
         }
         let strict = served.send("POST", "/v1/apply?strict=true", &[], Some(&manifest(0))).await;
         assert_eq!((strict.status, strict.kind()), (400, "finding.strict"), "{field}: {}", strict.body);
+    }
+}
+
+/// Ironic reads these of the machine, and shows them as states; a body that was read has `null` there and is sent back.
+#[tokio::test]
+async fn y07_what_nothing_drives_is_no_field_that_a_node_is_given() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Node", "name": "n"}])).await;
+    for field in ["boot_mode", "secure_boot"] {
+        let said = json!({"name": "new", field: "x"});
+        let add = json!([{"op": "add", "path": format!("/{field}"), "value": "x"}]);
+        for answer in [
+            served.send("POST", "/v1/nodes", &[], Some(&said)).await,
+            served.send("PATCH", "/v1/nodes/n", MERGE, Some(&json!({field: "x"}))).await,
+            patched(&served, "/v1/nodes/n", &add).await,
+        ] {
+            assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{field}: {}", answer.body);
+            assert_eq!(answer.body["error"]["field"], field);
+        }
+        let back = served.send("PATCH", "/v1/nodes/n", MERGE, Some(&json!({field: null}))).await;
+        assert_eq!(back.status, 200, "{}", back.body);
+        assert_eq!(served.get("/v1/nodes/n").await[field], Value::Null);
+    }
+}
+
+/// The values are those that were sent: an answer counts nodes, and has of a template what nobody said of the cluster.
+#[tokio::test]
+async fn y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes_of_it() {
+    let served = Served::start().await;
+    apply(
+        &served,
+        &json!([{"kind": "ClusterTemplate", "name": "t", "flavor_id": "f", "docker_volume_size": 5, "image_id": "i"}]),
+    )
+    .await;
+    served
+        .expect("POST", "/v1/clusters", &json!({"name": "c", "cluster_template_id": "t", "node_count": 3}), 202)
+        .await;
+    served.expect("POST", "/v1/clusters/c/nodegroups", &json!({"name": "g", "node_count": 2}), 202).await;
+    let node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "traits": ["CUSTOM_A"], "tags": {"unassigned": ["x"]}, "mode": "noop"});
+    apply(&served, &json!([{"kind": "NodeGroup", "cluster": "c", "name": "roles", "roles": ["web"]}, node])).await;
+    let shown = served.get("/v1/clusters/c").await;
+    assert_eq!((&shown["flavor_id"], &shown["stored"]), (&json!("f"), &Value::Null));
+    for (path, stored) in [
+        ("/v1/clustertemplates/t", json!({"flavor_id": "f", "docker_volume_size": 5, "image_id": "i"})),
+        ("/v1/clusters/c", json!({"cluster_template": "t", "node_count": 3})),
+        ("/v1/clusters/c/nodegroups/g", json!({"node_count": 2})),
+        ("/v1/clusters/c/nodegroups/roles", json!({"roles": ["web"]})),
+        (
+            "/v1/nodes/n",
+            json!({"nodegroup": "c/g", "mode": "noop", "traits": ["CUSTOM_A"], "tags": {"assigned": [], "unassigned": ["x"]}}),
+        ),
+    ] {
+        assert_eq!(served.get(&format!("{path}?stored=true")).await["stored"], stored, "{path}");
+    }
+    for path in ["/v1/inspection_rules/r", "/v1/releases/r", "/v1/nodes"] {
+        let answer = served.send("GET", &format!("{path}?stored=true"), &[], None).await;
+        assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}: {}", answer.body);
     }
 }

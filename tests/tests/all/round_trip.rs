@@ -6,15 +6,19 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 use stemma_core::field::Form;
-use stemma_core::manifest::{KindFields, kinds};
+use stemma_core::manifest::{Fields, Kept, KeptForm, KindFields, kinds};
+use stemma_core::object::{ClusterSpec, ClusterTemplateSpec, NodeGroupSpec, NodeSpec};
 use stemma_tests::chance::{Chance, is_long};
 use stemma_tests::fleet::Fleet;
+use stemma_tests::operator::Operator;
 
 /// The manager of all writes.
 const MANAGER: &str = "git";
 /// Fields that are not drawn: what stands beside a manifest, an identity that is given once, what hosts report, what a controller's configuration
 /// declares, what no answer shows, and what keeps the next draw from its write.
 const NOT_DRAWN: [&str; 7] = ["include", "imports", "uuid", "reports", "extensions", "sensitive", "protected"];
+/// Fields of other systems that the controller alone says, and no manifest.
+const COMPUTED: [&str; 6] = ["api_address", "boot_mode", "secure_boot", "stack_id", "status", "status_reason"];
 /// Texts that some YAML has another type or meaning for.
 const TEXTS: [&str; 20] = [
     "yes",
@@ -72,7 +76,36 @@ fn object(chance: &mut Chance, kind: &KindFields, share: usize) -> Result<Value>
             _ => serde_json::from_str(part.help.example).context(part.name)?,
         };
     }
+    for kept in kept(kind.kind) {
+        if chance.percent(30) {
+            object[kept.name] = kept_value(chance, kept.form);
+        }
+    }
     Ok(object)
+}
+
+/// The fields of other systems that a manifest of a kind may set. An answer counts some of them, and has others of the levels above.
+fn kept(kind: &str) -> impl Iterator<Item = &'static Kept> {
+    let all = match kind {
+        "ClusterTemplate" => ClusterTemplateSpec::EXTRA,
+        "Cluster" => ClusterSpec::EXTRA,
+        "NodeGroup" => NodeGroupSpec::EXTRA,
+        "Node" => NodeSpec::EXTRA,
+        _ => &[],
+    };
+    all.iter().filter(|kept| !COMPUTED.contains(&kept.name) && !NOT_DRAWN.contains(&kept.name))
+}
+
+fn kept_value(chance: &mut Chance, form: KeptForm) -> Value {
+    let text = *chance.one(&TEXTS);
+    match form {
+        KeptForm::Text(_) | KeptForm::Name(_) | KeptForm::NameOrNone(_) | KeptForm::Any => text.into(),
+        KeptForm::Uuid => "0193a2d1-7c00-7000-8000-0000000000a7".into(),
+        KeptForm::Number => chance.below(4).into(),
+        KeptForm::Flag => chance.percent(50).into(),
+        KeptForm::Object => json!({text: text}),
+        KeptForm::List => json!([text]),
+    }
 }
 
 fn map(chance: &mut Chance, value: impl Fn(&mut Chance) -> Value) -> Value {
@@ -156,5 +189,112 @@ fn y07_a_namespace_is_exported_with_what_its_manager_says_at_defaults() -> Resul
     let again = apply(&fleet, &exported)?;
     assert_eq!(again["objects"][0]["action"], "unchanged", "{again}\n{text}");
     assert_eq!(owners()?, json!({"description": said, "labels": said, "visibility": said}), "{text}");
+    Ok(())
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The values are those of the manifests: the count is not the one node that is there, and what the template has is the template's.
+#[test]
+fn y07_what_an_answer_counts_and_takes_over_is_exported_as_its_author_said_it() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let (drawn, exported) = (fleet.dir().join("drawn.json"), fleet.dir().join("exported.yaml"));
+    let objects = json!([
+        {"kind": "ClusterTemplate", "name": "t", "image_id": "i1", "docker_volume_size": 5, "flavor_id": "f1"},
+        {"kind": "Cluster", "name": "c", "cluster_template": "t", "node_count": 3, "master_count": 2},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g", "node_count": 2, "is_default": true},
+        {"kind": "Node", "name": "n", "nodegroup": "c/g"},
+    ]);
+    std::fs::write(&drawn, objects.to_string())?;
+    apply(&fleet, &drawn)?;
+    // With the cluster's groups of Magnum's, whose fields belong to nobody.
+    fleet.stemma(&["create", "cluster", "posted", "--cluster-template", "t"])?;
+    let text = export(&fleet)?;
+    for (kind, name, said) in [
+        ("cluster", "c", &["node_count: 3", "master_count: 2"][..]),
+        ("nodegroup", "c/g", &["node_count: 2", "is_default: true"]),
+        ("nodegroup", "posted/default-master", &["role: master", "is_default: true"]),
+    ] {
+        let text = fleet.stemma(&["get", kind, name, "-o", "manifest"])?;
+        for field in said {
+            assert!(text.contains(field), "{field}: {text}");
+        }
+        for field in ["flavor_id", "image_id", "docker_volume_size"] {
+            assert!(!text.contains(field), "{field}: {text}");
+        }
+    }
+    std::fs::write(&exported, &text)?;
+    let again = apply(&fleet, &exported)?;
+    for one in again["objects"].as_array().context("objects")? {
+        let name = one["name"].as_str().context("a name")?;
+        assert!(one["action"] == "unchanged" || name.starts_with("posted"), "{one}\n{text}");
+    }
+    assert_eq!(export(&fleet)?, text);
+    Ok(())
+}
+
+/// What is printed for `apply` is read by it, or nothing is printed and a sentence says why.
+#[test]
+fn y07_what_no_apply_reads_is_printed_as_no_manifest() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let empty = fleet.cli(&["get", "nodes", "-o", "manifest"])?;
+    assert!(empty.status.success() && empty.stdout.is_empty(), "{}", text_of(&empty.stdout));
+    assert_eq!(text_of(&empty.stderr), "no node is listed, so no manifest is printed\n");
+    let nothing = fleet.cli(&["apply", "-f", "-"])?;
+    assert!(
+        text_of(&nothing.stderr).contains("no object here: standard input holds none"),
+        "{}",
+        text_of(&nothing.stderr)
+    );
+    let manifest = fleet.dir().join("manifest.yaml");
+    std::fs::write(&manifest, "kind: Release\nname: r\nversion: \"1\"\n---\nkind: Node\nname: n\n")?;
+    apply(&fleet, &manifest)?;
+    for (arguments, told) in [
+        (&["get", "tokens"][..], "apply makes no token"),
+        (&["get", "allocations"], "apply makes no allocation"),
+        (&["tag", "list", "--release", "r@1"], "a tag has no manifest of its own"),
+        (&["get", "tasks"], "a task has no manifest of its own"),
+    ] {
+        let refused = fleet.cli(&[arguments, &["-o", "manifest"]].concat())?;
+        let said = text_of(&refused.stderr);
+        assert!(!refused.status.success() && refused.stdout.is_empty() && said.contains(told), "{arguments:?}: {said}");
+    }
+    let driven = json!({"driver": "fake"});
+    let (status, made) =
+        Operator::of(&fleet.data(), fleet.bound())?.call("POST", "/v1/nodes", "application/json", &driven)?;
+    assert_eq!((status, &made["name"]), (201, &Value::Null), "{made}");
+    let text = fleet.stemma(&["get", "nodes", "-o", "manifest"])?;
+    let nameless = format!("# Left out: node/{} has no name", made["uuid"].as_str().context("a uuid")?);
+    assert!(text.starts_with(&nameless) && text.matches("kind: Node").count() == 1, "{text}");
+    std::fs::write(&manifest, &text)?;
+    assert_eq!(apply(&fleet, &manifest)?["objects"][0]["action"], "unchanged", "{text}");
+    std::fs::write(&manifest, fleet.stemma(&["get", "node", "n", "-o", "yaml"])?)?;
+    let refused = fleet.cli(&["apply", "-f", &manifest.to_string_lossy()])?;
+    let said = text_of(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("stemma get -o manifest"), "{said}");
+    Ok(())
+}
+
+/// A tag beside a release is no part of the release, and no kind of manifest is a tag.
+#[test]
+fn y07_tags_beside_a_release_are_named_where_its_export_lacks_them() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let manifest = fleet.dir().join("manifest.yaml");
+    let release = |version: &str| format!("kind: Release\nname: r\nversion: \"{version}\"\ntags: {{own: {{}}}}\n");
+    std::fs::write(&manifest, [release("1"), release("2")].join("---\n"))?;
+    apply(&fleet, &manifest)?;
+    fleet.stemma(&["tag", "create", "canary", "--release", "r@1"])?;
+    let exported = fleet.cli(&["get", "releases", "-o", "manifest"])?;
+    let [printed, said] = [&exported.stdout, &exported.stderr].map(|text| text_of(text));
+    let beside = "left out: the tags beside release/r@";
+    assert!(said.matches(beside).count() == 1 && said.contains("whatever its version: canary; "), "{said}");
+    assert!(printed.starts_with("# Left out: the tags beside release/r@"), "{printed}");
+    std::fs::write(&manifest, &printed)?;
+    let again = apply(&fleet, &manifest)?;
+    for one in again["objects"].as_array().context("objects")? {
+        assert_eq!(one["action"], "unchanged", "{one}\n{printed}");
+    }
     Ok(())
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::changes::{Changes, LostLabels, shown_kept};
 use super::moved_primaries::MovedPrimaries;
 use super::nodes::check_reports;
-use super::objects::Shown;
+use super::objects::{Shown, computed};
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Request};
@@ -305,9 +305,7 @@ fn check_computed<S: Shown>(spec: &S, body: &Body) -> Result<(), ApiError> {
     for name in S::COMPUTED {
         let given = body.get(name).and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
         if given.is_some_and(|given| !given.is_null() && spec.extra_ref().get(*name) != Some(&given)) {
-            let word = S::KIND.word();
-            let message = format!("the controller alone says the {name} of a {word}; nothing was changed");
-            return Err(ApiError::new(ErrorType::FieldInvalid, message).field(*name).detail("leave it out"));
+            return Err(computed(S::KIND, name));
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ impl Shown for NodeGroupSpec {
     const LIST: &'static str = "nodegroups";
     const SHAPE: BodyShape = BodyShape::Magnum;
     const CREATED: u16 = 202;
-    const COMPUTED: &'static [&'static str] = &["status", "status_reason"];
+    const COMPUTED: &'static [&'static str] = &["stack_id", "status", "status_reason"];
     const FILTERS: &'static [Filter<Self>] = &[
         Filter { name: "cluster", read: of_cluster },
         Filter { name: "selector", read: selector },
@@ -109,6 +109,7 @@ impl Shown for NodeGroupSpec {
             "id",
             "cluster",
             "cluster_id",
+            "stack_id",
             "status",
             "status_reason",
             "links",

@@ -35,6 +35,7 @@ mod roles;
 mod routes;
 mod rules;
 mod state;
+mod stored;
 mod tags;
 mod tasks;
 mod templates;

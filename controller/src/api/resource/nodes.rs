@@ -16,8 +16,8 @@ use uuid::Uuid;
 use super::columns::{Chosen, Row};
 use super::filter::Filter;
 use super::lists::{Detail, Rows};
-use super::objects::Shown;
-use super::{node_filters, state};
+use super::objects::{Shown, computed};
+use super::{node_filters, state, stored};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -32,6 +32,7 @@ impl Shown for NodeSpec {
     const LIST: &'static str = "nodes";
     const FILTERS: &'static [Filter<Self>] = node_filters::FILTERS;
     const RENAMED: &'static [(&'static str, &'static str)] = &[("maintenance", "parked")];
+    const COMPUTED: &'static [&'static str] = &["boot_mode", "secure_boot"];
 
     /// From the index, where one is kept.
     fn walk<'m>(
@@ -96,6 +97,10 @@ impl Shown for NodeSpec {
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         check_reports(body.get("reports").is_some_and(|said| !said.is_null()))?;
+        // What an answer shows is null, and may be sent back.
+        if let Some(name) = Self::COMPUTED.iter().find(|name| body.get(**name).is_some_and(|said| !said.is_null())) {
+            return Err(computed(Kind::Node, name));
+        }
         if body.contains_key("traits") {
             let message = "Cannot patch /traits: a node's traits are a resource of their own";
             let advice = "PUT /v1/nodes/{node}/traits, or `stemma trait add`";
@@ -187,6 +192,7 @@ pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     {
         *reason = waits.into();
     }
+    stored::add(api, &model, request, &node.spec, &mut body)?;
     Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
 }
 

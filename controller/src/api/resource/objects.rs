@@ -17,8 +17,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
 use super::filter::{Asked, Filter, Kept, read_selector};
-use super::kept;
-use super::view;
+use super::{kept, stored, view};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
@@ -47,7 +46,7 @@ pub(super) trait Shown: Resource + Fields {
     const IS_APPLIED_TO: bool = true;
     /// Whether a JSON patch can't rename it (as Magnum).
     const KEEPS_NAME: bool = false;
-    /// Kept fields that the controller alone says something of. No manifest sets them.
+    /// Kept fields that the controller alone says something of. No write sets them.
     const COMPUTED: &'static [&'static str] = &[];
     /// The filters of its lists.
     const FILTERS: &'static [Filter<Self>] = &[Filter { name: "selector", read: selector }];
@@ -269,7 +268,8 @@ pub(super) fn set_fields<S: Shown, const N: usize>(
 pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     let model = api.model();
     let object = S::locate(&model, request)?;
-    let shown = S::show(api, &model, &object, &request.base);
+    let mut shown = S::show(api, &model, &object, &request.base);
+    stored::add(api, &model, request, &object.spec, &mut shown)?;
     Ok(Reply::ok(shown.into()).tagged(object.meta.resource_version))
 }
 
@@ -313,6 +313,12 @@ fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, 
                 .field("name"))
         }
     }
+}
+
+/// The refusal of a field that the controller alone says.
+pub(super) fn computed(kind: Kind, name: &str) -> ApiError {
+    let message = format!("the controller alone says the {name} of a {}; nothing was changed", kind.word());
+    ApiError::new(ErrorType::FieldInvalid, message).field(name).detail("leave it out")
 }
 
 /// The refusal of an object that has no name.

@@ -67,9 +67,8 @@ impl Key {
 /// [`BodyError`] for what is no object, an unknown kind, and a name that is missing or malformed.
 pub fn read_document(json: &str) -> Result<Document, BodyError> {
     let mut body = Body::parse(json)?;
-    let kind = take_text(&mut body, "kind")?.ok_or_else(|| {
-        BodyError::of(BodyErrorKind::MissingField, "kind", format!("is missing: it is one of {}", kinds()))
-    })?;
+    let kind = take_text(&mut body, "kind")?
+        .ok_or_else(|| BodyError::of(BodyErrorKind::MissingField, "kind", no_kind(&body)))?;
     let named_by = if kind == Kind::Namespace.name() { "namespace" } else { "name" };
     let name = take_text(&mut body, named_by)?
         .ok_or_else(|| BodyError::of(BodyErrorKind::MissingField, named_by, "is missing"))?;
@@ -108,6 +107,14 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
 
 fn kinds() -> String {
     reference::kinds().map(|one| one.kind).join(", ")
+}
+
+fn no_kind(body: &Body) -> String {
+    if body.get("field_owners").is_some() {
+        return "is missing: this is an object as it is shown; what is applied is printed by `stemma get -o manifest`"
+            .to_owned();
+    }
+    format!("is missing: it is one of {}", kinds())
 }
 
 fn unknown_kind(found: &str) -> String {
@@ -169,6 +176,7 @@ mod tests {
         }
         for (json, says) in [
             (r#"{"name": "x"}"#, "kind: is missing: it is one of"),
+            (r#"{"name": "x", "field_owners": {}}"#, "kind: is missing: this is an object as it is shown"),
             (r#"{"kind": "Widget", "name": "x"}"#, "kind: unknown kind \"Widget\": it is one of"),
             (
                 r#"{"kind": "Secret", "name": "x"}"#,

@@ -54,8 +54,8 @@ pub(super) fn fields() -> BTreeMap<Endpoint, Fields> {
     let names = |schema: &Value| -> BTreeSet<String> {
         let parts = parts(&schemas, schema);
         let all = parts.iter().filter_map(|part| part["properties"].as_object()).flat_map(Map::keys);
-        // Links stand beside whatever is chosen, and are no field (as Ironic).
-        all.filter(|name| *name != "links").cloned().collect()
+        // Links stand beside whatever is chosen, and are no field (as Ironic); what is stored is asked for by itself.
+        all.filter(|name| !["links", "stored"].contains(&name.as_str())).cloned().collect()
     };
     let of = |endpoint: &Endpoint| {
         let route = endpoint.route();

@@ -42,6 +42,8 @@ const CERTIFICATES: Query = Query::Of(&[PAGE, &["principal"], FIELDS, AT_LEAST])
 const TOKENS: Query = Query::Of(&[PAGE, &["node", "nodegroup"], FIELDS, AT_LEAST]);
 /// One object, of which fields can be chosen.
 const ONE: Query = Query::Of(&[FIELDS, AT_LEAST]);
+/// The same of one whose body also counts and takes over: its fields can be asked for as they are stored.
+const LEVEL: Query = Query::Of(&[FIELDS, &["stored"], AT_LEAST]);
 /// The node that the query names.
 const NAMED_NODE: Query = Query::Of(&[&["node", "node_uuid"], AT_LEAST]);
 /// An explanation of one thing.
@@ -346,7 +348,7 @@ endpoints! {
         ListNodes Get "/v1/nodes" READ Fleet NODES Nothing -> OK Json(NodeList) Streamed shows NODES_SHOWN: "Lists nodes.";
         ListNodesDetail Get "/v1/nodes/detail" READ Fleet NODES Nothing -> OK Json(NodeList) Streamed: "Lists nodes with all of their fields.";
         CreateNode Post "/v1/nodes" WRITE Body BY Json(Node) -> CREATED Json(ChangedNode) Whole: "Creates a node.";
-        GetNode Get "/v1/nodes/{node}" READ Node ONE Nothing -> OK Json(ShownNode) Whole: "Shows a node.";
+        GetNode Get "/v1/nodes/{node}" READ Node LEVEL Nothing -> OK Json(ShownNode) Whole: "Shows a node.";
         PatchNode Patch "/v1/nodes/{node}" WRITE Node PATCH_NODE + IF_MATCH AnyPatch(Node) -> OK Json(ChangedNode) Whole: "Changes a node, or applies its labels, annotations and parameters.";
         DeleteNode Delete "/v1/nodes/{node}" WRITE Node BY + IF_MATCH Nothing -> EMPTY Nothing Whole: "Deletes a node.";
         ValidateNamedNode Get "/v1/nodes/validate" READ Fleet NAMED_NODE Nothing -> OK Json(Validation) Whole: "Says whether the node that the query names can be used, as the path below a node does.";
@@ -380,7 +382,7 @@ endpoints! {
 
         ListTemplates Get "/v1/clustertemplates" READ Fleet LIST Nothing -> OK Json(ClusterTemplateList) Streamed: "Lists cluster templates.";
         CreateTemplate Post "/v1/clustertemplates" WRITE Fleet BY Json(ClusterTemplate) -> CREATED Json(ShownClusterTemplate) Whole: "Creates a cluster template.";
-        GetTemplate Get "/v1/clustertemplates/{template}" READ Template ONE Nothing -> OK Json(ShownClusterTemplate) Whole: "Shows a cluster template.";
+        GetTemplate Get "/v1/clustertemplates/{template}" READ Template LEVEL Nothing -> OK Json(ShownClusterTemplate) Whole: "Shows a cluster template.";
         PatchTemplate Patch "/v1/clustertemplates/{template}" WRITE Template PATCH + IF_MATCH AnyPatch(ClusterTemplate) -> OK Json(ChangedClusterTemplate) Whole: "Changes a cluster template, or applies its labels, annotations and parameters.";
         DeleteTemplate Delete "/v1/clustertemplates/{template}" WRITE Template BY + IF_MATCH Nothing -> EMPTY Nothing Whole: "Deletes a cluster template that no cluster uses.";
         PutTemplateMap Put "/v1/clustertemplates/{template}/{map}" WRITE Template PATCH + IF_MATCH Json(WholeMap) -> OK Json(ChangedClusterTemplate) Whole: "Replaces a template's whole map of labels, annotations or parameters.";
@@ -392,7 +394,7 @@ endpoints! {
         ListClustersDetail Get "/v1/clusters/detail" READ Fleet LIST Nothing -> OK Json(ClusterList) Streamed: "Lists clusters with all of their fields.";
         // A cluster that is new, or that a JSON patch changed, is answered with its uuid alone, as Magnum does.
         CreateCluster Post "/v1/clusters" WRITE Fleet BY Json(Cluster) -> ACCEPTED Json(Uuid) Whole: "Creates a cluster.";
-        GetCluster Get "/v1/clusters/{cluster}" READ Cluster ONE Nothing -> OK Json(ShownCluster) Whole: "Shows a cluster.";
+        GetCluster Get "/v1/clusters/{cluster}" READ Cluster LEVEL Nothing -> OK Json(ShownCluster) Whole: "Shows a cluster.";
         PatchCluster Patch "/v1/clusters/{cluster}" WRITE Cluster PATCH + IF_MATCH AnyPatch(Cluster) -> OK_OR_ACCEPTED Json(ChangedCluster | ChangedUuid) Whole: "Changes a cluster, or applies its labels, annotations and parameters.";
         DeleteCluster Delete "/v1/clusters/{cluster}" WRITE Cluster BY + IF_MATCH Nothing -> EMPTY Nothing Whole: "Deletes a cluster without nodes.";
         UpgradeCluster Post "/v1/clusters/{cluster}/actions/upgrade" WRITE Cluster BY + IF_MATCH Json(Upgrade) -> ACCEPTED Json(ChangedUuid) Whole since UPGRADE: "Gives a cluster another cluster template, and with it that template's release.";
@@ -414,7 +416,7 @@ endpoints! {
 
         ListGroups Get "/v1/clusters/{cluster}/nodegroups" READ Cluster GROUPS Nothing -> OK Json(NodeGroupList) Streamed shows GROUPS_SHOWN since NODEGROUPS: "Lists a cluster's node groups.";
         CreateGroup Post "/v1/clusters/{cluster}/nodegroups" WRITE Cluster BY Json(NodeGroup) -> ACCEPTED Json(ShownNodeGroup) Whole since NODEGROUPS: "Creates a node group.";
-        GetGroup Get "/v1/clusters/{cluster}/nodegroups/{group}" READ Cluster ONE Nothing -> OK Json(ShownNodeGroup) Whole since NODEGROUPS: "Shows a node group.";
+        GetGroup Get "/v1/clusters/{cluster}/nodegroups/{group}" READ Cluster LEVEL Nothing -> OK Json(ShownNodeGroup) Whole since NODEGROUPS: "Shows a node group.";
         PatchGroup Patch "/v1/clusters/{cluster}/nodegroups/{group}" WRITE Cluster PATCH + IF_MATCH AnyPatch(NodeGroup) -> OK_OR_ACCEPTED Json(ChangedNodeGroup) Whole: "Changes a node group, or applies its labels, annotations and parameters.";
         DeleteGroup Delete "/v1/clusters/{cluster}/nodegroups/{group}" WRITE Cluster BY + IF_MATCH Nothing -> EMPTY Nothing Whole since NODEGROUPS: "Deletes a node group without nodes.";
         PutGroupMap Put "/v1/clusters/{cluster}/nodegroups/{group}/{map}" WRITE Cluster PATCH + IF_MATCH Json(WholeMap) -> OK Json(ChangedNodeGroup) Whole: "Replaces a group's whole map of labels, annotations or parameters.";

@@ -33,6 +33,12 @@ along with the others. It has no other setting, and belongs to root or to whom t
 On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` the fields of one, and
 `stemma fields nodegroup.strategy` what stands in a field.
 
+`stemma get KIND NAME -o manifest` prints an object as a manifest that changes nothing where the same manager applies it again: its fields as they are stored,
+not what an answer counts, fills in or takes over from the levels above. `-o yaml` and `-o json` print what the API shows, for programs; `apply` refuses
+that. A list is printed as one file, and of an empty list nothing. Join tokens, allocations, tags and tasks have no manifest, which `-o manifest` says. What no
+manifest holds is named in a comment and on standard error: tags that were declared beside a release (`stemma tag create NAME --release RELEASE` makes them),
+a sensitive inspection rule, and a node without a name.
+
 ## In an editor
 
 [manifest.schema.json](manifest.schema.json) is the same as JSON Schema; `stemma fields -o json` prints it. A first line tells the

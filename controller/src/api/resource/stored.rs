@@ -1,0 +1,45 @@
+//! What is stored of an object. Its body counts nodes, fills in defaults and takes over from the levels above, and whoever writes an object
+//! back must not take that for its author's word.
+
+use serde_json::{Map, Value, json};
+use stemma_core::manifest::Fields;
+
+use super::objects::fields_of;
+use crate::api::Api;
+use crate::api::http::query::BadQuery;
+use crate::api::http::request::Request;
+use crate::cache::Model;
+use crate::registry::names::ModelNames;
+
+/// The parameter that asks for it, and the field that has it.
+const STORED: &str = "stored";
+
+/// Adds to a body the fields of its object as they are stored, where the query asks for them.
+///
+/// # Errors
+/// When the query does not say whether.
+pub(super) fn add<S: Fields>(
+    api: &Api,
+    model: &Model,
+    request: &Request,
+    spec: &S,
+    body: &mut Map<String, Value>,
+) -> Result<(), BadQuery> {
+    if request.query.flag(STORED)? == Some(true) {
+        body.insert(STORED.to_owned(), fields(api, model, spec).into());
+    }
+    Ok(())
+}
+
+/// The fields that are not at their default, and of a node the traits and tags that its operators gave.
+fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
+    let mut fields = fields_of(spec, &ModelNames::new(model, &api.traits), &|_| true);
+    if let Some(node) = spec.node_ref() {
+        let traits = node.traits.members().map(ToString::to_string).collect::<Vec<_>>();
+        let [assigned, unassigned] =
+            [&node.tags.assigned, &node.tags.unassigned].map(|tags| tags.members().collect::<Vec<_>>());
+        fields.insert("traits".to_owned(), json!(traits));
+        fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
+    }
+    fields
+}
