@@ -244,10 +244,8 @@ pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names)
         check_says_something(&text_of_value(canary)).map_err(|error| error.within("canary"))?;
     }
     // As an older program took them.
-    if stood.is_some_and(|stood| stood.windows == strategy.windows) {
-        return Ok(());
-    }
-    strategy.windows.iter().enumerate().try_for_each(|(at, window)| {
+    let is_new = |window: &Value| stood.as_ref().is_none_or(|stood| !stood.windows.contains(window));
+    strategy.windows.iter().enumerate().filter(|(_, window)| is_new(window)).try_for_each(|(at, window)| {
         check_window(window).map_err(|error| error.within(&format!("[{at}]")).within("windows"))
     })
 }
@@ -466,6 +464,14 @@ mod tests {
             (
                 with("time_zone", "Mars Olympus".into()),
                 "windows[0].time_zone: \"Mars Olympus\" is no name of a time zone",
+            ),
+            (
+                with("time_zone", "Europe/Atlantis".into()),
+                "windows[0].time_zone: \"Europe/Atlantis\" is no name of a time zone",
+            ),
+            (
+                with("time_zone", "europe/berlin".into()),
+                "windows[0].time_zone: \"europe/berlin\" is no name of a time zone (did you mean \"Europe/Berlin\"?)",
             ),
             (with("foo", 1.into()), "windows[0].foo: "),
             (of(serde_json::json!({})), "windows[0].start: "),
