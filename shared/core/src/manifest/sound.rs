@@ -175,7 +175,7 @@ pub(super) fn tasks(to: &mut Vec<Task>, raw: &RawValue, _: &dyn Names) -> Result
     })
 }
 
-/// Checks the names in a task; of one that stood there before, those that it did not have then.
+/// Checks the names in a task. One that stands there as it is was taken by an older program.
 fn check_task(task: &Task, stood: Option<&Task>) -> Result<(), BodyError> {
     // The rest of the rule is asked where a release is put together.
     if stood.is_none() && Name::declare(&task.id, NameKind::Task).is_ok() {
