@@ -114,7 +114,7 @@ mod tests {
     fn y04_a_rule_of_an_older_program_is_sent_back_as_it_is() {
         for value in ["1.5", "true", "null"] {
             let action = set("labels/a", value);
-            let stood = [serde_json::from_str(&action).unwrap()];
+            let stood: [RuleAction; 1] = [serde_json::from_str(&action).unwrap()];
             assert_eq!(kept(&action, &stood).unwrap(), stood[0].args, "{value}");
         }
     }
