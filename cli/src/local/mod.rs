@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use stemma_author::Reader;
+use stemma_core::finding::{Finding, sort_findings};
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::manifest::{BodyError, Document, Key, Objects, assemble, read_document};
 use stemma_core::name::{NodeName, ObjectName, ReleaseRef};
@@ -174,10 +175,20 @@ impl Sources {
         }
     }
 
+    /// The names under which a controller makes no object, where the manifests are read to know what is wrong with them.
+    fn odd_names(&self) -> impl Iterator<Item = Finding> {
+        let checked = self.documents.iter().filter(|_| self.purpose == Purpose::Check);
+        checked.filter_map(|document| document.key.odd_name())
+    }
+
     /// Resolves every node and orders every cluster.
     fn check(self, fleet: &Fleet) -> Result<Local> {
         let errors = match resolve_fleet(fleet, &ResolveCache::new()) {
-            Ok(answer) => return Ok(Local { answer, manifests: self.manifests }),
+            Ok(mut answer) => {
+                answer.findings.extend(self.odd_names());
+                sort_findings(&mut answer.findings);
+                return Ok(Local { answer, manifests: self.manifests });
+            }
             Err(errors) => errors,
         };
         let mut problems = Problems::default();

@@ -124,6 +124,21 @@ mod tests {
         );
     }
 
+    /// A write of it was refused, and the check beforehand had nothing to say.
+    #[test]
+    fn y04_a_name_that_no_new_object_is_given_is_a_finding_of_a_check() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        std::fs::write(&file, "kind: Cluster\nname: Detail\n---\nkind: ClusterTemplate\nname: -x\n").unwrap();
+        let of = |purpose| {
+            let findings = load(std::slice::from_ref(&file), purpose).unwrap().answer.findings;
+            let names = findings.into_iter().filter(|finding| finding.code == rule::NAME_RESERVED.code);
+            names.map(|finding| finding.object).collect::<Vec<_>>()
+        };
+        assert_eq!(of(Purpose::Check), ["cluster/Detail", "clustertemplate/-x"]);
+        assert_eq!(of(Purpose::Answer), Vec::<String>::new());
+    }
+
     #[test]
     fn w05_a_condition_of_what_falls_to_master_sees_what_its_cluster_gives() {
         let dir = tempfile::tempdir().unwrap();

@@ -228,8 +228,11 @@ impl<'input> Reader<'input> {
         };
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let is_text = self.type_of(tag.as_deref())? == Some("str");
-                (Value::Scalar(scalar(&text, style == ScalarStyle::Plain && !is_text)), anchor)
+                let value = match self.type_of(tag.as_deref())? {
+                    None => scalar(&text, style == ScalarStyle::Plain),
+                    Some(named) => tagged(&text, named).ok_or_else(|| self.error(not_of(&text, named)))?,
+                };
+                (Value::Scalar(value), anchor)
             }
             Event::SequenceStart(anchor, tag) => {
                 self.type_of(tag.as_deref())?;
@@ -432,6 +435,26 @@ fn scalar(text: &str, plain: bool) -> String {
     }
 }
 
+/// The JSON text of a scalar that is of a type by its tag, in quotes or not; none where it cannot be.
+fn tagged(text: &str, named: &str) -> Option<String> {
+    let plain = scalar(text, true);
+    let is_of = match named {
+        "str" => return Some(quoted(text)),
+        "int" => is_json_number(text) && !text.contains(['.', 'e', 'E']),
+        "float" => is_json_number(text),
+        "bool" => matches!(&*plain, "true" | "false"),
+        "null" => plain == "null",
+        // A list or a map is no scalar.
+        _ => false,
+    };
+    is_of.then_some(plain)
+}
+
+fn not_of(text: &str, named: &str) -> String {
+    let text: String = text.chars().take(64).collect();
+    format!("{text:?} is no !!{named} as JSON writes one: mend it, or take the tag out")
+}
+
 fn is_json_number(text: &str) -> bool {
     text.starts_with(|first: char| first == '-' || first.is_ascii_digit())
         && serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok()
@@ -464,6 +487,15 @@ mod tests {
             ("a: 'true'", r#"{"a":"true"}"#),
             ("a: ~\nb:", r#"{"a":null,"b":null}"#),
             ("a: !!str 1", r#"{"a":"1"}"#),
+            ("a: !!int \"3\"", r#"{"a":3}"#),
+            ("a: !!int 3", r#"{"a":3}"#),
+            ("a: !!float '1.50'", r#"{"a":1.50}"#),
+            ("a: !!float 3", r#"{"a":3}"#),
+            ("a: !!bool 'True'", r#"{"a":true}"#),
+            ("a: !!null ''", r#"{"a":null}"#),
+            ("a: .5", r#"{"a":".5"}"#),
+            ("a: .inf", r#"{"a":".inf"}"#),
+            ("a: 0o17", r#"{"a":"0o17"}"#),
             ("a: !!map {b: !!seq [!!int 1]}", r#"{"a":{"b":[1]}}"#),
             ("a: \"tab\\there\"", r#"{"a":"tab\there"}"#),
             ("a: |\n  x\n  y\n", r#"{"a":"x\ny\n"}"#),
@@ -533,6 +565,12 @@ mod tests {
             ),
             ("a: !secret x", "1:4: the tag !secret means nothing here: take it out"),
             ("a: !!binary [x]", "1:4: the tag !!binary means nothing here"),
+            ("a: !!int 0x1F", "1:4: \"0x1F\" is no !!int as JSON writes one: mend it, or take the tag out"),
+            ("a: !!int 1.5", "1:4: \"1.5\" is no !!int"),
+            ("a: !!float .inf", "1:4: \".inf\" is no !!float"),
+            ("a: !!bool yes", "1:4: \"yes\" is no !!bool"),
+            ("a: !!null x", "1:4: \"x\" is no !!null"),
+            ("a: !!map x", "1:4: \"x\" is no !!map"),
             ("a: [1", "2:1: no YAML: while parsing a flow sequence"),
             (
                 "a: 1\n\0b: 2",

@@ -68,6 +68,18 @@ async fn y04_a_value_that_there_is_not_is_refused_alike_in_every_form_of_a_write
         (GROUP, "strategy", with("days", json!(["Xyz"])), "strategy.windows[0].days[0]"),
         (GROUP, "strategy", with("start", json!("25:99")), "strategy.windows[0].start"),
         (GROUP, "strategy", with("duration", json!("soon")), "strategy.windows[0].duration"),
+        (GROUP, "strategy", with("time_zone", json!("Europe/Atlantis")), "strategy.windows[0].time_zone"),
+        (GROUP, "strategy", json!({"canary": -1}), "strategy.canary"),
+        (GROUP, "strategy", json!({"canary": "a in (b"}), "strategy.canary"),
+        (GROUP, "splay", json!(true), "splay"),
+        (GROUP, "docker_volume_size", json!("+1"), "docker_volume_size"),
+        (GROUP, "roles", json!(["web", "MASTER"]), "roles[1]"),
+        (NODE, "roles", json!(["Self"]), "roles[0]"),
+        (CLUSTER, "roles", json!({"Self": {"add_tags": ["a"]}}), "roles.Self"),
+        (CLUSTER, "tags", json!({"a": {"role": "null"}}), "tags.a.role"),
+        (CLUSTER, "primaries", json!({"Self": "n"}), "primaries.Self"),
+        (CLUSTER, "primaries", json!({"w": "a\u{2028}b"}), "primaries.w"),
+        (CLUSTER, "rollout", json!({"order": ["a\nb"]}), "rollout.order[0]"),
     ] {
         for (form, answer) in answers(&served, kind, field, &value).await {
             let said = format!("{form} of {value}: {}", answer.body);
@@ -117,6 +129,55 @@ async fn y04_what_is_taken_is_stored_as_it_was_written_whatever_the_form() {
             }
         }
     }
+}
+
+/// A requirement for version 1.10 became one for 1.1.
+#[tokio::test]
+async fn y04_a_number_of_a_requirement_keeps_its_text_in_every_form() {
+    const JSON: (&str, &str) = ("content-type", "application/json");
+    let served = site().await;
+    for number in ["1.10", "1e3", "true", "18446744073709551616"] {
+        let map = format!(r#"{{"property:a": {number}}}"#);
+        let group = format!(r#"{{"kind": "NodeGroup", "cluster": "c", "name": "g", "requirements": {map}}}"#);
+        for (form, method, path, header, body) in [
+            ("merge patch", "PATCH", GROUP.2, MERGE, format!(r#"{{"requirements": {map}}}"#)),
+            (
+                "JSON patch",
+                "PATCH",
+                GROUP.2,
+                PATCH,
+                format!(r#"[{{"op": "add", "path": "/requirements", "value": {map}}}]"#),
+            ),
+            (
+                "JSON patch of a member",
+                "PATCH",
+                GROUP.2,
+                PATCH,
+                format!(r#"[{{"op": "replace", "path": "/requirements/property:a", "value": {number}}}]"#),
+            ),
+            ("apply", "POST", "/v1/apply?force=true", JSON, format!(r#"{{"objects": [{group}]}}"#)),
+        ] {
+            let before = served.send_text("PATCH", GROUP.2, &[MERGE], r#"{"requirements": {"property:a": "x"}}"#).await;
+            assert!(before.status < 300, "{}", before.body);
+            let answer = served.send_text(method, path, &[header], &body).await;
+            assert!(answer.status < 300, "{form} of {number}: {}", answer.body);
+            assert_eq!(served.get(GROUP.2).await["requirements"], json!({"property:a": number}), "{form}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn y04_a_reserved_word_is_no_role_that_is_given_to_a_node() {
+    let served = site().await;
+    for (method, word) in [("POST", "self"), ("POST", "Master"), ("PUT", "NULL")] {
+        let body = json!({"roles": ["web", word]});
+        let refused = served.send(method, "/v1/nodes/n/roles", &[], Some(&body)).await;
+        assert_eq!((refused.status, refused.kind()), (400, "role.invalid"), "{word}: {}", refused.body);
+        assert!(refused.message().contains("is reserved"), "{word}: {}", refused.body);
+    }
+    served.expect("POST", "/v1/nodes/n/roles", &json!({"roles": ["primary-web"]}), 200).await;
+    let refused = served.send("POST", "/v1/clusters/c/tags", &[], Some(&json!({"name": "a", "role": "Self"}))).await;
+    assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
 }
 
 #[tokio::test]

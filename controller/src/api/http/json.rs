@@ -2,7 +2,8 @@
 //!
 //! `serde_json` alone takes the last of two equal keys, turns `1.50` into a float whose text is `1.5`, and rounds an integer
 //! of more than 64 bits. A label's value is text, and a number there means its JSON text, so the maps of text are
-//! read from the raw document. Elsewhere a number is a number, and one that would be rounded is refused.
+//! read from the raw document. So are requirements, whose expressions are text, and what actions of inspection rules are given, since it may be
+//! a label's. Elsewhere a number is a number, and one that would be rounded is refused.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -13,6 +14,10 @@ use stemma_wire::error::{ApiError, ErrorType};
 
 /// The maps whose values are text, where they stand directly in an object's body.
 const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
+/// The requirements of a group or an allocation.
+const REQUIREMENTS: &str = "requirements";
+/// The actions of an inspection rule.
+const ACTIONS: &str = "actions";
 
 /// The body is no JSON document that is taken.
 #[derive(Debug, thiserror::Error)]
@@ -110,19 +115,35 @@ impl Place {
 
 fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') if place == Place::Operation && is_of_text(raw) => {
-            object(raw, |key, raw| if key == "value" { operand(raw) } else { read(raw, Place::Inside) })
+        Some(b'{') if place == Place::Operation => {
+            let field = field_of(raw);
+            object(raw, |key, raw| match field.as_deref() {
+                Some(field) if key == "value" => operand(field, raw),
+                _ => read(raw, Place::Inside),
+            })
         }
         Some(b'{') => object(raw, |key, raw| match place {
-            Place::Body if TEXT_MAPS.contains(&key) => text_map(raw),
+            Place::Body => member(key, raw),
             _ => read(raw, place.of_key(key)),
         }),
-        Some(b'[') => {
-            let item = |(at, item)| read(item, place.of_item()).map_err(|bad| bad.within(&format!("[{at}]")));
-            json::items(raw).into_iter().enumerate().map(item).collect()
-        }
+        Some(b'[') => list(raw, |item| read(item, place.of_item())),
         _ => json::value(raw).map_err(|error| BadJson::new(&error)),
     }
+}
+
+/// A member of an object's body.
+fn member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
+    match key {
+        REQUIREMENTS => expressions(raw),
+        ACTIONS => actions(raw),
+        _ if TEXT_MAPS.contains(&key) => text_map(raw),
+        _ => read(raw, Place::Body.of_key(key)),
+    }
+}
+
+fn list(raw: &RawValue, read: impl Fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
+    let item = |(at, item)| read(item).map_err(|bad| bad.within(&format!("[{at}]")));
+    json::items(raw).into_iter().enumerate().map(item).collect()
 }
 
 fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
@@ -138,29 +159,76 @@ fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJso
 
 /// Reads what stands where a map of text is expected: numbers and booleans of an object become their text.
 fn text_map(raw: &RawValue) -> Result<Value, BadJson> {
-    if !raw.get().starts_with('{') {
-        return read(raw, Place::Inside);
-    }
-    object(raw, |_, raw| match raw.get().as_bytes().first() {
+    if raw.get().starts_with('{') { object(raw, |_, raw| text(raw)) } else { read(raw, Place::Inside) }
+}
+
+/// The text of a number or a boolean; anything else as it is.
+fn text(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
         Some(b'-' | b'0'..=b'9' | b't' | b'f') => Ok(Value::String(raw.get().to_owned())),
         _ => read(raw, Place::Inside),
-    })
-}
-
-/// Whether a patch operation is of a map of text, or of an entry of one.
-fn is_of_text(operation: &RawValue) -> bool {
-    let members = json::members(operation).unwrap_or_default();
-    let path = members.iter().find(|(name, _)| name == "path").and_then(|(_, raw)| json::text(raw.get()).ok());
-    let map = path.as_deref().and_then(|path| path.strip_prefix('/')?.split('/').next());
-    map.is_some_and(|map| TEXT_MAPS.contains(&map))
-}
-
-/// The value of a patch operation on text: whole numbers stay numbers where they are exact, any other number keeps its text.
-fn operand(raw: &RawValue) -> Result<Value, BadJson> {
-    let text = raw.get();
-    if text.starts_with('{') {
-        return text_map(raw);
     }
+}
+
+/// Reads requirements, or a part of them: numbers and booleans become their text, however deep they stand.
+fn expressions(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => object(raw, |_, raw| expressions(raw)),
+        Some(b'[') => list(raw, expressions),
+        _ => text(raw),
+    }
+}
+
+/// Reads the actions of an inspection rule, or one of them. What one is given keeps the text of its numbers where it may be a label's.
+fn actions(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') if sets_label(raw) => {
+            object(raw, |key, raw| if key == "args" { arguments(raw) } else { read(raw, Place::Inside) })
+        }
+        Some(b'[') => list(raw, actions),
+        _ => read(raw, Place::Inside),
+    }
+}
+
+/// Whether an action is of a label. What it does is asked where the rule is read.
+fn sets_label(action: &RawValue) -> bool {
+    let args = json::members(action).unwrap_or_default().into_iter().find(|(name, _)| name == "args");
+    let Some((_, args)) = args else { return false };
+    let named = json::members(args).unwrap_or_default().into_iter().find(|(name, _)| name == "path");
+    let path = named.map(|(_, path)| path).or_else(|| json::items(args).first().copied());
+    let path = path.and_then(|path| json::text(path.get()).ok()).unwrap_or_default();
+    path.trim_start_matches('/').starts_with("labels")
+}
+
+fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => object(raw, |_, raw| number_or_text(raw)),
+        Some(b'[') => list(raw, number_or_text),
+        _ => read(raw, Place::Inside),
+    }
+}
+
+/// The field of an object that a patch operation is of, where numbers keep their text in it.
+fn field_of(operation: &RawValue) -> Option<String> {
+    let members = json::members(operation).unwrap_or_default();
+    let path = members.iter().find(|(name, _)| name == "path").and_then(|(_, raw)| json::text(raw.get()).ok())?;
+    let field = path.strip_prefix('/')?.split('/').next()?;
+    (TEXT_MAPS.contains(&field) || matches!(field, REQUIREMENTS | ACTIONS)).then(|| field.to_owned())
+}
+
+/// The value of a patch operation on a field in which numbers keep their text.
+fn operand(field: &str, raw: &RawValue) -> Result<Value, BadJson> {
+    match field {
+        REQUIREMENTS => expressions(raw),
+        ACTIONS => actions(raw),
+        _ if raw.get().starts_with('{') => text_map(raw),
+        _ => number_or_text(raw),
+    }
+}
+
+/// Whole numbers stay numbers where they are exact, any other number becomes its text.
+fn number_or_text(raw: &RawValue) -> Result<Value, BadJson> {
+    let text = raw.get();
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
         return read(raw, Place::Inside);
     }
@@ -197,6 +265,43 @@ mod tests {
                 r#"[{"op":"add","path":"/labels/a","value":5},{"op":"add","path":"/labels/b","value":1.50}]"#,
                 json!([{"op": "add", "path": "/labels/a", "value": 5}, {"op": "add", "path": "/labels/b", "value": "1.50"}]),
             ),
+        ] {
+            assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn y04_a_number_of_a_requirement_or_a_rules_label_keeps_its_text() {
+        let set =
+            |path: &str, value: &str| format!(r#"{{"op":"set-attribute","args":{{"path":"{path}","value":{value}}}}}"#);
+        let as_set = |path: &str, value: Value| json!({"op": "set-attribute", "args": {"path": path, "value": value}});
+        for (text, expected) in [
+            (
+                r#"{"requirements":{"a":1.50,"b":[1e3,true,"<= 2"],"c":18446744073709551616}}"#.to_owned(),
+                json!({"requirements": {"a": "1.50", "b": ["1e3", "true", "<= 2"], "c": "18446744073709551616"}}),
+            ),
+            (
+                r#"{"objects":[{"requirements":[{"a":1.10},"b 1"]}]}"#.to_owned(),
+                json!({"objects": [{"requirements": [{"a": "1.10"}, "b 1"]}]}),
+            ),
+            (
+                r#"[{"op":"add","path":"/requirements","value":{"a":1.10}},{"op":"add","path":"/requirements/a","value":1.10}]"#
+                    .to_owned(),
+                json!([{"op": "add", "path": "/requirements", "value": {"a": "1.10"}}, {"op": "add", "path": "/requirements/a", "value": "1.10"}]),
+            ),
+            (
+                format!(r#"{{"actions":[{},{}]}}"#, set("labels/a", "1.50"), set("properties/a", "1.50")),
+                json!({"actions": [as_set("labels/a", json!("1.50")), as_set("properties/a", json!(1.5))]}),
+            ),
+            (
+                format!(r#"[{{"op":"add","path":"/actions/-","value":{}}}]"#, set("/labels/a", "1e3")),
+                json!([{"op": "add", "path": "/actions/-", "value": as_set("/labels/a", json!("1e3"))}]),
+            ),
+            (r#"{"actions":[{"op":"set-attribute","args":["labels/a",1.50]}]}"#.to_owned(),
+                json!({"actions": [{"op": "set-attribute", "args": ["labels/a", "1.50"]}]})),
+            // A number that stands there so is what an older program kept.
+            (format!(r#"{{"actions":[{}]}}"#, set("labels/a", "1.5")), json!({"actions": [as_set("labels/a", json!(1.5))]})),
+            (r#"{"parameters":{"requirements":{"a":1.50}}}"#.to_owned(), json!({"parameters": {"requirements": {"a": 1.5}}})),
         ] {
             assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stemma_core::manifest::{BodyError, check_role_changes, read_value};
-use stemma_core::name::Name;
+use stemma_core::name::{Name, NameKind};
 use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, RoleChange};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -98,9 +98,13 @@ fn role_name(text: &str) -> Result<Name, ApiError> {
     Name::new(text).map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.to_string()).field("roles"))
 }
 
-/// A role that the node's release does not have is refused where it is given by name; one that a release has lost
+/// A role that the node's release does not have is refused where it is given by name, and so is a reserved word; one that a release has lost
 /// meanwhile stays, as a finding.
 fn check_roles<'r>(model: &Model, node: &Node, roles: &'r [Name]) -> Result<&'r [Name], ApiError> {
+    let mut new = roles.iter().filter(|role| !node.spec.roles.contains(role));
+    if let Some(why) = new.find_map(|role| Name::of_new(role, NameKind::Role).err()) {
+        return Err(ApiError::new(ErrorType::RoleInvalid, format!("{why}; nothing was changed")).field("roles"));
+    }
     let Some(table) = table_of(model, node) else { return Ok(roles) };
     match roles.iter().find(|role| !table.has_role(role)) {
         Some(role) => {

@@ -22,6 +22,7 @@ use super::parts::{LEVELED, OF_NODE};
 use crate::field::{Bound, Described, Form, Help, Part};
 use crate::json::{self, compact_len, count, items, members, text};
 use crate::labels::Layer;
+use crate::name::cut;
 use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
 use crate::ownership::OwnedSet;
 
@@ -161,15 +162,14 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
     check_entries(part.form, bound, value)
 }
 
-/// Checks a length of time. What is no number is left to who reads it.
+/// Checks a length of time.
 fn check_seconds(form: Form, value: &RawValue) -> Result<(), BodyError> {
-    let (Form::Seconds(least, most), Ok(Value::Number(seconds))) = (form, serde_json::from_str(value.get())) else {
-        return Ok(());
-    };
-    if seconds.as_u64().is_some_and(|seconds| (least..=most).contains(&seconds)) {
+    let Form::Seconds(least, most) = form else { return Ok(()) };
+    let seconds: Option<u64> = serde_json::from_str(value.get()).ok();
+    if seconds.is_some_and(|seconds| (least..=most).contains(&seconds)) {
         return Ok(());
     }
-    Err(BodyError::new("", format!("takes {least} to {most} whole seconds, not {}", value.get())))
+    Err(BodyError::new("", format!("takes {least} to {most} whole seconds, not {}", cut(value.get()))))
 }
 
 /// Checks a text, or anything else as JSON.
@@ -520,6 +520,18 @@ mod tests {
         assert_eq!(update(&mut AllocationSpec::default(), &body(50)), Ok(()));
         let says = "traits: it has 200000 entries, and the most are 50: leave some out".to_owned();
         assert_eq!(update(&mut AllocationSpec::default(), &body(200_000)), Err(says));
+    }
+
+    #[test]
+    fn y04_a_length_of_time_is_refused_in_one_sentence() {
+        let group = || NodeGroupSpec::new(crate::object::ClusterId(uuid::Uuid::nil()));
+        for value in
+            [json!(-1), json!(1.0), json!(31_622_401), json!(true), json!("1"), json!(" 1"), json!([1]), json!({})]
+        {
+            let says = format!("splay: takes 0 to 31622400 whole seconds, not {value}");
+            assert_eq!(update(&mut group(), &json!({"splay": value})), Err(says), "{value}");
+        }
+        assert_eq!(update(&mut group(), &json!({"splay": 31_622_400})), Ok(()));
     }
 
     #[test]

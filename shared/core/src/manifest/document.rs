@@ -6,7 +6,8 @@ use super::body::{Body, is_null};
 use super::error::{BodyError, BodyErrorKind};
 use super::reader::read;
 use super::reference;
-use crate::name::{NamespaceName, NodeName, ObjectName, ReleaseRef, odd_host_uuid};
+use crate::finding::{Finding, rule};
+use crate::name::{CLUSTER_PATHS, InvalidName, NamespaceName, NodeName, ObjectName, ReleaseRef, odd_host_uuid};
 use crate::object::Kind;
 
 /// By what an object of a manifest is named.
@@ -47,6 +48,24 @@ pub struct Document {
 }
 
 impl Key {
+    /// What is found of a name that no new object is given. A store may have one of that name, of an older program.
+    pub fn odd_name(&self) -> Option<Finding> {
+        let why = self.check_new().err()?;
+        let message = format!("{why}; a write that would make it is refused, and one that is there already keeps it");
+        Some(Finding::of(rule::NAME_RESERVED, self.to_string(), message))
+    }
+
+    fn check_new(&self) -> Result<(), InvalidName> {
+        match self {
+            Self::Cluster(name) => name.check_new(CLUSTER_PATHS),
+            Self::ClusterTemplate(name) | Self::NodeGroup { name, .. } | Self::InspectionRule(name) => {
+                name.check_new(&[])
+            }
+            // Of nodes Ironic's rule holds; the others are held to theirs where they are read.
+            Self::Release(_) | Self::Node(_) | Self::Namespace(_) => Ok(()),
+        }
+    }
+
     /// The kind of the object.
     pub fn kind(&self) -> Kind {
         match self {
@@ -162,6 +181,30 @@ fn release(body: &mut Body, name: &str) -> Result<ReleaseRef, BodyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn y04_a_name_that_no_new_object_is_given_is_found() {
+        let found = |json: &str| read_document(json).unwrap().key.odd_name().map(|finding| finding.to_string());
+        for (json, says) in [
+            (r#"{"kind": "Cluster", "name": "detail"}"#, "cluster/detail: name \"detail\" is reserved: it is a path"),
+            (r#"{"kind": "Cluster", "name": "Detail"}"#, "cluster/Detail: name \"Detail\" is reserved: it is a path"),
+            (r#"{"kind": "Cluster", "name": "--help"}"#, "cluster/--help: name \"--help\" is reserved: commands take"),
+            (r#"{"kind": "ClusterTemplate", "name": "-x"}"#, "clustertemplate/-x: name \"-x\" is reserved"),
+            (r#"{"kind": "NodeGroup", "cluster": "c", "name": "-x"}"#, "nodegroup/c/-x: name \"-x\" is reserved"),
+            (r#"{"kind": "InspectionRule", "name": "-x"}"#, "inspectionrule/-x: name \"-x\" is reserved"),
+        ] {
+            let said = found(json).unwrap();
+            assert!(said.starts_with(&format!("warning name.reserved {says}")), "{json}: {said}");
+        }
+        for json in [
+            r#"{"kind": "Node", "name": "-x"}"#,
+            r#"{"kind": "Node", "name": "Detail"}"#,
+            r#"{"kind": "ClusterTemplate", "name": "detail"}"#,
+            r#"{"kind": "Cluster", "name": "x-"}"#,
+        ] {
+            assert_eq!(found(json), None, "{json}");
+        }
+    }
 
     #[test]
     fn a_document_says_what_it_is() {

@@ -34,11 +34,14 @@ pub(super) fn check_naming(text: &str) -> Result<(), BodyError> {
     if is_blank(text) {
         return Err(BodyError::new("", "is empty: name something, or leave it out"));
     }
+    check_no_control(text)
+}
+
+/// Refuses a text that is to name something and has what controls a terminal or ends a line.
+pub(super) fn check_no_control(text: &str) -> Result<(), BodyError> {
     if has_control(text) {
-        return Err(BodyError::new(
-            "",
-            format!("{:?} has a control character, which no name has: leave it out", cut(text)),
-        ));
+        let why = format!("{:?} has a control character, which no name has: leave it out", cut(text));
+        return Err(BodyError::new("", why));
     }
     Ok(())
 }

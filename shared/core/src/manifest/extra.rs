@@ -87,9 +87,7 @@ impl Kept {
                 return Ok(value);
             }
             (Number, Value::Number(number)) if !number.is_f64() => return Ok(value),
-            (Number, Value::String(text)) if text.trim().parse::<i64>().is_ok() => {
-                return Ok(text.trim().parse::<i64>().map_or(Value::Null, Value::from));
-            }
+            (Number, Value::String(text)) if whole(text).is_some() => return Ok(whole(text).into()),
             (Flag, Value::String(_) | Value::Number(_)) if truth_of(&value).is_some() => {
                 return Ok(truth_of(&value).into());
             }
@@ -111,6 +109,11 @@ impl Kept {
 
 fn needs(form: &str, found: &Value) -> BodyError {
     BodyError::new("", format!("{form} is needed here, not {}", cut(&found.to_string())))
+}
+
+/// The whole number that a text has, as Magnum's clients may send it: written as JSON writes one.
+fn whole(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
 
 /// A text or a number that says true or false, as `OpenStack`'s clients send it.
@@ -206,7 +209,16 @@ mod tests {
             (Number, json!("2"), Some(json!(2))),
             (Number, json!(-5), Some(json!(-5))),
             (Number, json!(1.5), None),
+            (Number, json!("-2"), Some(json!(-2))),
             (Number, json!("x"), None),
+            (Number, json!(" 1"), None),
+            (Number, json!("1\n"), None),
+            (Number, json!("+1"), None),
+            (Number, json!("007"), None),
+            (Number, json!("1.0"), None),
+            (Number, json!("1_0"), None),
+            (Number, json!("\u{ff11}"), None),
+            (Number, json!(true), None),
             (Flag, json!("yes"), Some(json!(true))),
             (Flag, json!(0), Some(json!(false))),
             (Flag, json!("maybe"), None),

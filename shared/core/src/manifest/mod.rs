@@ -8,6 +8,8 @@
 mod author;
 mod body;
 mod bound;
+mod canary;
+mod declared;
 mod document;
 mod empty;
 mod error;

@@ -9,19 +9,21 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::body::is_null;
-use super::empty::{check_naming, check_says_something};
+use super::canary::check_canary;
+use super::declared::{declared_role, declared_roles, declared_tag, declared_tags};
+use super::empty::{check_naming, check_no_control, check_says_something};
 use super::error::{BodyError, BodyErrorKind};
 use super::names::Names;
 use super::reader::read;
-use super::task::read_tasks;
+use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
 use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
 use crate::object::{
-    Association, Definition, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec, Timestamp,
-    TraitSet, Window,
+    Association, Definition, ExtensionUse, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec,
+    Timestamp, TraitSet, Window,
 };
-use crate::requirement::Requirements;
+use crate::requirement::{Requirement, Requirements};
 use crate::task::Task;
 
 /// A field without rules of its own.
@@ -165,14 +167,21 @@ pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn 
 
 /// A release's tasks.
 pub(super) fn tasks(to: &mut Vec<Task>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood: BTreeSet<String> = to.iter().map(|task| task.id.clone()).collect();
+    let stood = std::mem::take(to);
+    let stood: BTreeMap<&str, &Task> = stood.iter().map(|task| (&*task.id, task)).collect();
     *to = read_tasks(raw)?;
-    // The rest of the rule is asked where a release is put together.
-    let is_odd = |id: &str| Name::declare(id, NameKind::Task).is_ok() && !stood.contains(id);
-    to.iter().enumerate().filter(|(_, task)| is_odd(&task.id)).try_for_each(|(at, task)| {
-        let named = Name::of_new(&task.id, NameKind::Task);
-        named.map(drop).map_err(|why| BodyError::new(format!("[{at}].id"), why.to_string()))
+    to.iter().enumerate().try_for_each(|(at, task)| {
+        check_task(task, stood.get(&*task.id).copied()).map_err(|error| error.within(&format!("[{at}]")))
     })
+}
+
+/// Checks the names in a task. One that stands there as it is was taken by an older program.
+fn check_task(task: &Task, stood: Option<&Task>) -> Result<(), BodyError> {
+    // The rest of the rule is asked where a release is put together.
+    if stood.is_none() && Name::declare(&task.id, NameKind::Task).is_ok() {
+        Name::of_new(&task.id, NameKind::Task).map_err(|why| BodyError::new("id", why.to_string()))?;
+    }
+    if stood == Some(task) { Ok(()) } else { check_names(task) }
 }
 
 /// A hold, whose end is a time where there is one: any other text would hold for ever, and so would an empty one.
@@ -198,8 +207,23 @@ fn check_time(field: &str, sent: Option<&str>, stood: Option<&str>) -> Result<()
 
 /// The roles of a group or node, sorted.
 pub(super) fn role_names(to: &mut Vec<Name>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    *to = value::<BTreeSet<Name>>(raw)?.into_iter().collect();
+    let stood = std::mem::take(to);
+    *to = value(raw)?;
+    declared_roles(to, |role| stood.contains(role))?;
+    to.sort();
+    to.dedup();
     Ok(())
+}
+
+/// Roles whose tags an extension decides.
+pub(super) fn extensions(to: &mut Vec<ExtensionUse>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
+    *to = value(raw)?;
+    let stands = |role: &Name| stood.iter().any(|one| one.roles.contains(role));
+    to.iter().enumerate().try_for_each(|(at, one)| {
+        let checked = declared_roles(&one.roles, stands);
+        checked.map_err(|error| error.within("roles").within(&format!("[{at}]")))
+    })
 }
 
 pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
@@ -232,7 +256,12 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
     }
     let stood = to.take();
     *to = value(raw)?;
-    check_time("freeze", freeze(to.as_ref()), freeze(stood.as_ref()))
+    check_time("freeze", freeze(to.as_ref()), freeze(stood.as_ref()))?;
+    let before = stood.as_ref().map_or(&[][..], |rollout| rollout.order.as_slice());
+    let groups = to.iter().flat_map(|rollout| &rollout.order).enumerate();
+    groups.filter(|(_, group)| !before.contains(group)).try_for_each(|(at, group)| {
+        check_no_control(group).map_err(|error| error.within(&format!("[{at}]")).within("order"))
+    })
 }
 
 /// How a group's hosts are rolled out. An empty selector of those that go first would be all of them.
@@ -240,14 +269,14 @@ pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names)
     let stood = to.take();
     *to = value(raw)?;
     let Some(strategy) = to else { return Ok(()) };
-    if let Some(canary) = &strategy.canary {
-        check_says_something(&text_of_value(canary)).map_err(|error| error.within("canary"))?;
+    // What stands there already is as an older program took it.
+    let before = stood.as_ref().and_then(|stood| stood.canary.as_ref());
+    if let Some(canary) = strategy.canary.as_ref().filter(|canary| before != Some(*canary)) {
+        let checked = check_says_something(&text_of_value(canary)).and_then(|()| check_canary(canary));
+        checked.map_err(|error| error.within("canary"))?;
     }
-    // As an older program took them.
-    if stood.is_some_and(|stood| stood.windows == strategy.windows) {
-        return Ok(());
-    }
-    strategy.windows.iter().enumerate().try_for_each(|(at, window)| {
+    let is_new = |window: &Value| stood.as_ref().is_none_or(|stood| !stood.windows.contains(window));
+    strategy.windows.iter().enumerate().filter(|(_, window)| is_new(window)).try_for_each(|(at, window)| {
         check_window(window).map_err(|error| error.within(&format!("[{at}]")).within("windows"))
     })
 }
@@ -263,37 +292,53 @@ fn text_of_value(value: &Value) -> Box<RawValue> {
 
 /// Which node is to hold a tag. An empty name is no node's, and would be taken for nobody's.
 pub(super) fn primaries(to: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
     *to = value(raw)?;
-    match to.iter().find(|(_, node)| is_blank(node)) {
-        Some((tag, _)) => Err(BodyError::new(tag.as_str(), "is empty: name a node, or leave the tag out")),
-        None => Ok(()),
+    if let Some((tag, _)) = to.iter().find(|(_, node)| is_blank(node)) {
+        return Err(BodyError::new(tag.as_str(), "is empty: name a node, or leave the tag out"));
     }
+    to.iter().filter(|(tag, node)| stood.get(*tag) != Some(*node)).try_for_each(|(tag, node)| {
+        let declared = if stood.contains_key(tag) { Ok(()) } else { declared_tag(tag) };
+        declared.and_then(|()| check_no_control(node)).map_err(|error| error.within(tag))
+    })
 }
 
 /// Tags that are declared, by a release or a cluster.
 pub(super) fn tags(to: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     let stood = std::mem::take(to);
     *to = value(raw)?;
-    let mut new = to.keys().filter(|name| !stood.contains_key(*name));
-    new.try_for_each(|name| declared_tag(name).map_err(|error| error.within(name)))
+    to.iter().try_for_each(|(name, tag)| check_tag(name, tag, stood.get(name)).map_err(|error| error.within(name)))
+}
+
+/// Checks the name of a tag and that of its role, where they are new.
+fn check_tag(name: &TagName, tag: &TagSpec, stood: Option<&TagSpec>) -> Result<(), BodyError> {
+    if stood.is_none() {
+        declared_tag(name)?;
+    }
+    let before = stood.and_then(|stood| stood.role.as_ref());
+    let role = tag.role.as_ref().filter(|role| before != Some(*role));
+    role.map_or(Ok(()), declared_role).map_err(|error| error.within("role"))
 }
 
 /// The roles of a release: their own names, and what they produce.
 pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     let stood = std::mem::take(to);
     *to = value(raw)?;
-    to.iter().try_for_each(|(name, role)| {
-        let before = stood.get(name);
-        if before.is_none() {
-            Name::of_new(name, NameKind::Role).map_err(|why| BodyError::new(name.as_str(), why.to_string()))?;
-        }
-        let before = before.and_then(|role| role.tags.as_deref()).unwrap_or_default();
-        let tags = declared_tags(role.tags.iter().flatten(), |tag| before.contains(tag));
-        tags.map_err(|error| error.within(&format!("{name}.tags")))?;
-        role.limits.iter().try_for_each(|(limit, value)| {
-            let refused = check_limit(limit, value);
-            refused.map_err(|why| BodyError::new(format!("{name}.limits.{limit}"), why))
-        })
+    to.iter().try_for_each(|(name, role)| check_role(name, role, stood.get(name)).map_err(|error| error.within(name)))
+}
+
+fn check_role(name: &Name, role: &RoleSpec, stood: Option<&RoleSpec>) -> Result<(), BodyError> {
+    if stood.is_none() {
+        declared_role(name)?;
+    }
+    let before = stood.and_then(|role| role.tags.as_deref()).unwrap_or_default();
+    let tags = declared_tags(role.tags.iter().flatten(), |tag| before.contains(tag));
+    tags.map_err(|error| error.within("tags"))?;
+    let before = stood.map_or(&[][..], |role| role.conflicts.as_slice());
+    let conflicts = declared_roles(&role.conflicts, |role| before.contains(role));
+    conflicts.map_err(|error| error.within("conflicts"))?;
+    role.limits.iter().try_for_each(|(limit, value)| {
+        check_limit(limit, value).map_err(|why| BodyError::new(format!("limits.{limit}"), why))
     })
 }
 
@@ -326,6 +371,9 @@ pub fn check_role_changes(
     changes: &BTreeMap<Name, RoleChange>,
 ) -> Result<(), BodyError> {
     changes.iter().try_for_each(|(name, change)| {
+        if !stood.contains_key(name) {
+            declared_role(name).map_err(|error| error.within(name))?;
+        }
         let before = stood.get(name).map_or(&[][..], |change| change.add_tags.as_slice());
         let tags = declared_tags(&change.add_tags, |tag| before.contains(tag));
         tags.map_err(|error| error.within(&format!("{name}.add_tags")))
@@ -342,22 +390,13 @@ pub(super) fn role_changes(
     check_role_changes(&stood, to)
 }
 
-/// Tags that come to be by being named here: none of them may be a word that selectors give another meaning, unless it stood there.
-pub(super) fn declared_tags<'a>(
-    tags: impl IntoIterator<Item = &'a TagName>,
-    stood: impl Fn(&TagName) -> bool,
-) -> Result<(), BodyError> {
-    let mut tags = tags.into_iter().enumerate().filter(|(_, tag)| !stood(tag));
-    tags.try_for_each(|(at, tag)| declared_tag(tag).map_err(|error| error.within(&format!("[{at}]"))))
-}
-
-fn declared_tag(name: &TagName) -> Result<(), BodyError> {
-    TagName::of_new(name).map(drop).map_err(|why| BodyError::new("", why.to_string()))
-}
-
 pub(super) fn requirements(to: &mut Requirements, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let wrong = |reason: String| BodyError::of(BodyErrorKind::Requirement, "", reason);
+    let stood = std::mem::take(to);
     *to = Requirements::from_json(raw).map_err(|why| wrong(why.to_string()))?;
+    let stands = |key: String| stood.0.iter().any(|before| before.key() == key);
+    let mut new = to.0.iter().filter(|one| !stands(one.key()));
+    new.try_for_each(Requirement::check_name).map_err(|why| wrong(why.to_string()))?;
     to.check(names.traits()).map_err(|why| wrong(why.to_string()))
 }
 
@@ -467,6 +506,14 @@ mod tests {
                 with("time_zone", "Mars Olympus".into()),
                 "windows[0].time_zone: \"Mars Olympus\" is no name of a time zone",
             ),
+            (
+                with("time_zone", "Europe/Atlantis".into()),
+                "windows[0].time_zone: \"Europe/Atlantis\" is no name of a time zone",
+            ),
+            (
+                with("time_zone", "europe/berlin".into()),
+                "windows[0].time_zone: \"europe/berlin\" is no name of a time zone (did you mean \"Europe/Berlin\"?)",
+            ),
             (with("foo", 1.into()), "windows[0].foo: "),
             (of(serde_json::json!({})), "windows[0].start: "),
             (of(serde_json::json!({"start": "22:00"})), "windows[0].duration: "),
@@ -550,6 +597,88 @@ mod tests {
         ] {
             assert!(said.starts_with(begins), "{begins}: {said}");
         }
+    }
+
+    /// The words are those that selectors give a meaning of their own.
+    #[test]
+    fn y04_a_reserved_word_names_no_role_and_no_tag_anywhere() {
+        for word in ["self", "Self", "MASTER", "null"] {
+            let of = |body: Value| body.to_string();
+            for (said, place) in [
+                (says(&of(serde_json::json!(["web", word])), role_names), "[1]"),
+                (says(&of(serde_json::json!({word: {}})), role_changes), word),
+                (says(&of(serde_json::json!({"a": {"role": word}})), super::tags), "a.role"),
+                (says(&of(serde_json::json!({"a": {"conflicts": ["b", word]}})), super::roles), "a.conflicts[1]"),
+                (says(&of(serde_json::json!([{"roles": [word], "use": "p"}])), extensions), "[0].roles[0]"),
+                (says(&of(serde_json::json!({word: "n"})), primaries), word),
+            ] {
+                let tells = said.starts_with(&format!("{place}: ")) && said.contains(&format!("{word:?} is reserved"));
+                assert!(tells, "{place}: {said}");
+            }
+            // A selector may say it.
+            let cross = serde_json::json!([{"name": "b", "role": word}, {"name": "b", "role": null}]);
+            let task = serde_json::json!([{"id": "a", "type": "shell", "roles": [word], "cross_depends": cross}]);
+            assert_eq!(says(&of(task), tasks), "taken", "{word}");
+        }
+        assert_eq!(says(r#"["primary-controller", "web", "web"]"#, role_names), "taken");
+        let name = |text: &str| Name::new(text).unwrap();
+        let mut stood = vec![name("Self")];
+        role_names(&mut stood, &raw(r#"["web", "Self"]"#), &Anybody::default()).unwrap();
+        assert_eq!(stood, [name("Self"), name("web")]);
+        let mut stood: BTreeMap<TagName, String> = serde_json::from_str(r#"{"Self": "a"}"#).unwrap();
+        primaries(&mut stood, &raw(r#"{"Self": "b"}"#), &Anybody::default()).unwrap();
+    }
+
+    #[test]
+    fn y04_a_name_that_means_another_has_no_control_character() {
+        let of = |body: Value| body.to_string();
+        for odd in ["a\nb", "a\u{85}b", "a\u{2028}b", "a\0"] {
+            let task = |field: &str, value: Value| of(serde_json::json!([{"id": "a", "type": "shell", field: value}]));
+            let entry = |field: &str| serde_json::json!([{"name": "b"}, {"name": "c", field: [odd]}]);
+            for (said, place) in [
+                (says(&of(serde_json::json!({"w": odd})), primaries), "w"),
+                (says(&of(serde_json::json!({"order": ["g", odd]})), rollout), "order[1]"),
+                (says(&task("tags", odd.into()), tasks), "[0].tags[0]"),
+                (says(&task("roles", serde_json::json!(["b", odd])), tasks), "[0].roles[1]"),
+                (says(&task("requires", odd.into()), tasks), "[0].requires[0]"),
+                (says(&task("cross_depends", entry("role")), tasks), "[0].cross_depends[1].role[0]"),
+                (says(&task("cross_depended_by", entry("tags")), tasks), "[0].cross_depended_by[1].tags[0]"),
+                (says(&task("on_unassign", odd.into()), tasks), "[0].on_unassign"),
+            ] {
+                let begins = format!("{place}: {odd:?} has a control character");
+                assert!(said.starts_with(&begins), "{place}: {said}");
+            }
+            let mut stood: Vec<Task> = serde_json::from_str(&task("tags", serde_json::json!([odd]))).unwrap();
+            let again = raw(&serde_json::to_string(&stood).unwrap());
+            tasks(&mut stood, &again, &Anybody::default()).unwrap();
+            let mut stood = Some(Rollout { order: vec![odd.to_owned()], ..Rollout::default() });
+            let again = raw(&of(serde_json::json!({"order": [odd], "max_groups": 1})));
+            rollout(&mut stood, &again, &Anybody::default()).unwrap();
+        }
+    }
+
+    #[test]
+    fn y04_a_requirement_names_what_can_be_seen() {
+        for key in ["property:\u{200b}", "fact:\u{ad}"] {
+            let body = serde_json::json!({key: "1"}).to_string();
+            let said = says(&body, requirements);
+            assert!(said.contains("needs a name of 1 to 255 bytes"), "{key:?}: {said}");
+            let mut stood: Requirements = serde_json::from_str(&body).unwrap();
+            let again = serde_json::json!({key: "2"}).to_string();
+            requirements(&mut stood, &raw(&again), &Anybody::default()).unwrap();
+        }
+        assert_eq!(says(r#"{"property:a": "1"}"#, requirements), "taken");
+    }
+
+    #[test]
+    fn y04_a_canary_of_an_older_program_is_written_again_and_no_other_is() {
+        let mut stood = Some(Strategy { canary: Some(serde_json::json!({"a": 1})), ..Strategy::default() });
+        let body = raw(r#"{"canary": {"a": 1}, "max_failures": 7}"#);
+        strategy(&mut stood, &body, &Anybody::default()).unwrap();
+        strategy(&mut stood, &raw(r#"{"canary": {"a": 2}}"#), &Anybody::default()).unwrap_err();
+        assert!(
+            says(r#"{"canary": -1}"#, strategy).starts_with("canary: -1 is neither a number of hosts nor a selector")
+        );
     }
 
     #[test]

@@ -9,13 +9,14 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::body::Body;
+use super::empty::check_no_control;
 use super::error::{BodyError, BodyErrorKind};
 use super::reader::{read, read_value};
 use crate::field::{Described, Form};
 use crate::json;
 use crate::name::cut;
 use crate::release::select::means_everything;
-use crate::task::{STAR, Task};
+use crate::task::{CrossEntry, STAR, Task, Where};
 
 /// The most tasks of one release.
 pub(super) const MAX_TASKS: usize = 4096;
@@ -164,10 +165,46 @@ fn entry(item: Value) -> Result<Value, BodyError> {
     Ok(Value::Object(entry))
 }
 
+/// Refuses a name or pattern by which a task means others, or nodes, and that has a control character: no name has one.
+pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
+    let lists: [(&str, &[String]); 6] = [
+        ("tags", task.tags.as_deref().unwrap_or_default()),
+        ("roles", task.roles.as_slice()),
+        ("tasks", task.tasks.as_slice()),
+        ("requires", task.requires.as_slice()),
+        ("required_for", task.required_for.as_slice()),
+        ("subscribes", task.subscribes.as_slice()),
+    ];
+    for (field, names) in lists {
+        check_listed(names).map_err(|error| error.within(field))?;
+    }
+    for (field, entries) in [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)] {
+        for (at, one) in entries.iter().enumerate() {
+            check_entry(one).map_err(|error| error.within(&format!("[{at}]")).within(field))?;
+        }
+    }
+    let then = task.on_unassign.as_deref().unwrap_or_default();
+    check_no_control(then).map_err(|error| error.within("on_unassign"))
+}
+
+fn check_entry(entry: &CrossEntry) -> Result<(), BodyError> {
+    check_no_control(&entry.name).map_err(|error| error.within("name"))?;
+    [("role", &entry.role), ("tags", &entry.tags)].into_iter().try_for_each(|(field, place)| match place {
+        Where::Names(names) => check_listed(names).map_err(|error| error.within(field)),
+        Where::Absent | Where::Null => Ok(()),
+    })
+}
+
+fn check_listed(names: &[String]) -> Result<(), BodyError> {
+    names
+        .iter()
+        .enumerate()
+        .try_for_each(|(at, name)| check_no_control(name).map_err(|error| error.within(&format!("[{at}]"))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::Where;
 
     fn tasks(json: &str) -> Result<Vec<Task>, BodyError> {
         read_tasks(&RawValue::from_string(json.to_owned()).unwrap())

@@ -61,6 +61,9 @@ const NODE_PATHS: [&str; 28] = [
     "volume",
 ];
 
+/// Paths below `/v1/clusters/`, of Magnum's.
+pub const CLUSTER_PATHS: &[&str] = &["detail"];
+
 /// Defines checked, shared strings, with the traits that every one of them has.
 macro_rules! checked_text {
     ($($(#[$doc:meta])* $type:ident: $error:ty;)+) => {$(

@@ -10,7 +10,7 @@ use crate::field::{Form, REQUIRED, described};
 use crate::host_labels::HostLabels;
 use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
 use crate::lifecycle::Lifecycle;
-use crate::name::{Name, ReleaseRef, TagName, cut};
+use crate::name::{Name, ReleaseRef, TagName, cut, suggest};
 use crate::requirement::Requirements;
 use crate::task::Mode;
 use crate::time;
@@ -287,13 +287,13 @@ impl Window {
         if length > WEEK {
             return Err(("duration".to_owned(), format!("{:?} is longer than a week: say 7d at most", self.duration)));
         }
-        match self.time_zone.as_deref().filter(|zone| !time::is_zone_name(zone)) {
-            Some(zone) => {
-                let why = format!("{:?} is no name of a time zone: write it as Europe/Berlin, or UTC", cut(zone));
-                Err(("time_zone".to_owned(), why))
-            }
-            None => Ok(()),
-        }
+        let Some(zone) = self.time_zone.as_deref() else { return Ok(()) };
+        time::zone_name(zone).map(drop).map_err(|meant| {
+            let (zone, meant) = (cut(zone), suggest(meant));
+            let why =
+                format!("{zone:?} is no name of a time zone{meant}: write one of the IANA's, as Europe/Berlin or UTC");
+            ("time_zone".to_owned(), why)
+        })
     }
 }
 

@@ -20,7 +20,7 @@ pub use list::{InvalidRequirements, MAX_REQUIREMENTS, Requirements};
 
 use self::number::number;
 use crate::key::LabelKey;
-use crate::name::cut;
+use crate::name::{cut, is_blank};
 use crate::traits::{InvalidTrait, Trait, TraitNames};
 
 /// The longest name of a property or fact, in bytes.
@@ -270,6 +270,19 @@ impl Requirement {
         match self {
             Self::Trait { name, .. } => Ok(names.check(name)?),
             Self::Field { .. } => Ok(()),
+        }
+    }
+
+    /// Checks that the name of a property or fact has something to be seen. A store may hold another, of an older program.
+    ///
+    /// # Errors
+    /// [`InvalidRequirement::Field`].
+    pub fn check_name(&self) -> Result<(), InvalidRequirement> {
+        match self {
+            Self::Field { field: Field::Property(name) | Field::Fact(name), .. } if is_blank(name) => {
+                Err(InvalidRequirement::Field { key: cut(&self.key()) })
+            }
+            Self::Field { .. } | Self::Trait { .. } => Ok(()),
         }
     }
 

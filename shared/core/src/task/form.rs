@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::path::{Use, check_written, is_template};
-use crate::name::{cut, is_blank};
+use crate::name::{cut, has_control, is_blank};
 use crate::time::MAX_SECONDS;
 
 /// The most bytes that a process can be given in one argument or variable (Linux's `MAX_ARG_STRLEN`, without the NUL at its end).
@@ -98,7 +98,7 @@ impl Form {
                 words.map_or_else(|| Some(self.expected(value)), |words| check_words(&words).err())
             }
             (Self::Env, Value::Object(map)) => map.iter().find_map(|(name, value)| match value {
-                Value::String(text) => check_variable(name, certain(text)).err(),
+                Value::String(text) => check_variable(name, certain(text)).err().or_else(|| dropped_variable(name)),
                 other => Some(format!("{:?} has a text for its value, not {}: quote it", cut(name), shown(other))),
             }),
             (Self::Seconds, value) if value.is_u64() => value.as_u64().and_then(odd_seconds).map(str::to_owned),
@@ -174,6 +174,15 @@ pub fn check_variable(name: &str, value: &str) -> Result<(), String> {
     check_argument(&format!("{name}={value}")).map_err(|why| format!("{:?} {why}", cut(name)))
 }
 
+/// What is wrong with the name of a variable that a process can be given and a shell would not hand on. A host takes it, since an older
+/// release may have it.
+fn dropped_variable(name: &str) -> Option<String> {
+    let is_dropped = is_blank(name) || has_control(name) || name.contains(char::is_whitespace);
+    is_dropped.then(|| {
+        format!("{:?} is no variable: it has a blank or a control character in it, and shells drop it", cut(name))
+    })
+}
+
 /// What is known of a text before it is rendered: of a template that it holds NUL.
 fn certain(text: &str) -> &str {
     if is_template(text) { text.matches('\0').next().unwrap_or("{{") } else { text }
@@ -181,7 +190,7 @@ fn certain(text: &str) -> &str {
 
 /// Whether a line of a host's accounts can be of that name or number.
 fn is_account(text: &str) -> bool {
-    !text.is_empty() && !text.contains([':', '\0']) && !text.contains(char::is_whitespace)
+    !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
 }
 
 /// A value in an error, cut; of a list or map only that it is one.
@@ -198,6 +207,24 @@ fn shown(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `env "A B=x" sh -c env` of dash and bash shows no such variable.
+    #[test]
+    fn y04_a_variable_and_an_account_have_a_name_to_be_seen() {
+        let of = |form: Form, value: Value| form.mistake(&value).unwrap_or_default();
+        for name in [" ", "A B", "A\n", "\u{200b}", "a\u{2028}b"] {
+            let said = of(Form::Env, serde_json::json!({name: "x"}));
+            assert!(said.starts_with(&format!("{name:?} is no variable")), "{name:?}: {said}");
+        }
+        for name in ["A", "a.b", "A-B", "\u{e4}"] {
+            assert_eq!(of(Form::Env, serde_json::json!({name: "x"})), "", "{name}");
+        }
+        for account in ["\u{200b}", "\u{2800}", "a\u{85}b", "\u{7f}"] {
+            let said = of(Form::Account, account.into());
+            assert!(said.starts_with("takes the name or number of an account"), "{account:?}: {said}");
+        }
+        assert_eq!(of(Form::Account, "www-data".into()), "");
+    }
 
     #[test]
     fn file_rights_are_octal_text() {

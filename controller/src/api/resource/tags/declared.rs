@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use stemma_core::finding::first_few;
 use stemma_core::manifest::read_value;
-use stemma_core::name::TagName;
+use stemma_core::name::{Name, NameKind, TagName};
 use stemma_core::object::{Node, TagSpec};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
@@ -80,6 +80,7 @@ impl TagWrite {
                 Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"))
             }
             (_, Some(tag)) => {
+                check_role(tag, tags.get(name))?;
                 tags.insert(name.clone(), tag.clone());
                 Ok(())
             }
@@ -110,6 +111,15 @@ impl TagWrite {
             (_, None) => Answer::empty(204),
         }
     }
+}
+
+/// Refuses a role that is a reserved word, unless it stood there.
+fn check_role(tag: &TagSpec, stood: Option<&TagSpec>) -> Result<(), ApiError> {
+    let before = stood.and_then(|stood| stood.role.as_ref());
+    let Some(role) = tag.role.as_ref().filter(|role| before != Some(*role)) else { return Ok(()) };
+    Name::of_new(role, NameKind::Role)
+        .map(drop)
+        .map_err(|why| ApiError::new(ErrorType::FieldInvalid, format!("{why}; nothing was changed")).field("role"))
 }
 
 fn tag_name(text: &str) -> Result<TagName, ApiError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use stemma_core::fleet::Change;
 use stemma_core::manifest::check_tags_beside;
-use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
+use stemma_core::name::{CLUSTER_PATHS, Name, NamespaceName, ObjectName, TagName};
 use stemma_core::object::{
     Association, ClusterId, ClusterSpec, ClusterTemplateSpec, Definition, GroupId, Kind, Member, NamespaceSpec,
     NamespaceTag, NodeGroupSpec, Object, PrimarySpec, ReleaseTagsSpec, TemplateId,
@@ -100,7 +100,7 @@ impl Resource for ClusterTemplateSpec {
 
 impl Resource for ClusterSpec {
     bounded!(LEVEL);
-    named_by!(ObjectName but &["detail"]);
+    named_by!(ObjectName but CLUSTER_PATHS);
     kept_in!(clusters, Cluster);
 
     fn references(&self) -> Vec<Reference> {

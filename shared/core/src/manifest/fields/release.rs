@@ -71,7 +71,8 @@ impl Fields for ReleaseSpec {
         field!(
             Self,
             extensions: Form::ListOf(ExtensionUse::PARTS),
-            Help::new("[]", "Roles whose tags an extension decides.", r#"[{"roles": ["web"], "use": "placement"}]"#)
+            Help::new("[]", "Roles whose tags an extension decides.", r#"[{"roles": ["web"], "use": "placement"}]"#),
+            sound::extensions
         ),
         field!(
             Self,

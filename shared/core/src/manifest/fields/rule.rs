@@ -9,7 +9,7 @@ use super::super::reader::read;
 use super::super::sound;
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part, REQUIRED};
-use crate::inspection::{InvalidRule, check_named_traits, check_rule};
+use crate::inspection::{InvalidRule, check_named_traits, check_rule, keep_label_texts};
 use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, Phase, RuleAction, RuleCondition};
 
 impl Fields for InspectionRuleSpec {
@@ -89,9 +89,11 @@ fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), Body
     Ok(())
 }
 
-/// Actions, whose traits are known ones.
+/// Actions, whose traits are known ones, and whose labels are text.
 fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    let stood = std::mem::take(to);
     sound::plain(to, raw, names)?;
+    keep_label_texts(to, raw, &stood)?;
     check_named_traits(to, names.traits())
         .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))
 }

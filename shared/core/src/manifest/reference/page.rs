@@ -14,6 +14,10 @@ of a file a line `---`. Every kind follows with its fields. This page is made fr
 
 `null` goes for every field of a kind and is its default. Examples are JSON, which is YAML too.
 
+Numbers are those of JSON: `3`, `-1`, `1.50`, `1e3`. What other readers of YAML take for a number without quotes, and JSON does not write (`0x1F`, `0o17`, `007`,
+`+1`, `.5`, `5.`, `1_000`, `.inf`, `.nan`), is a text here, as `yes`, `on` and dates are; where a number is meant it is refused. A tag makes a value of its type, also one in
+quotes (`!!int \"3\"`, `!!str 1`), and is refused before what cannot be one.
+
 Of a directory those files are read whose names end with `.yaml`, `.yml` or `.json` and have only letters, digits, `-` and `_` before that, as
 run-parts takes the programs of a directory. What is hidden or was left by an editor, a package or a person (`.site.yaml`, `site.yaml~`,
 `site.yaml.rpmsave`, `site.bak.yaml`) is left out, and said once in a warning; a file that is named itself is read whatever its name. A file that a

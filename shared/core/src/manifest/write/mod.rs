@@ -15,13 +15,14 @@ use serde_json::value::RawValue;
 
 use super::author::{Author, Scope};
 use super::body::{Body, is_null};
+use super::declared::declared_tags;
 use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields};
 use super::merge_labels::MERGE_LABELS;
 use super::names::Names;
 use super::parts::WrittenTags;
 use super::reader::read;
-use super::{bound, merge_labels, sound};
+use super::{bound, merge_labels};
 use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
@@ -275,9 +276,13 @@ impl Writing<'_> {
         }
         let tags = self.body.get("tags").filter(|raw| !is_null(raw));
         let tags: WrittenTags = tags.map_or(Ok(WrittenTags::default()), read).map_err(|error| error.within("tags"))?;
-        let by_hand = tags.assigned.iter().flatten();
-        let stood = |tag: &TagName| node.tags.assigned.members().any(|one| one == tag);
-        sound::declared_tags(by_hand, stood).map_err(|error| error.within("assigned").within("tags"))?;
+        for (field, sent, stood) in
+            [("assigned", &tags.assigned, &node.tags.assigned), ("unassigned", &tags.unassigned, &node.tags.unassigned)]
+        {
+            let stands = |tag: &TagName| stood.members().any(|one| one == tag);
+            let checked = declared_tags(sent.iter().flatten(), stands);
+            checked.map_err(|error| error.within(field).within("tags"))?;
+        }
         let NodeTags { assigned, unassigned, decided: _ } = &mut node.tags;
         self.set(assigned, "tags", tags.assigned);
         self.set(unassigned, "tags", tags.unassigned);

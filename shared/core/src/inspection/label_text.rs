@@ -1,0 +1,121 @@
+//! What an action gives a label, kept as its author sent it: a label is text, and so is a number there.
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::limits::InvalidRule;
+use super::path::Path;
+use crate::json::{items, members};
+use crate::key::scalar_text;
+use crate::object::RuleAction;
+
+/// What gives an attribute a value.
+const SET: &str = "set-attribute";
+
+/// Gives each action that sets a label its value as text: the digits of a number as they were sent, `true` or `false`. What stood there
+/// already, as an older program took it, stays as it is.
+///
+/// # Errors
+/// The first value that is no label's.
+pub fn keep_label_texts(actions: &mut [RuleAction], sent: &RawValue, stood: &[RuleAction]) -> Result<(), InvalidRule> {
+    for (at, (action, sent)) in actions.iter_mut().zip(items(sent)).enumerate() {
+        if stood.contains(action) {
+            continue;
+        }
+        let Some(value) = label_value(action).filter(|value| !value.is_string()) else { continue };
+        let text = sent_value(sent).and_then(|raw| scalar_text(raw).ok().flatten());
+        let Some(text) = text else {
+            let why = "a label is a text: write one, or a number, true or false";
+            return Err(InvalidRule::new(&format!("[{at}].args.value"), why));
+        };
+        *value = Value::String(text);
+    }
+    Ok(())
+}
+
+/// The value that an action gives a label; nothing of another action.
+fn label_value(action: &mut RuleAction) -> Option<&mut Value> {
+    if action.op != SET {
+        return None;
+    }
+    match &mut action.args {
+        Value::Object(args) => {
+            is_label(args.get("path")?).then_some(())?;
+            args.get_mut("value")
+        }
+        Value::Array(args) => match args.as_mut_slice() {
+            [path, value] if is_label(path) => Some(value),
+            _ => None,
+        },
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}
+
+fn is_label(path: &Value) -> bool {
+    path.as_str().is_some_and(|path| Path::written(path).first().0 == "labels")
+}
+
+/// The value as it was sent: by its name, or behind the path.
+fn sent_value(action: &RawValue) -> Option<&RawValue> {
+    let args = member(action, "args")?;
+    if args.get().starts_with('[') { items(args).get(1).copied() } else { member(args, "value") }
+}
+
+fn member<'a>(of: &'a RawValue, name: &str) -> Option<&'a RawValue> {
+    members(of).ok()?.into_iter().find(|(own, _)| own == name).map(|(_, raw)| raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What an action is given once it is read.
+    fn kept(action: &str, stood: &[RuleAction]) -> Result<Value, String> {
+        let sent = RawValue::from_string(format!("[{action}]")).unwrap();
+        let mut actions: Vec<RuleAction> = serde_json::from_str(sent.get()).unwrap();
+        keep_label_texts(&mut actions, &sent, stood).map_err(|wrong| format!("{}: {}", wrong.field, wrong.reason))?;
+        Ok(actions.remove(0).args)
+    }
+
+    fn set(path: &str, value: &str) -> String {
+        format!(r#"{{"op": "set-attribute", "args": {{"path": "{path}", "value": {value}}}}}"#)
+    }
+
+    #[test]
+    fn y04_a_label_of_a_rule_keeps_the_text_of_its_number() {
+        for (value, text) in [
+            ("1.50", "1.50"),
+            ("1e3", "1e3"),
+            ("-0", "-0"),
+            ("5", "5"),
+            ("true", "true"),
+            (r#""{node.name}""#, "{node.name}"),
+        ] {
+            for path in ["labels/a", "/labels/example.net/a", "labels.a", "labels/{item}"] {
+                assert_eq!(
+                    kept(&set(path, value), &[]).unwrap(),
+                    json!({"path": path, "value": text}),
+                    "{path} {value}"
+                );
+            }
+            let in_order = format!(r#"{{"op": "set-attribute", "args": ["labels/a", {value}]}}"#);
+            assert_eq!(kept(&in_order, &[]).unwrap(), json!(["labels/a", text]), "{value}");
+        }
+        assert_eq!(kept(&set("properties/a", "1.50"), &[]).unwrap()["value"], 1.5, "a property is no text");
+        for value in ["null", "[1]", "{}"] {
+            let refused = kept(&set("labels/a", value), &[]).unwrap_err();
+            assert!(refused.starts_with("[0].args.value: a label is a text"), "{value}: {refused}");
+        }
+    }
+
+    #[test]
+    fn y04_a_rule_of_an_older_program_is_sent_back_as_it_is() {
+        for value in ["1.5", "true", "null"] {
+            let action = set("labels/a", value);
+            let stood: [RuleAction; 1] = [serde_json::from_str(&action).unwrap()];
+            assert_eq!(kept(&action, &stood).unwrap(), stood[0].args, "{value}");
+        }
+    }
+}

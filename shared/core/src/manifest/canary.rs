@@ -1,0 +1,91 @@
+//! Which hosts of a group go first: so many, or those that a selector means.
+
+use serde_json::Value;
+
+use super::error::BodyError;
+use super::reader::read_value;
+use crate::name::cut;
+use crate::selector::{LabelSelector, Selector};
+
+/// What a canary is.
+const FORMS: &str = "write how many hosts go first, a whole number from 0 to 4294967295, or a selector of their labels, as \"tier=gold\"";
+
+/// Checks a canary that somebody writes. An empty selector would be all hosts of the group.
+///
+/// # Errors
+/// [`BodyError`] with the place within it.
+pub(super) fn check_canary(canary: &Value) -> Result<(), BodyError> {
+    match canary {
+        Value::Number(count) if count.as_u64().is_some_and(|count| u32::try_from(count).is_ok()) => Ok(()),
+        Value::Object(form) if form.len() == 1 && form.contains_key("selector") => {
+            check_selector(&form["selector"]).map_err(|error| error.within("selector"))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            check_selector(canary)
+        }
+    }
+}
+
+fn check_selector(selector: &Value) -> Result<(), BodyError> {
+    let wrong = |why: String| BodyError::new("", why);
+    let read = match selector {
+        Value::String(text) if text.trim().parse::<f64>().is_ok_and(f64::is_finite) => {
+            return Err(wrong(format!("{:?} is a number in quotes: take the quotes away", cut(text))));
+        }
+        Value::String(text) => Selector::parse(text),
+        Value::Object(_) => LabelSelector::compile(Some(&read_value(selector)?)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+            return Err(wrong(format!(
+                "{} is neither a number of hosts nor a selector: {FORMS}",
+                cut(&selector.to_string())
+            )));
+        }
+    };
+    let read = read.map_err(|why| wrong(why.to_string()))?;
+    if read.terms().is_empty() {
+        return Err(wrong(format!("selects every host of the group: {FORMS}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn y04_a_canary_is_a_whole_number_or_a_selector() {
+        for canary in [
+            json!(0),
+            json!(1),
+            json!(4_294_967_295_u32),
+            json!("tier=gold"),
+            json!("a in (b, c), !d"),
+            json!({"matchLabels": {"tier": "gold"}}),
+            json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}),
+            json!({"selector": "tier=gold"}),
+        ] {
+            assert_eq!(check_canary(&canary), Ok(()), "{canary}");
+        }
+        for (canary, says) in [
+            (json!(-1), "-1 is neither a number of hosts nor a selector"),
+            (json!(1.5), "1.5 is neither"),
+            (json!(1.0), "1.0 is neither"),
+            (json!(4_294_967_296_u64), "4294967296 is neither"),
+            (json!(true), "true is neither"),
+            (json!([1]), "[1] is neither"),
+            (json!({"a": 1}), "a: "),
+            (json!({}), "selects every host"),
+            (json!({"matchLabels": {}}), "selects every host"),
+            (json!("a in (b"), "selector: "),
+            (json!("25%"), "selector: "),
+            (json!("1"), "\"1\" is a number in quotes: take the quotes away"),
+            (json!({"selector": 1}), "selector: 1 is neither"),
+            (json!(""), "selects every host"),
+        ] {
+            let refused = check_canary(&canary).unwrap_err().to_string();
+            assert!(refused.starts_with(says), "{canary}: {refused}");
+        }
+    }
+}
