@@ -77,7 +77,7 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
 
 /// The refusal where labels are one field as others are, without owners of single keys.
 fn of_manifest(kind: Kind) -> String {
-    format!("{}'s own labels are a field of its manifest: stemma apply -f; nothing was changed", kind.with_article())
+    format!("{}'s own labels are a field of its manifest: stemma apply -f", kind.with_article())
 }
 
 /// The write that makes the change: of its keys alone where that is all, else of the whole map, unless someone else wrote
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn y05_a_refusal_of_labels_names_the_kind_as_a_person_would() {
-        let says = "an inspection rule's own labels are a field of its manifest: stemma apply -f; nothing was changed";
+        let says = "an inspection rule's own labels are a field of its manifest: stemma apply -f";
         assert_eq!(of_manifest(Kind::Inspectionrule), says);
         for (kind, one) in [
             (Kind::Allocation, "an allocation"),
