@@ -66,6 +66,28 @@ async fn y05_merge_labels_taken_away_is_what_it_is_where_nobody_says_it() {
     assert_eq!(one["field_owners"], other["field_owners"]);
 }
 
+/// `null` says nothing, so nobody owns it.
+#[tokio::test]
+async fn y05_merge_labels_of_null_leaves_no_owner_in_any_form() {
+    let served = Served::start().await;
+    let group = |name: &str| json!({"kind": "NodeGroup", "cluster": "c1", "name": name});
+    let cluster = |name: &str| json!({"kind": "Cluster", "name": name});
+    apply(&served, &json!([cluster("c1"), cluster("c2"), cluster("c3"), group("g1"), group("g2"), group("g3")])).await;
+    for (list, names) in [("/v1/clusters", ["c1", "c2", "c3"]), ("/v1/clusters/c1/nodegroups", ["g1", "g2", "g3"])] {
+        let [merge, add, replace] = names.map(|name| format!("{list}/{name}"));
+        let merged = served.send("PATCH", &merge, MERGE, Some(&json!({"merge_labels": null}))).await;
+        assert!(merged.status < 300, "{}", merged.body);
+        for (path, verb) in [(&add, "add"), (&replace, "replace")] {
+            let answer = patched(&served, path, &json!([{"op": verb, "path": "/merge_labels", "value": null}])).await;
+            assert!(answer.status < 300, "{}", answer.body);
+        }
+        for path in [merge, add, replace] {
+            let owners = served.get(&path).await["field_owners"].clone();
+            assert!(owners.get("merge_labels").is_none(), "{path}: {owners}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn y05_a_parameter_may_be_called_as_the_map() {
     let served = Served::start().await;
