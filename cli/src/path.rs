@@ -53,6 +53,12 @@ impl Kind {
         self.table().name
     }
 
+    /// One of the kind in a sentence.
+    pub(crate) fn with_article(self) -> &'static str {
+        let kind = object::Kind::ALL.iter().find(|kind| kind.word() == self.name());
+        kind.map_or("a join token", |kind| kind.with_article())
+    }
+
     /// The kind of that name on the screen.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::value_variants().iter().copied().find(|kind| kind.name() == name)

@@ -21,8 +21,8 @@ pub(crate) enum NodeVerb {
     },
     /// Run tasks there again after `park`, and have others wait for them again.
     Unpark(Nodes),
-    /// Give them no new task set: they go on with the one that they have, and labels flow. `--reason` says why. It ends with `unhold`, or at
-    /// its own end.
+    /// Give them no new task set: they go on with the one that they have, and labels flow. Say why with `--reason`, or give it an end. It
+    /// ends with `unhold`, or at its own end.
     Hold {
         #[command(flatten)]
         nodes: Nodes,

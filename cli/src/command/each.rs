@@ -161,7 +161,7 @@ pub(crate) async fn selected(
 ) -> Result<Vec<String>> {
     check_unselected(names, selection)?;
     if !kind.has_manifest() {
-        return Err(Exit::Usage.because(format!("a {} has no labels: name it", kind.name())));
+        return Err(Exit::Usage.because(format!("{} has no labels: name it", kind.with_article())));
     }
     let listed = question::list(api, kind, &Filter::of(selection)).await?;
     Ok(listed.iter().map(|object| question::name(kind, object)).collect())

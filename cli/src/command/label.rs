@@ -49,10 +49,10 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
     let plan = async |api: &mut Api, object: &Object| {
         let kind = object.kind();
         if !kind.has_manifest() {
-            return Err(Exit::Usage.because(format!("a {} has no labels", kind.name())));
+            return Err(Exit::Usage.because(format!("{} has no labels", kind.with_article())));
         }
-        if kind == Kind::Namespace {
-            return Err(Exit::Usage.because("a namespace's own labels are a field of its manifest: stemma apply -f"));
+        if matches!(kind, Kind::Namespace | Kind::Inspectionrule) {
+            return Err(Exit::Usage.because(of_manifest(kind)));
         }
         let before = question::one(api, kind, &object.name).await?;
         let mut after = provided(&before);
@@ -75,6 +75,11 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
     each(api, objects, output, plan).await
 }
 
+/// The refusal where labels are one field as others are, without owners of single keys.
+fn of_manifest(kind: Kind) -> String {
+    format!("{}'s own labels are a field of its manifest: stemma apply -f", kind.with_article())
+}
+
 /// The write that makes the change: of its keys alone where that is all, else of the whole map, unless someone else wrote
 /// meanwhile.
 fn write(
@@ -86,7 +91,7 @@ fn write(
     after: &Map<String, Value>,
 ) -> Result<Write> {
     let to = |method, below: &str, why: &str| {
-        let row = kind.row(method, below).with_context(|| format!("a {} {why} labels", kind.name()))?;
+        let row = kind.row(method, below).with_context(|| format!("{} {why} labels", kind.with_article()))?;
         kind.write(row, name, if below.is_empty() { &[] } else { &["labels"] })
     };
     Ok(match (patch.is_empty(), wanted.not_inherited.is_empty(), wanted.merge) {
@@ -191,6 +196,20 @@ fn provided(object: &Value) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn y05_a_refusal_of_labels_names_the_kind_as_a_person_would() {
+        let says = "an inspection rule's own labels are a field of its manifest: stemma apply -f";
+        assert_eq!(of_manifest(Kind::Inspectionrule), says);
+        for (kind, one) in [
+            (Kind::Allocation, "an allocation"),
+            (Kind::Nodegroup, "a node group"),
+            (Kind::Clustertemplate, "a cluster template"),
+            (Kind::Token, "a join token"),
+        ] {
+            assert_eq!(kind.with_article(), one);
+        }
+    }
 
     #[test]
     fn labels_are_set_and_taken_away() {

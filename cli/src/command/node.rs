@@ -166,11 +166,13 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
             set(api, &nodes, unparked, output).await
         }
         NodeVerb::Hold { nodes, until, duration } => {
-            let Some(reason) = reason else {
-                return Err(Exit::Usage.because("say why they are held: --reason TEXT"));
-            };
             let until = end(until.as_deref(), duration)?;
+            if until.is_none() && reason.is_none() {
+                let sentence = "say why they are held, or until when: --reason TEXT, --until TIME or --for DURATION";
+                return Err(Exit::Usage.because(sentence));
+            }
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
+            // What is not said now takes away what an earlier hold said.
             let value = json!({"until": until, "reason": reason});
             let held = Becoming { field: "hold", value, is: &held, already: None, release_primary: false };
             set(api, &nodes, held, output).await

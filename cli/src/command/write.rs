@@ -88,7 +88,7 @@ pub(crate) async fn pause(api: &mut Api, what: &Pausing, paused: bool, output: O
                 let sentence = "clusters and node groups are paused; a node is held, or parked: stemma node hold, stemma node park";
                 return Err(Exit::Usage.because(sentence));
             }
-            other => return Err(Exit::Usage.because(format!("a {} has no hosts to pause", other.name()))),
+            other => return Err(Exit::Usage.because(format!("{} has no hosts to pause", other.with_article()))),
         };
         let present = question::one(api, object.kind(), &object.name).await?;
         if present.get("paused").is_some_and(is_said) == paused {

@@ -142,13 +142,7 @@ fn read<K: Ord + FromStr<Err: fmt::Display>, V: FromJson>(
     map: MapName,
     said: &RawValue,
 ) -> Result<Intent<K, V>, ApiError> {
-    let refused = |e: InvalidEntry| {
-        let field = match &e {
-            InvalidEntry::Value { key, .. } | InvalidEntry::Twice { key } => format!("{}.{key}", map.name()),
-            InvalidEntry::NotAMap { .. } | InvalidEntry::Key { .. } => map.name().to_owned(),
-        };
-        map.refused(&e).field(field)
-    };
+    let refused = |e: InvalidEntry| map.refused(&e).field(e.field(map.name())).reason(e.reason());
     Ok(Written::from_json(said).map_err(refused)?.map(|written| written.0).unwrap_or_default())
 }
 

@@ -66,6 +66,28 @@ async fn y05_merge_labels_taken_away_is_what_it_is_where_nobody_says_it() {
     assert_eq!(one["field_owners"], other["field_owners"]);
 }
 
+/// `null` says nothing, so nobody owns it.
+#[tokio::test]
+async fn y05_merge_labels_of_null_leaves_no_owner_in_any_form() {
+    let served = Served::start().await;
+    let group = |name: &str| json!({"kind": "NodeGroup", "cluster": "c1", "name": name});
+    let cluster = |name: &str| json!({"kind": "Cluster", "name": name});
+    apply(&served, &json!([cluster("c1"), cluster("c2"), cluster("c3"), group("g1"), group("g2"), group("g3")])).await;
+    for (list, names) in [("/v1/clusters", ["c1", "c2", "c3"]), ("/v1/clusters/c1/nodegroups", ["g1", "g2", "g3"])] {
+        let [merge, add, replace] = names.map(|name| format!("{list}/{name}"));
+        let merged = served.send("PATCH", &merge, MERGE, Some(&json!({"merge_labels": null}))).await;
+        assert!(merged.status < 300, "{}", merged.body);
+        for (path, verb) in [(&add, "add"), (&replace, "replace")] {
+            let answer = patched(&served, path, &json!([{"op": verb, "path": "/merge_labels", "value": null}])).await;
+            assert!(answer.status < 300, "{}", answer.body);
+        }
+        for path in [merge, add, replace] {
+            let owners = served.get(&path).await["field_owners"].clone();
+            assert!(owners.get("merge_labels").is_none(), "{path}: {owners}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn y05_a_parameter_may_be_called_as_the_map() {
     let served = Served::start().await;
@@ -306,4 +328,169 @@ async fn y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes
         let answer = served.send("GET", &format!("{path}?stored=true"), &[], None).await;
         assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}: {}", answer.body);
     }
+}
+
+/// A refusal: its status, its type, and the field that it names, which an apply has behind `objects[0].`.
+fn refusal(answer: &Answer) -> (u16, String, String) {
+    let field = answer.body["error"]["field"].as_str().unwrap_or_default().trim_start_matches("objects[0].");
+    (answer.status, answer.kind().to_owned(), field.to_owned())
+}
+
+/// The answers of each form of a write that gives a node's map one entry, as JSON text since not every number is one of `Value`.
+async fn written_in_each_form(served: &Served, map: &str, key: &str, value: &str) -> Vec<Answer> {
+    let node = "/v1/nodes/n";
+    let whole = format!(r#"{{"{map}": {{"{key}": {value}}}}}"#);
+    let named = format!(r#"{{"name": "new", "{map}": {{"{key}": {value}}}}}"#);
+    let manifest = format!(r#"{{"objects": [{{"kind": "Node", "name": "n", "{map}": {{"{key}": {value}}}}}]}}"#);
+    let of_map = format!(r#"[{{"op": "add", "path": "/{map}", "value": {{"{key}": {value}}}}}]"#);
+    let of_key = format!(r#"[{{"op": "add", "path": "/{map}/{key}", "value": {value}}}]"#);
+    let below = format!("{node}/{map}");
+    let mut answers = Vec::new();
+    for (method, path, headers, body) in [
+        ("POST", "/v1/nodes", &[][..], named),
+        ("POST", "/v1/apply", &[], manifest),
+        ("PATCH", node, MERGE, whole.clone()),
+        ("PATCH", node, APPLY, whole.clone()),
+        ("PATCH", node, PATCH, of_map),
+        ("PATCH", node, PATCH, of_key),
+        ("PUT", below.as_str(), &[], whole),
+        ("PATCH", below.as_str(), MERGE, format!(r#"{{"{key}": {value}}}"#)),
+    ] {
+        answers.push(served.send_text(method, path, headers, &body).await);
+    }
+    answers
+}
+
+#[tokio::test]
+async fn y05_a_bad_value_of_a_map_names_its_key_in_each_form() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Node", "name": "n"}])).await;
+    for (map, key, value, kind, field) in [
+        ("labels", "a", r#"["x"]"#, "label.invalid", "labels.a"),
+        ("labels", "a", r#""x\ny""#, "label.invalid", "labels.a"),
+        ("annotations", "a", r#"{"b": 1}"#, "field.invalid", "annotations.a"),
+        // One past what canonical JSON keeps, and what no 64 bits hold.
+        ("parameters", "p", "9007199254740993", "field.invalid", "parameters.p"),
+        ("parameters", "p", r#"{"q": [0, 9007199254740993]}"#, "field.invalid", "parameters.p.q[1]"),
+        ("parameters", "p", "18446744073709551616", "field.invalid", "parameters.p"),
+        ("parameters", "p", r#"{"q": [0, 1e400]}"#, "field.invalid", "parameters.p.q[1]"),
+    ] {
+        for (at, answer) in written_in_each_form(&served, map, key, value).await.iter().enumerate() {
+            let expected = (400, kind.to_owned(), field.to_owned());
+            assert_eq!(refusal(answer), expected, "form {at} of {map} {value}: {}", answer.body);
+        }
+    }
+}
+
+/// Magnum's command line writes the labels of its own kinds as the text of a map, and nothing else.
+#[tokio::test]
+async fn y05_the_text_of_a_map_is_one_for_labels_of_magnums_kinds_alone() {
+    let served = Served::start().await;
+    let objects = json!([{"kind": "ClusterTemplate", "name": "t"}, {"kind": "Cluster", "name": "c"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g"}, {"kind": "Node", "name": "n"}]);
+    apply(&served, &objects).await;
+    for path in ["/v1/clustertemplates/t", "/v1/clusters/c", "/v1/clusters/c/nodegroups/g", "/v1/nodes/n"] {
+        for (map, text) in
+            [("labels", "{'a': '1'}"), ("annotations", r#"{"a": "1"}"#), ("parameters", r#"{"a": {"b": 1}}"#)]
+        {
+            let answer =
+                patched(&served, path, &json!([{"op": "add", "path": format!("/{map}"), "value": text}])).await;
+            if map == "labels" && path != "/v1/nodes/n" {
+                assert!(answer.status < 300, "{path}: {}", answer.body);
+                assert_eq!(served.get(path).await["provided_labels"], json!({"a": "1"}), "{path}");
+                continue;
+            }
+            // As a merge patch refuses it.
+            let merged = served.send("PATCH", path, MERGE, Some(&json!({map: text}))).await;
+            assert_eq!((answer.status, refusal(&answer)), (400, refusal(&merged)), "{path} {map}: {}", answer.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn y05_null_of_a_whole_map_takes_it_away_in_a_json_patch_as_in_a_merge_patch() {
+    let served = Served::start().await;
+    let node = |name: &str| json!({"kind": "Node", "name": name, "labels": {"a": "1"}, "annotations": {"a": "1"}, "parameters": {"p": 1}});
+    apply(&served, &json!([node("merge"), node("add"), node("replace")])).await;
+    let mut shown = Vec::new();
+    for name in ["merge", "add", "replace"] {
+        let path = format!("/v1/nodes/{name}");
+        for map in ["labels", "annotations", "parameters"] {
+            let answer = if name == "merge" {
+                served.send("PATCH", &path, MERGE, Some(&json!({map: null}))).await
+            } else {
+                patched(&served, &path, &json!([{"op": name, "path": format!("/{map}"), "value": null}])).await
+            };
+            assert_eq!(answer.status, 200, "{name} {map}: {}", answer.body);
+        }
+        let node = served.get(&path).await;
+        let fields = ["provided_labels", "provided_annotations", "provided_parameters", "merge_labels", "field_owners"];
+        shown.push(fields.map(|field| node[field].clone()));
+    }
+    assert_eq!((&shown[1], &shown[2]), (&shown[0], &shown[0]));
+}
+
+/// A new group is shown with a count that nobody said: to say the same writes it.
+#[tokio::test]
+async fn y05_a_json_patch_writes_what_is_shown_and_not_stored() {
+    let served = Served::start().await;
+    let group = |name: &str| json!({"kind": "NodeGroup", "cluster": "c", "name": name});
+    apply(&served, &json!([{"kind": "Cluster", "name": "c"}, group("g1"), group("g2"), group("g3")])).await;
+    let path = |name: &str| format!("/v1/clusters/c/nodegroups/{name}");
+    let merge = served.send("PATCH", &path("g1"), MERGE, Some(&json!({"node_count": 1}))).await;
+    assert!(merge.status < 300, "{}", merge.body);
+    for (name, verb) in [("g2", "add"), ("g3", "replace")] {
+        let answer = patched(&served, &path(name), &json!([{"op": verb, "path": "/node_count", "value": 1}])).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    }
+    let merged = served.get(&path("g1")).await;
+    assert!(merged["field_owners"].get("node_count").is_some(), "{merged}");
+    for name in ["g2", "g3"] {
+        let shown = served.get(&path(name)).await;
+        assert_eq!((&shown["node_count"], &shown["field_owners"]), (&json!(1), &merged["field_owners"]));
+    }
+}
+
+/// Ironic's name of `parked` is its clients'. docs/api.md says so.
+#[tokio::test]
+async fn y05_a_manifest_has_one_name_for_a_parked_node() {
+    let served = Served::start().await;
+    let manifest = json!({"objects": [{"kind": "Node", "name": "n", "maintenance": true}]});
+    let answer = served.send("POST", "/v1/apply", &[], Some(&manifest)).await;
+    assert_eq!(refusal(&answer), (400, "field.unknown".to_owned(), "maintenance".to_owned()));
+    assert!(answer.message().contains("is called parked"), "{}", answer.body);
+    apply(&served, &json!([{"kind": "Node", "name": "n"}])).await;
+    let answer = served.send("PATCH", "/v1/nodes/n", MERGE, Some(&json!({"maintenance": true}))).await;
+    assert_eq!((answer.status, &answer.body["maintenance"]), (200, &json!(true)), "{}", answer.body);
+}
+
+/// What stands in a map of declared tags is named alike; docs/api.md has what `null` of one means in each form.
+#[tokio::test]
+async fn y05_what_is_wrong_with_a_declared_tag_is_told_of_one_field() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Cluster", "name": "c"}])).await;
+    for (tags, field) in [
+        (json!({"Self": {}}), "tags.Self"),
+        (json!({" ": {}}), "tags"),
+        (json!({"a\nb": {}}), "tags"),
+        (json!({"q": 5}), "tags.q"),
+    ] {
+        let manifest = json!({"objects": [{"kind": "Cluster", "name": "c", "tags": tags}]});
+        for answer in [
+            served.send("PATCH", "/v1/clusters/c", MERGE, Some(&json!({"tags": tags}))).await,
+            patched(&served, "/v1/clusters/c", &json!([{"op": "add", "path": "/tags", "value": tags}])).await,
+            served.send("POST", "/v1/clusters", &[], Some(&json!({"name": "d", "tags": tags}))).await,
+            served.send("POST", "/v1/apply", &[], Some(&manifest)).await,
+        ] {
+            assert_eq!(refusal(&answer), (400, "field.invalid".to_owned(), field.to_owned()), "{}", answer.body);
+        }
+    }
+    for name in ["Self", " ", "a\nb"] {
+        let answer = served.send("POST", "/v1/clusters/c/tags", &[], Some(&json!({"name": name}))).await;
+        assert_eq!(refusal(&answer), (400, "field.invalid".to_owned(), "name".to_owned()), "{}", answer.body);
+    }
+    let null = json!({"tags": {"q": null}});
+    assert_eq!(served.send("PATCH", "/v1/clusters/c", MERGE, Some(&null)).await.status, 200);
+    let add = json!([{"op": "add", "path": "/tags", "value": {"q": null}}]);
+    assert_eq!(refusal(&patched(&served, "/v1/clusters/c", &add).await).2, "tags.q");
 }

@@ -437,6 +437,27 @@ fn w13_who_takes_a_write_back_leaves_nothing_to_take_over() -> Result<()> {
     Ok(())
 }
 
+/// As `hold` of a node in the calls, which takes an end, a reason, or both.
+#[test]
+fn y05_a_hold_needs_an_end_or_a_reason() -> Result<()> {
+    let fleet = fleet()?;
+    let until = "2999-01-01T00:00:00Z";
+    for (words, hold) in [
+        (&["--until", until][..], json!({"until": until})),
+        (&["--reason", "a disk"], json!({"reason": "a disk"})),
+        (&["--until", until, "--reason", "a disk"], json!({"until": until, "reason": "a disk"})),
+        // What an earlier hold said does not stay.
+        (&["--until", until], json!({"until": until})),
+    ] {
+        fleet.stemma(&[&["node", "hold", "web-1"][..], words].concat())?;
+        assert_eq!(get(&fleet, "node", "web-1")?["hold"], hold, "{words:?}");
+    }
+    let (_, text, status) = ran(&fleet, &["node", "hold", "web-2"])?;
+    assert!(status == 2 && text.contains("--reason TEXT, --until TIME or --for DURATION"), "{text}");
+    assert_eq!(get(&fleet, "node", "web-2")?["hold"], Value::Null);
+    Ok(())
+}
+
 #[test]
 fn w13_clusters_and_groups_are_paused_and_resumed_and_traits_unsuppressed() -> Result<()> {
     let fleet = fleet()?;

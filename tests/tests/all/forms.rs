@@ -165,6 +165,17 @@ fn bad(form: Form) -> Value {
     }
 }
 
+/// A value that the field does not take: of another type, or of a map also one whose entry is none.
+fn bad_of(part: &Part, chance: &mut Chance) -> Value {
+    let entry = match part.name {
+        "labels" | "annotations" => json!({"k0": ["x"]}),
+        // One past what canonical JSON keeps (RFC 8785).
+        "parameters" => json!({"k0": {"a": 9_007_199_254_740_993_u64}}),
+        _ => return bad(part.form),
+    };
+    if chance.percent(50) { entry } else { bad(part.form) }
+}
+
 /// Members added to an object, at every depth; anything else in the place of what was there.
 fn with_members(before: Option<&Value>, more: &Value) -> Value {
     let (Some(Value::Object(before)), Value::Object(more)) = (before, more) else { return more.clone() };
@@ -340,7 +351,7 @@ fn draw(chance: &mut Chance, parts: &[Part], before: &Map<String, Value>, is_bad
     let mut intent = Map::new();
     for _ in 0..if is_bad { 1 } else { 1 + chance.below(3) } {
         let part = chance.one(parts);
-        let value = if is_bad { bad(part.form) } else { good(part, chance)? };
+        let value = if is_bad { bad_of(part, chance) } else { good(part, chance)? };
         let after = with_members(before.get(part.name), &value);
         // What stands already is shared by an apply and left alone by a plain write.
         let is_default = [json!(false), json!(0), json!(""), json!({}), json!([])].contains(&value);

@@ -7,7 +7,7 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use stemma_core::json;
+use stemma_core::json::{self, InvalidJson};
 use stemma_core::manifest::MAX_DEPTH;
 use stemma_core::name::cut;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -27,11 +27,13 @@ pub(crate) struct BadJson {
     pub field: String,
     /// What is wrong and, where known, the line and column.
     pub reason: String,
+    /// Whether the document is JSON, and a number in it is none that a field holds.
+    is_number: bool,
 }
 
 impl BadJson {
     fn new(reason: &dyn ToString) -> Self {
-        Self { field: String::new(), reason: reason.to_string() }
+        Self { field: String::new(), reason: reason.to_string(), is_number: false }
     }
 
     /// The same, of what stands in a field.
@@ -39,11 +41,33 @@ impl BadJson {
         let dot = if self.field.is_empty() || self.field.starts_with('[') { "" } else { "." };
         Self { field: format!("{outer}{dot}{}", self.field), ..self }
     }
+
+    /// The same, of what stands in an operation of a patch. What is wrong with its value is wrong with the field that it sets.
+    fn within_operation(self, at: usize, operation: &RawValue) -> Self {
+        let within = self.field.strip_prefix("value").filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        match within.zip(field_of(operation)).map(|(within, field)| field + within) {
+            Some(field) => Self { field, ..self },
+            None => self.within(&format!("[{at}]")),
+        }
+    }
+}
+
+impl From<InvalidJson> for BadJson {
+    fn from(error: InvalidJson) -> Self {
+        let is_number = match error {
+            InvalidJson::Number { .. } | InvalidJson::Inexact { .. } => true,
+            InvalidJson::NoObject | InvalidJson::Escape => false,
+        };
+        Self { is_number, ..Self::new(&error) }
+    }
 }
 
 impl From<BadJson> for ApiError {
     fn from(bad: BadJson) -> Self {
-        let error = Self::new(ErrorType::RequestMalformed, bad.to_string()).reason(bad.reason);
+        // As one that is refused where its field is read.
+        let is_of_field = bad.is_number && !bad.field.is_empty();
+        let kind = if is_of_field { ErrorType::FieldInvalid } else { ErrorType::RequestMalformed };
+        let error = Self::new(kind, bad.to_string()).reason(bad.reason);
         if bad.field.is_empty() { error } else { error.field(bad.field) }
     }
 }
@@ -116,7 +140,7 @@ impl Place {
 fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'{') if place == Place::Operation => {
-            let field = field_of(raw);
+            let field = text_field_of(raw);
             object(raw, |key, raw| match field.as_deref() {
                 Some(field) if key == "value" => operand(field, raw),
                 _ => read(raw, Place::Inside),
@@ -126,8 +150,16 @@ fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
             Place::Body => member(key, raw),
             _ => read(raw, place.of_key(key)),
         }),
-        Some(b'[') => list(raw, |item| read(item, place.of_item())),
-        _ => json::value(raw).map_err(|error| BadJson::new(&error)),
+        Some(b'[') => {
+            let item = |(at, item)| {
+                read(item, place.of_item()).map_err(|bad: BadJson| match place.of_item() {
+                    Place::Operation => bad.within_operation(at, item),
+                    Place::Body | Place::Objects | Place::Inside => bad.within(&format!("[{at}]")),
+                })
+            };
+            json::items(raw).into_iter().enumerate().map(item).collect()
+        }
+        _ => Ok(json::value(raw)?),
     }
 }
 
@@ -148,7 +180,7 @@ fn list(raw: &RawValue, read: impl Fn(&RawValue) -> Result<Value, BadJson>) -> R
 
 fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
     let mut object = Map::new();
-    for (key, raw) in json::members(raw).map_err(|error| BadJson::new(&error))? {
+    for (key, raw) in json::members(raw)? {
         let value = read(&key, raw).map_err(|bad| bad.within(&step(&key)))?;
         if object.insert(key.clone(), value).is_some() {
             return Err(BadJson::new(&format_args!("the key {key:?} stands twice in one object")));
@@ -209,11 +241,23 @@ fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
 }
 
 /// The field of an object that a patch operation is of, where numbers keep their text in it.
-fn field_of(operation: &RawValue) -> Option<String> {
-    let members = json::members(operation).unwrap_or_default();
-    let path = members.iter().find(|(name, _)| name == "path").and_then(|(_, raw)| json::text(raw.get()).ok())?;
+fn text_field_of(operation: &RawValue) -> Option<String> {
+    let path = path_of(operation)?;
     let field = path.strip_prefix('/')?.split('/').next()?;
     (TEXT_MAPS.contains(&field) || matches!(field, REQUIREMENTS | ACTIONS)).then(|| field.to_owned())
+}
+
+/// The path of a patch operation.
+fn path_of(operation: &RawValue) -> Option<String> {
+    let members = json::members(operation).ok()?;
+    members.iter().find(|(name, _)| name == "path").and_then(|(_, raw)| json::text(raw.get()).ok())
+}
+
+/// The field that a patch operation is of, as refusals of other forms name it.
+fn field_of(operation: &RawValue) -> Option<String> {
+    let path = path_of(operation)?;
+    let members = path.strip_prefix('/')?.split('/').map(|member| step(&member.replace("~1", "/").replace("~0", "~")));
+    Some(members.collect::<Vec<_>>().join(".")).filter(|field| !field.is_empty())
 }
 
 /// The value of a patch operation on a field in which numbers keep their text.
@@ -319,6 +363,7 @@ mod tests {
             (r#"{"parameters":{"a":[0,18446744073709551616]}}"#, "parameters.a[1]"),
             (r#"{"objects":[{},{"parameters":{"a":{"b":-9223372036854775809}}}]}"#, "objects[1].parameters.a.b"),
             (r#"[{"op":"add","value":{"a":1e999}}]"#, "[0].value.a"),
+            (r#"[{"op":"add","path":"/parameters/a~1b","value":{"c":[1e999]}}]"#, "parameters.a/b.c[0]"),
             (r#"{"labels":{"a":["\ud800"]}}"#, "labels.a[0]"),
             (r#"{"a\n":{"b":1,"b":2}}"#, "a\\n"),
             (r#"{"a":1} {}"#, ""),
@@ -328,6 +373,31 @@ mod tests {
             let field = if field.is_empty() { String::new() } else { format!("{field}: ") };
             assert_eq!(error.message, format!("the body is not JSON that can be taken: {field}{reason}"), "{text}");
             assert_eq!(field.trim_end_matches(": "), named, "{text}");
+        }
+    }
+
+    /// A number that no field holds is refused with one type and field, in each form of a write.
+    #[test]
+    fn y05_a_number_that_does_not_fit_is_told_of_its_field_in_each_form() {
+        for number in ["1e400", "-1e400", "18446744073709551616"] {
+            for (field, merge, patch) in [
+                ("splay", r#"{"splay":N}"#, r#"[{"op":"add","path":"/splay","value":N}]"#),
+                ("properties.p", r#"{"properties":{"p":N}}"#, r#"[{"op":"add","path":"/properties/p","value":N}]"#),
+                ("properties.p", r#"{"properties":{"p":N}}"#, r#"[{"op":"add","path":"/properties","value":{"p":N}}]"#),
+            ] {
+                for text in [merge, patch] {
+                    let refused = ApiError::from(parse(text.replace('N', number).as_bytes()).unwrap_err());
+                    assert_eq!(
+                        (refused.kind, refused.field.as_deref()),
+                        (ErrorType::FieldInvalid, Some(field)),
+                        "{text}"
+                    );
+                }
+            }
+        }
+        // What is no JSON stays no JSON, and a body that is such a number names no field.
+        for text in [r#"{"a":1,"a":2}"#, r#"{"a":"\ud800"}"#, "1e400", "{"] {
+            assert_eq!(ApiError::from(parse(text.as_bytes()).unwrap_err()).kind, ErrorType::RequestMalformed, "{text}");
         }
     }
 
@@ -344,7 +414,7 @@ mod tests {
             ),
             (
                 r#"[{"path":"/parameters/a","value":18446744073709551616}]"#,
-                ": [0].value: number out of range: 18446744073709551616",
+                ": parameters.a: number out of range: 18446744073709551616",
             ),
             (r#"{"parameters":{"a":-9223372036854775809}}"#, "number out of range"),
             (r#"{"a":"\ud800"}"#, "an escape that stands for no character"),

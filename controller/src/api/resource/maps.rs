@@ -111,13 +111,14 @@ pub(super) async fn write_map<S: Shown>(api: &Api, request: &Request, call: MapC
 
 fn map_name<S: Shown>(name: &str) -> Result<MapName, ApiError> {
     MapName::named(name).ok_or_else(|| {
-        let message = format!("a {} has no {}; it has labels, annotations and parameters", S::KIND.word(), quote(name));
+        let message =
+            format!("{} has no {}; it has labels, annotations and parameters", S::KIND.with_article(), quote(name));
         ApiError::new(ErrorType::PathUnknown, message)
     })
 }
 
 fn no_map<S: Shown>(map: MapName) -> ApiError {
-    ApiError::new(ErrorType::PathUnknown, format!("a {} has no {} of its own", S::KIND.word(), map.name()))
+    ApiError::new(ErrorType::PathUnknown, format!("{} has no {} of its own", S::KIND.with_article(), map.name()))
 }
 
 /// The changes of single keys of a map. Those of a map of text may have the map's name around them: no value there is an object, so it
@@ -126,7 +127,7 @@ fn no_map<S: Shown>(map: MapName) -> ApiError {
 /// # Errors
 /// For a body that is no JSON object.
 pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError> {
-    let body = request.object();
+    let body = request.object().map_err(|error| within(map, error));
     let is_of_text = map != MapName::Parameters.name();
     if let Ok(body) = &body
         && is_of_text
@@ -138,6 +139,16 @@ pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError
     match request.texts() {
         Ok(changes @ Value::Object(_)) if is_of_text => Ok(changes),
         Ok(_) | Err(_) => body.map(Value::Object),
+    }
+}
+
+/// A refusal of the body of a map, of the field of the object in which that stands.
+fn within(map: &str, error: ApiError) -> ApiError {
+    // The name of a map of text may stand around it.
+    let has_map = |field: &str| map != MapName::Parameters.name() && field.split(['.', '[']).next() == Some(map);
+    match error.field.as_deref().filter(|field| !has_map(field)).map(|field| format!("{map}.{field}")) {
+        Some(field) => error.field(field),
+        None => error,
     }
 }
 

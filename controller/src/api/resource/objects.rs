@@ -309,8 +309,11 @@ fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, 
         None | Some(Value::Null) => Err(needs_name(S::KIND)),
         Some(other) => {
             let other: String = other.to_string().chars().take(64).collect();
-            Err(ApiError::new(ErrorType::FieldInvalid, format!("a {}'s name is a text, not {other}", S::KIND.word()))
-                .field("name"))
+            Err(ApiError::new(
+                ErrorType::FieldInvalid,
+                format!("{}'s name is a text, not {other}", S::KIND.with_article()),
+            )
+            .field("name"))
         }
     }
 }
@@ -323,5 +326,5 @@ pub(super) fn computed(kind: Kind, name: &str) -> ApiError {
 
 /// The refusal of an object that has no name.
 fn needs_name(kind: Kind) -> ApiError {
-    ApiError::new(ErrorType::FieldMissing, format!("a {} needs a name", kind.word())).field("name")
+    ApiError::new(ErrorType::FieldMissing, format!("{} needs a name", kind.with_article())).field("name")
 }

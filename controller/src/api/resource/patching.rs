@@ -1,6 +1,7 @@
 //! The three kinds of patches of an object: server-side apply of its maps, merge patch of its fields, and JSON patch, which
 //! Magnum's and Ironic's clients send and whose paths reach into maps that are stored with their owners.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
@@ -34,7 +35,7 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
     let force = parameters.flag("force")?.unwrap_or(false);
     let kind = request.patch_kind()?;
     if kind == PatchKind::Apply && !S::IS_APPLIED_TO {
-        let message = format!("a {} has no maps that are applied", S::KIND.word());
+        let message = format!("{} has no maps that are applied", S::KIND.with_article());
         let advice = "change fields with a JSON patch or a merge patch, or apply the whole object with POST /v1/apply";
         return Err(ApiError::new(ErrorType::RequestMediaType, message).detail(advice));
     }
@@ -180,6 +181,7 @@ fn json_patch<S: Shown>(
     }
     settle_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
     let mut document = shown_fields(api, work, &object.spec);
+    let said = said_alone(&patch, &document);
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
     show_defaults::<S>(&patch, &mut document);
@@ -190,9 +192,7 @@ fn json_patch<S: Shown>(
         document.insert(MERGE_LABELS.into(), merge.into());
     }
     let patched = patch.apply(document.clone()).map_err(|e| bad_patch(&e))?;
-    let removed = document.keys().filter(|key| !patched.contains_key(*key)).map(|key| (key.clone(), Value::Null));
-    let mut changes: Map<String, Value> = removed.collect();
-    changes.extend(patched.into_iter().filter(|(key, value)| document.get(key) != Some(value)));
+    let mut changes = changes_of(&document, patched, &said);
     S::check_fixed(&work.model, &object.spec, &changes)?;
     let name = take_name::<S>(object, &mut changes)?;
     if S::KEEPS_NAME && name != object.meta.name {
@@ -202,6 +202,25 @@ fn json_patch<S: Shown>(
     object.meta.name = name;
     object.spec = update(api, work, &object.spec, &read_body::<S>(changes)?, caller, BodyShape::Own)?;
     Ok(())
+}
+
+/// The fields that a patch sets as a whole and that are not stored: what they are shown with until then may be what is said.
+fn said_alone(patch: &Patch, stored: &Map<String, Value>) -> BTreeSet<String> {
+    let whole = patch.0.iter().filter(|operation| operation.path.len() == 1 && operation.value.is_some());
+    let is_stored = |name: &String| name == "name" || stored.contains_key(name);
+    whole.map(|operation| operation.path[0].clone()).filter(|name| !is_stored(name)).collect()
+}
+
+/// What a patch says, as a merge patch of the fields would.
+fn changes_of(
+    document: &Map<String, Value>,
+    patched: Map<String, Value>,
+    said: &BTreeSet<String>,
+) -> Map<String, Value> {
+    let removed = document.keys().filter(|key| !patched.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let mut changes: Map<String, Value> = removed.collect();
+    changes.extend(patched.into_iter().filter(|(key, value)| said.contains(key) || document.get(key) != Some(value)));
+    changes
 }
 
 /// A text of a field as that shows it once it is written: a reference is tested by uuid as by name.
@@ -272,7 +291,7 @@ fn map_operation<S: Shown>(
     };
     let provided = provided_keys(inherited, map);
     let key = match operation.path.as_slice() {
-        [_] => return whole_map(inherited, map, operation, work, caller),
+        [_] => return whole_map::<S>(inherited, map, operation, work, caller),
         [_, key] => key,
         [_, key, ..] => {
             let change = within_value(inherited, map, key, operation)?;
@@ -298,7 +317,12 @@ fn within_value(inherited: &Inherited, map: MapName, key: &str, operation: &Oper
     Ok(json!({key: patched[map.name()][key]}))
 }
 
-fn whole_map(
+/// Whether a map of this kind may come as the text of one: so Magnum's command line writes labels.
+fn comes_as_text<S: Shown>(map: MapName) -> bool {
+    map == MapName::Labels && matches!(S::KIND, Kind::ClusterTemplate | Kind::Cluster | Kind::NodeGroup)
+}
+
+fn whole_map<S: Shown>(
     inherited: &mut Inherited,
     map: MapName,
     operation: &Operation,
@@ -306,7 +330,8 @@ fn whole_map(
     caller: &Caller,
 ) -> Result<(), ApiError> {
     match (operation.verb, &operation.value) {
-        (Verb::Remove, _) => {
+        // As `null` of a merge patch.
+        (Verb::Remove, _) | (_, Some(Value::Null)) => {
             match map {
                 MapName::Labels => inherited.labels.provided = None,
                 MapName::Annotations => inherited.annotations.provided = None,
@@ -317,17 +342,10 @@ fn whole_map(
         (_, Some(value)) => {
             let whole = match value {
                 Value::Object(whole) => Some(whole.clone()),
-                Value::String(text) => map_from_text(text, map != MapName::Parameters),
+                Value::String(text) if comes_as_text::<S>(map) => map_from_text(text),
                 _ => None,
             };
-            let whole = whole.ok_or_else(|| {
-                let message = format!(
-                    "{} takes a map, or the text of one, as {{'key': 'value'}}; nothing was changed",
-                    operation.pointer()
-                );
-                let kind = if map == MapName::Labels { ErrorType::LabelInvalid } else { ErrorType::FieldInvalid };
-                ApiError::new(kind, message).field(map.name())
-            })?;
+            let whole = whole.ok_or_else(|| no_map::<S>(map, operation))?;
             if let Some((key, _)) = whole.iter().find(|(_, value)| value.is_null()) {
                 return Err(null_in_patch(map, key));
             }
@@ -335,6 +353,13 @@ fn whole_map(
         }
         (_, None) => Ok(()),
     }
+}
+
+fn no_map<S: Shown>(map: MapName, operation: &Operation) -> ApiError {
+    let or_text = if comes_as_text::<S>(map) { ", or the text of one, as {'key': 'value'}" } else { "" };
+    let message = format!("{} takes a map{or_text}; nothing was changed", operation.pointer());
+    let kind = if map == MapName::Labels { ErrorType::LabelInvalid } else { ErrorType::FieldInvalid };
+    ApiError::new(kind, message).field(map.name())
 }
 
 fn null_in_patch(map: MapName, key: &str) -> ApiError {

@@ -35,6 +35,14 @@ pub enum InvalidParameter {
     /// A part of it has no exact value.
     #[error("this parameter can't be read: {0}")]
     Unreadable(InvalidJson),
+    /// A number in it would be another one on hosts.
+    #[error("this parameter can't be read: {why}")]
+    Inexact {
+        /// Where within the value, as `.a[0]`; empty for the value itself.
+        place: String,
+        /// Which number, and what to do.
+        why: InvalidJson,
+    },
 }
 
 /// A level's parameters are more than [`MAX_PARAMETERS`] bytes.
@@ -67,8 +75,8 @@ impl ParameterValue {
     pub fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
         let value = json::value(raw).map_err(InvalidParameter::Unreadable)?;
         // Of what is written alone: one that is stored is read as it is.
-        if let Some((_, why)) = json::inexact(&value) {
-            return Err(InvalidParameter::Unreadable(why));
+        if let Some((place, why)) = json::inexact(&value) {
+            return Err(InvalidParameter::Inexact { place, why });
         }
         if value.is_null() { Ok(None) } else { Self::new(value).map(Some) }
     }

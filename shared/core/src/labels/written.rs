@@ -24,6 +24,11 @@ pub trait FromJson: Sized {
     /// # Errors
     /// Where it is no value of this kind.
     fn from_json(raw: &RawValue) -> Result<Option<Self>, Self::Error>;
+
+    /// Where within the value an error is, as `.a[0]`; empty for the value as a whole.
+    fn place(_error: &Self::Error) -> String {
+        String::new()
+    }
 }
 
 /// A JSON object, read into an [`Intent`]. Doubled keys are refused.
@@ -54,7 +59,7 @@ pub enum InvalidEntry {
     /// A value that is none.
     #[error("{key}: {reason}")]
     Value {
-        /// Its key.
+        /// Its key, and where within the value it is wrong.
         key: String,
         /// Why.
         reason: String,
@@ -65,6 +70,25 @@ pub enum InvalidEntry {
         /// The key.
         key: String,
     },
+}
+
+impl InvalidEntry {
+    /// The field that it is about, in the map of this name. A key that is none stands in no field.
+    pub fn field(&self, map: &str) -> String {
+        match self {
+            Self::Value { key, .. } | Self::Twice { key } => format!("{map}.{key}"),
+            Self::NotAMap { .. } | Self::Key { .. } => map.to_owned(),
+        }
+    }
+
+    /// What is wrong, as a sentence that the field stands before.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Value { reason, .. } => reason.clone(),
+            Self::Twice { .. } => "stands there twice: keep one of them".to_owned(),
+            Self::NotAMap { .. } | Self::Key { .. } => self.to_string(),
+        }
+    }
 }
 
 impl FromJson for LabelValue {
@@ -86,6 +110,13 @@ impl FromJson for ParameterValue {
     fn from_json(raw: &RawValue) -> Result<Option<Self>, InvalidParameter> {
         Self::from_json(raw)
     }
+
+    fn place(error: &InvalidParameter) -> String {
+        match error {
+            InvalidParameter::Inexact { place, .. } => place.clone(),
+            InvalidParameter::TooDeep | InvalidParameter::Null | InvalidParameter::Unreadable(_) => String::new(),
+        }
+    }
 }
 
 impl<K: Ord + FromStr<Err: fmt::Display>, V: FromJson> Written<K, V> {
@@ -103,8 +134,11 @@ impl<K: Ord + FromStr<Err: fmt::Display>, V: FromJson> Written<K, V> {
         let mut intent = Intent::new();
         for (text, raw) in members {
             let key: K = text.parse().map_err(|why: K::Err| InvalidEntry::Key { reason: why.to_string() })?;
-            let said =
-                V::from_json(raw).map_err(|why| InvalidEntry::Value { key: text.clone(), reason: why.to_string() })?;
+            let wrong = |why: V::Error| {
+                let (place, reason) = (V::place(&why), why.to_string());
+                InvalidEntry::Value { key: format!("{text}{place}"), reason }
+            };
+            let said = V::from_json(raw).map_err(wrong)?;
             if intent.insert(key, Said::from(said)).is_some() {
                 return Err(InvalidEntry::Twice { key: cut(&text) });
             }
@@ -163,6 +197,26 @@ mod tests {
             ("{\"a/b/c\": \"1\"}", "key \"a/b/c\" has more than one slash: write PREFIX/NAME or NAME"),
         ] {
             assert_eq!(read(sent).unwrap_err().to_string(), says);
+        }
+    }
+
+    #[test]
+    fn y05_an_error_names_the_field_that_it_is_about() {
+        type Parameters = Written<LabelKey, ParameterValue>;
+        let labels = |text: &str| read(text).unwrap_err();
+        let parameters = |text: &str| {
+            let raw: Box<RawValue> = serde_json::from_str(text).unwrap();
+            Parameters::from_json(&raw).unwrap_err()
+        };
+        for (error, field) in [
+            (labels(r#"{"b": "1", "a": [1]}"#), "m.a"),
+            (labels(r#"{"a": "1", "a": "2"}"#), "m.a"),
+            (labels(r#"["a"]"#), "m"),
+            (labels(r#"{"a b": "1"}"#), "m"),
+            (parameters(r#"{"p": 9007199254740993}"#), "m.p"),
+            (parameters(r#"{"p": {"a": [0, 9007199254740993]}}"#), "m.p.a[1]"),
+        ] {
+            assert_eq!(error.field("m"), field, "{error}");
         }
     }
 

@@ -191,6 +191,28 @@ kinds! {
     Principal "principal",
 }
 
+impl Kind {
+    /// One of its objects in a sentence.
+    pub const fn with_article(self) -> &'static str {
+        match self {
+            Self::Release => "a release",
+            Self::ReleaseTags => "a release's set of tags",
+            Self::ClusterTemplate => "a cluster template",
+            Self::Cluster => "a cluster",
+            Self::NodeGroup => "a node group",
+            Self::Node => "a node",
+            Self::Primary => "a primary",
+            Self::Namespace => "a namespace",
+            Self::InspectionRule => "an inspection rule",
+            Self::Revision => "a revision",
+            Self::Secret => "a secret",
+            Self::Expectation => "an expectation",
+            Self::Allocation => "an allocation",
+            Self::Principal => "a principal",
+        }
+    }
+}
+
 /// What every object has beside its spec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta<N> {

@@ -146,6 +146,8 @@ fn check_known<S: Fields>(body: &Body) -> Result<(), BodyError> {
 fn unknown(name: &str, known: &[&str]) -> String {
     match name {
         "override_labels" | "override-labels" | "labels_override" => "is called merge_labels".to_owned(),
+        // Ironic's clients call it so, and no manifest.
+        "maintenance" if known.contains(&"parked") => "is called parked".to_owned(),
         _ => no_field("of this kind", name, known),
     }
 }
@@ -216,7 +218,7 @@ impl Writing<'_> {
             return Ok(());
         };
         bound::check_keyed(map, raw, || bound::provided(layer))?;
-        let written = Written::<K, V>::from_json(raw).map_err(|why| BodyError::new(map, why.to_string()))?;
+        let written = Written::<K, V>::from_json(raw).map_err(|why| BodyError::new(why.field(map), why.reason()))?;
         let Some(Written(whole)) = written else {
             layer.provided = None;
             return Ok(());

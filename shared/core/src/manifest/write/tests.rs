@@ -194,6 +194,25 @@ fn no_node_is_assigned_a_tag_that_stands_for_a_primary() {
 }
 
 #[test]
+fn y05_a_bad_value_of_a_map_is_told_of_its_key() {
+    for (fields, says) in [
+        (r#"{"labels": {"b": "1", "a": [1]}}"#, "labels.a: a label's value is text, a number, true, false or null"),
+        (r#"{"labels": {"a b": "1"}}"#, "labels: key \"a b\" needs a name"),
+        (r#"{"labels": 3}"#, "labels: a map of keys and values is needed here"),
+        (r#"{"parameters": {"p": {"a": [9007199254740993]}}}"#, "parameters.p.a[0]: this parameter can't be read: "),
+    ] {
+        let error = apply(&mut ClusterSpec::default(), "git", fields).unwrap_err().to_string();
+        assert!(error.starts_with(says), "{error}");
+    }
+}
+
+#[test]
+fn y05_a_name_that_ironics_clients_have_is_refused_with_ours() {
+    let error = apply(&mut NodeSpec::default(), "git", r#"{"maintenance": true}"#).unwrap_err();
+    assert_eq!(error.to_string(), "maintenance: is called parked");
+}
+
+#[test]
 fn the_magnum_specs_name_of_the_flag_is_refused_with_ours() {
     let mut spec = ClusterSpec::default();
     let error = apply(&mut spec, "git", r#"{"override_labels": true}"#).unwrap_err();

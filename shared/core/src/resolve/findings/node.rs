@@ -346,7 +346,22 @@ fn noted(object: &str, note: &Note) -> Finding {
         NoteKind::Failed => (rule::INSPECTION_FAILED, "did nothing"),
         NoteKind::Refused => (rule::INSPECTION_REFUSED, "refuses it, and no rule behind it was asked"),
     };
-    Finding::of(rule, object, format!("inspection rule {} {does}: {}", note.rule, note.message.escape_debug()))
+    Finding::of(rule, object, format!("inspection rule {} {does}: {}", note.rule, on_one_line(&note.message)))
+}
+
+/// What texts within a sentence stand in, and how their escapes begin.
+const QUOTES: [char; 3] = ['"', '\'', '\\'];
+
+/// A sentence that may hold a host's text, on one line: what controls a terminal is shown as its escape. Quotes and backslashes stay, since
+/// texts that stand in quotes are escaped already.
+fn on_one_line(sentence: &str) -> String {
+    let mut line = String::new();
+    for piece in sentence.split_inclusive(QUOTES) {
+        let text = piece.trim_end_matches(QUOTES);
+        line.extend(text.escape_debug());
+        line.push_str(&piece[text.len()..]);
+    }
+    line
 }
 
 fn not_taken(object: &str, left_out: &NotTaken) -> Vec<Finding> {
@@ -419,6 +434,18 @@ mod tests {
         assert_eq!(shown("a\nb\u{1b}[1m"), "a b [1m");
         assert_eq!(shown(&"ä".repeat(256)), "ä".repeat(256));
         assert_eq!(shown(&"ä".repeat(257)), format!("{}…", "ä".repeat(256)));
+    }
+
+    #[test]
+    fn y03_what_a_rule_notes_is_escaped_once() {
+        for (message, shown) in [
+            (r#""hostcap" is no capability"#, r#""hostcap" is no capability"#),
+            (r#""a\n" isn't one"#, r#""a\n" isn't one"#),
+            ("a\nb\u{1b}[1m\u{202e}", r"a\nb\u{1b}[1m\u{202e}"),
+            ("ä \u{1f600}", "ä \u{1f600}"),
+        ] {
+            assert_eq!(on_one_line(message), shown);
+        }
     }
 
     #[test]
