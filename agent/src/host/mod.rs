@@ -194,6 +194,13 @@ pub trait Dir {
     /// [`HostError::Fixed`] where something stops that for root too, [`HostError::Io`].
     fn check_replaceable(&self, name: &str) -> Result<(), HostError>;
 
+    /// Whether its file system says that it has no room for a new file of so many bytes. Nothing is written to find out, and one that does not say
+    /// how full it is is not full.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn is_full(&self, bytes: u64) -> Result<bool, HostError>;
+
     /// Its default access control list, as the kernel has it; `None` where it has none.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ async fn listen(mut end: SyncEnd) {
 /// Applies what is held once. If an agent is running, it is asked to do this, and the command waits for that run.
 ///
 /// # Errors
-/// As [`run`], and when the agent that runs does not answer.
+/// As [`run`], when the agent that runs does not answer, and when its state cannot be kept.
 pub fn once(root: &Path) -> Result<Exit> {
     let (local, config, membership) = open_joined(root)?;
     let apart = match &membership {
@@ -218,7 +218,11 @@ fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
     let ledger = &local.site.ledger;
     let (_, done) = ledger.get(&LOOK_DONE)?.unwrap_or_default();
     let number = ledger.get(&LOOK_ASKED)?.unwrap_or_default().max(done) + 1;
-    ledger.put(&LOOK_ASKED, &number)?;
+    if let Err(failed) = ledger.put(&LOOK_ASKED, &number) {
+        // It cannot be asked, and looks all the same: so its controller hears of it too.
+        let _ = wake(&local.host);
+        return Err(failed.into());
+    }
     let mut patience = Instant::now() + TAKES_UP;
     let mut woken = wake(&local.host)?;
     loop {
@@ -229,6 +233,9 @@ fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
         // What still runs on a host that is paused or parked is not waited for: it ends, and nothing more begins.
         if done >= number || (taken_up >= number && stopped_by(local)?.is_some()) {
             return Ok(None);
+        }
+        if let Err(failed) = ledger.check_room() {
+            bail!("the agent's own state cannot be kept: {}", failed.sentence());
         }
         if taken_up >= number {
             // However long its tasks take.
@@ -319,6 +326,8 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     print_results(&results, output)?;
     let stuck = super::status::stuck(&local);
     if let Some(why) = &stuck {
+        // An agent that runs has its controller hear of it too.
+        let _ = wake(&local.host);
         let _ = writeln!(std::io::stderr().lock(), "the agent's own state cannot be kept: {}", printable(why));
     }
     Ok(if failed || stuck.is_some() {

@@ -375,6 +375,14 @@ impl Dir for RealDir {
         }
     }
 
+    fn is_full(&self, bytes: u64) -> Result<bool, HostError> {
+        let found = self.tried("look at", "", rustix::fs::fstatvfs(&self.fd))?;
+        // What is kept back for root is free for root alone. One without a number of blocks or inodes does not count them.
+        let free = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
+        let has_no_bytes = found.f_blocks > 0 && free.saturating_mul(found.f_frsize) < bytes;
+        Ok(has_no_bytes || (found.f_files > 0 && found.f_ffree == 0))
+    }
+
     fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
         let mut list = vec![0; MOST_OF_ATTRIBUTE];
         match rustix::fs::fgetxattr(&self.fd, DEFAULT_ACL, &mut list[..]) {

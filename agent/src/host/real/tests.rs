@@ -221,6 +221,10 @@ impl Dir for Swept<'_> {
         self.dir.check_replaceable(name)
     }
 
+    fn is_full(&self, bytes: u64) -> Result<bool, HostError> {
+        self.dir.is_full(bytes)
+    }
+
     fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
         self.dir.default_list()
     }
@@ -660,6 +664,14 @@ fn what_cannot_be_run_says_so() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let error = runtime.block_on(host.run(&command)).unwrap_err().sentence();
     assert_eq!(error, "cannot run /no/such/program: No such file or directory (os error 2)");
+}
+
+#[test]
+fn y06_a_directory_is_full_where_its_file_system_has_not_so_many_bytes() {
+    let (_root, host) = host();
+    let dir = host.root().unwrap();
+    assert!(!dir.is_full(1).unwrap());
+    assert!(dir.is_full(u64::MAX).unwrap());
 }
 
 #[test]
