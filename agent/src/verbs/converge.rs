@@ -51,7 +51,10 @@ pub fn run(root: &Path) -> Result<Exit> {
         .context("an agent runs on this state already; `stemma-agent status` says how it stands")?;
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
-        let wakes = WakeListener::listen(&local.host)?;
+        let wakes = WakeListener::listen(&local.host).unwrap_or_else(|failed| {
+            warn!(error = failed.sentence().as_str(); "no command on this host can wake the agent before it is started again");
+            WakeListener::never()
+        });
         let (worker, identity) = worker(&local, config, membership, apply_end, wakes, Until::Stopped)?;
         let mut worker = worker.watching();
         if service::is_booted(root) {

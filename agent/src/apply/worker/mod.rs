@@ -173,7 +173,10 @@ impl ApplyWorker {
         wakes: WakeListener,
         mode: Until,
     ) -> Result<Self, HostError> {
-        site.ledger.sweep()?;
+        if let Err(error) = site.ledger.sweep() {
+            // What is unfinished harms nobody. Why the state takes no change is told as soon as this half runs.
+            warn!(error = error.sentence().as_str(); "an unfinished file of an agent that was killed cannot be taken away");
+        }
         let local = site.ledger.get(&LOCAL)?.unwrap_or_default();
         let progress = site.ledger.get(&REPORT)?.map(|last| last.progress).unwrap_or_default();
         let look_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);

@@ -508,6 +508,7 @@ fn y06_a_disk_that_takes_nothing_is_told_while_nothing_is_to_be_kept_and_until_i
         let stuck: Vec<_> = told.iter().filter_map(|(progress, stuck)| stuck.map(|why| (*progress, why))).collect();
         let [(observed::Progress::Failed, why)] = stuck[..] else { panic!("{told:?}") };
         assert!(why.contains(own) && why.contains(said_by), "{why}");
+        assert!(!why.contains("names another path") && !why.contains(".stemma-"), "{why}");
         assert_eq!(told.first(), Some(&(observed::Progress::Converged, None)), "{told:?}");
         assert_eq!(told.last(), Some(&(observed::Progress::Converged, None)), "{told:?}");
         assert!(host.list(own).iter().all(|name| !name.starts_with(".stemma-")), "{:?}", host.list(own));
