@@ -2,7 +2,8 @@
 //!
 //! Nothing that needs a record is begun then, and nothing ends over it: a service that was started again every other
 //! second would take its host with it. It is said once, to the controller too, and tried again at the next look, which
-//! comes soon (F06, F08). Whether there is room is looked at also while nothing is to be kept. An offer that could not be kept is refused, so that the controller is asked for it ever more seldom.
+//! comes soon (F06, F08). An offer that could not be kept is refused, so that the controller is asked for it ever more seldom.
+//! Whether anything could be kept is looked at also while nothing is to be.
 
 use std::io::ErrorKind;
 use std::time::Duration;

@@ -660,6 +660,24 @@ fn y02_who_looks_whether_a_lock_is_held_does_not_take_it() {
     assert!(!root.path().join("lock").exists(), "nothing was made");
 }
 
+#[test]
+fn y06_what_stops_a_file_of_the_agent_is_not_said_as_of_a_task() {
+    for (path, end) in [
+        ("/etc/f", "mount its file system writable, or name another path"),
+        ("/var/lib/stemma-agents/f", "mount its file system writable, or name another path"),
+        ("/var/lib/stemma-agent/apply/accepted", "mount its file system writable"),
+        ("/run/stemma/labels.json", "mount its file system writable"),
+        ("/etc/stemma/agent.toml", "mount its file system writable"),
+    ] {
+        let said = HostError::io("write", path)(io::ErrorKind::ReadOnlyFilesystem.into()).sentence();
+        assert!(said.ends_with(end), "{said}");
+        let said = HostError::Fixed { path: path.to_owned(), at: "/".to_owned(), by: Fixed::ReadOnly, is_there: true };
+        let cure = "it is left as it was, until `mount -o remount,rw /`";
+        let end = if end.contains("another") { " or a task that names another path" } else { "" };
+        assert!(said.sentence().ends_with(&format!("{cure}{end}")), "{said}");
+    }
+}
+
 /// Where the process of another test is to say whether it has a lock.
 const LOCKED: &str = "STEMMA_TEST_READ_ONLY_LOCK";
 
