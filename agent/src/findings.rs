@@ -12,19 +12,36 @@ pub(crate) fn bound(findings: &mut Vec<String>, most: usize) {
     }
 }
 
-/// How many of the files are named that are left out by their names.
+/// How many of the files of a directory are named that are left out for one reason.
 const MOST_NAMED: usize = 4;
 
 /// What is said of the files of a directory that are left out by their names (`is_run_parts_name`): one sentence, however many there are.
 pub(crate) fn left_out(dir: &str, names: &[String]) -> Option<String> {
-    let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-    let named = first_few(quoted.iter().map(String::as_str), MOST_NAMED);
     (!names.is_empty()).then(|| {
+        let named = first_names(names);
         format!(
             "{dir}: left out by their names: {named}: a name that is read has letters, digits, \"-\" and \"_\" alone, as run-parts takes it: \
              rename what is meant, remove what was left"
         )
     })
+}
+
+/// What is said of the things in a directory that are not run, since they are no files: one sentence for the links, and one for all else.
+pub(crate) fn not_run(dir: &str, links: &[String], others: &[String]) -> Vec<String> {
+    let links = (!links.is_empty()).then(|| {
+        let named = first_names(links);
+        format!("{dir}: not run, since symbolic links are not followed: {named}: copy the file itself there, or put a script there that runs it")
+    });
+    let others = (!others.is_empty()).then(|| {
+        let named = first_names(others);
+        format!("{dir}: not run, since they are no regular files: {named}: move them away")
+    });
+    links.into_iter().chain(others).collect()
+}
+
+fn first_names(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    first_few(quoted.iter().map(String::as_str), MOST_NAMED)
 }
 
 #[cfg(test)]

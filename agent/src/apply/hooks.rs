@@ -12,7 +12,7 @@ use serde::Serialize;
 use stemma_core::name::is_run_parts_name;
 
 use super::ledger::{Desired, HookSnapshot};
-use crate::findings::left_out;
+use crate::findings::{left_out, not_run};
 use crate::host::command::logged;
 use crate::host::{Command, Host, HostError, HostPath, Kind};
 use crate::paths;
@@ -119,14 +119,18 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
         findings.push(format!("{open} can be written by others, so no hook is run: chmod go-w, chown root"));
         return Ok((names, findings));
     }
-    let mut left = Vec::new();
+    let (mut left, mut links, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for name in dir.names()?.into_iter().filter(|name| !name.starts_with('.')) {
         let Some(stat) = dir.stat(&name)? else { continue };
-        if stat.kind != Kind::File || stat.mode & 0o111 == 0 {
+        if stat.kind == Kind::File && stat.mode & 0o111 == 0 {
             continue;
         }
         if !is_run_parts_name(&name) {
             left.push(name);
+        } else if stat.kind == Kind::Link {
+            links.push(name);
+        } else if stat.kind != Kind::File {
+            others.push(name);
         } else if stat.is_open_to_others(own) {
             findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));
         } else {
@@ -134,6 +138,7 @@ fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
         }
     }
     findings.extend(left_out(paths::HOOKS, &left));
+    findings.extend(not_run(paths::HOOKS, &links, &others));
     Ok((names, findings))
 }
 
@@ -190,6 +195,26 @@ mod tests {
         let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
         assert_eq!(host.ran(), [["/etc/stemma/hooks.d/50-reload"]]);
         assert_eq!(findings, [left_out(paths::HOOKS, &left.map(str::to_owned)).unwrap()]);
+    }
+
+    /// `run-parts` follows a link: whoever put one there heard of nothing.
+    #[tokio::test(flavor = "current_thread")]
+    async fn y08_what_is_no_file_is_not_run_and_said_once_with_what_to_do() {
+        let host = MemoryHost::new();
+        for name in ["10-link", "11-dangling", "12-link", "13-link", "14-link", "20-link~", ".30-link"] {
+            host.put_link(&format!("/etc/stemma/hooks.d/{name}"));
+        }
+        host.put_special("/etc/stemma/hooks.d/40-fifo");
+        host.put("/etc/stemma/hooks.d/50-dir/README", "");
+        host.put("/etc/stemma/hooks.d/60-file", "");
+        host.chmod("/etc/stemma/hooks.d/60-file", 0o755);
+        let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        assert_eq!(host.ran(), [["/etc/stemma/hooks.d/60-file"]]);
+        let by_name = left_out(paths::HOOKS, &["20-link~".to_owned()]).unwrap();
+        let links = r#"/etc/stemma/hooks.d: not run, since symbolic links are not followed: "10-link", "11-dangling", "12-link", "13-link" and 1 more: copy the file itself there, or put a script there that runs it"#;
+        let others =
+            r#"/etc/stemma/hooks.d: not run, since they are no regular files: "40-fifo", "50-dir": move them away"#;
+        assert_eq!(findings, [by_name.as_str(), links, others]);
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -93,7 +93,11 @@ impl Staging {
     /// What the machine said, of that file; the unfinished one is taken away.
     pub fn begin(host: &dyn Host, dir: &dyn Dir, target: &str, attributes: &Attributes) -> Result<Self, HostError> {
         let name = Temporary::new(host);
-        let file = dir.create(&name.0).map_err(|error| error.of_target(&name.0, target))?;
+        let file = dir.create(&name.0).map_err(|error| match error {
+            // What stops it stops the file of this name too, and is said of that.
+            HostError::Fixed { .. } => dir.check_replaceable(target).err().unwrap_or(error),
+            error => error.of_target(&name.0, target),
+        })?;
         let mut staging = Self { file, name, target: target.to_owned(), attributes: attributes.clone() };
         match attributes.extras.as_ref().map_or(Ok(()), |extras| staging.file.begin_extras(extras)) {
             Ok(()) => Ok(staging),

@@ -18,6 +18,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
+use stemma_core::task::{AGENT_CONFIG, AGENT_RUN, AGENT_STATE, is_at_or_below};
+
 pub use command::{Command, End, Finished};
 pub use extras::Extras;
 pub use path::{HostPath, PathRefused};
@@ -193,6 +195,13 @@ pub trait Dir {
     /// # Errors
     /// [`HostError::Fixed`] where something stops that for root too, [`HostError::Io`].
     fn check_replaceable(&self, name: &str) -> Result<(), HostError>;
+
+    /// Whether its file system says that it has no room for a new file of so many bytes. Nothing is written to find out, and one that does not say
+    /// how full it is is not full.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn is_full(&self, bytes: u64) -> Result<bool, HostError>;
 
     /// Its default access control list, as the kernel has it; `None` where it has none.
     ///
@@ -531,7 +540,9 @@ impl HostError {
     /// The error and its causes in one line, for a result's message.
     pub fn sentence(&self) -> String {
         match self {
-            Self::Io { source, operation, .. } => format!("{self}: {source}{}", remedy(operation, source.kind())),
+            Self::Io { source, operation, path } => {
+                format!("{self}: {source}{}", remedy(operation, path, source.kind()))
+            }
             Self::Extra { source, .. } => format!(
                 "{self}: {source}: take it off the old file where it may go (`setfattr -x` an attribute, `setfacl -b` a list, `chattr` a flag)"
             ),
@@ -556,7 +567,13 @@ fn fixed(path: &str, at: &str, by: Fixed, is_there: bool) -> String {
         }
     };
     let (change, left) = if is_there { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
-    format!("{path} cannot be {change}: {what}; {left}, until {cure} or a task that names another path")
+    let end = if is_of_agent(path) { "" } else { " or a task that names another path" };
+    format!("{path} cannot be {change}: {what}; {left}, until {cure}{end}")
+}
+
+/// Whether the agent alone writes there: no task names such a path, and none that names another one would help.
+fn is_of_agent(path: &str) -> bool {
+    [AGENT_STATE, AGENT_RUN, AGENT_CONFIG].into_iter().any(|own| is_at_or_below(path, own))
 }
 
 /// A path as one word of a command that a person copies.
@@ -568,8 +585,9 @@ fn word(path: &str) -> String {
 }
 
 /// What to do about an answer of the system, where there is something to be said of it whatever the file; begins with a colon.
-fn remedy(operation: &str, kind: io::ErrorKind) -> &'static str {
+fn remedy(operation: &str, path: &str, kind: io::ErrorKind) -> &'static str {
     match kind {
+        io::ErrorKind::ReadOnlyFilesystem if is_of_agent(path) => ": mount its file system writable",
         io::ErrorKind::StorageFull => ": make room on its file system (`df` and `df -i` say how full it is)",
         io::ErrorKind::QuotaExceeded => ": make room for its owner there, or raise their quota",
         io::ErrorKind::ReadOnlyFilesystem => ": mount its file system writable, or name another path",

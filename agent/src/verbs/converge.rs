@@ -51,7 +51,10 @@ pub fn run(root: &Path) -> Result<Exit> {
         .context("an agent runs on this state already; `stemma-agent status` says how it stands")?;
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
-        let wakes = WakeListener::listen(&local.host)?;
+        let wakes = WakeListener::listen(&local.host).unwrap_or_else(|failed| {
+            warn!(error = failed.sentence().as_str(); "no command on this host can wake the agent before it is started again");
+            WakeListener::never()
+        });
         let (worker, identity) = worker(&local, config, membership, apply_end, wakes, Until::Stopped)?;
         let mut worker = worker.watching();
         if service::is_booted(root) {
@@ -151,7 +154,7 @@ async fn listen(mut end: SyncEnd) {
 /// Applies what is held once. If an agent is running, it is asked to do this, and the command waits for that run.
 ///
 /// # Errors
-/// As [`run`], and when the agent that runs does not answer.
+/// As [`run`], when the agent that runs does not answer, and when its state cannot be kept.
 pub fn once(root: &Path) -> Result<Exit> {
     let (local, config, membership) = open_joined(root)?;
     let apart = match &membership {
@@ -218,7 +221,11 @@ fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
     let ledger = &local.site.ledger;
     let (_, done) = ledger.get(&LOOK_DONE)?.unwrap_or_default();
     let number = ledger.get(&LOOK_ASKED)?.unwrap_or_default().max(done) + 1;
-    ledger.put(&LOOK_ASKED, &number)?;
+    if let Err(failed) = ledger.put(&LOOK_ASKED, &number) {
+        // It cannot be asked, and looks all the same: so its controller hears of it too.
+        let _ = wake(&local.host);
+        return Err(failed.into());
+    }
     let mut patience = Instant::now() + TAKES_UP;
     let mut woken = wake(&local.host)?;
     loop {
@@ -229,6 +236,9 @@ fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
         // What still runs on a host that is paused or parked is not waited for: it ends, and nothing more begins.
         if done >= number || (taken_up >= number && stopped_by(local)?.is_some()) {
             return Ok(None);
+        }
+        if let Err(failed) = ledger.check_room() {
+            bail!("the agent's own state cannot be kept: {}", failed.sentence());
         }
         if taken_up >= number {
             // However long its tasks take.
@@ -319,6 +329,8 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     print_results(&results, output)?;
     let stuck = super::status::stuck(&local);
     if let Some(why) = &stuck {
+        // An agent that runs has its controller hear of it too.
+        let _ = wake(&local.host);
         let _ = writeln!(std::io::stderr().lock(), "the agent's own state cannot be kept: {}", printable(why));
     }
     Ok(if failed || stuck.is_some() {

@@ -78,7 +78,7 @@ impl Local {
         self.host.lock(&HostPath::own(LOCK))
     }
 
-    /// Whether an agent runs on this host's state; `None` where its lock cannot be looked at, as on a disk that is read-only.
+    /// Whether an agent runs on this host's state; `None` where its lock cannot be looked at.
     fn is_running(&self) -> Option<bool> {
         self.host.is_locked(&HostPath::own(LOCK)).ok()
     }

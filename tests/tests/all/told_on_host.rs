@@ -130,6 +130,13 @@ impl Small {
         ensure!(full.is_err(), "it takes more than it has room for");
         Ok(())
     }
+
+    /// Mounts it again, to be read alone (`ro`) or to be written too (`rw`).
+    fn remount(&self, how: &str) -> Result<()> {
+        let done = Command::new("mount").arg("-o").arg(format!("remount,{how}")).arg(&self.0).status()?;
+        ensure!(done.success(), "remount,{how}");
+        Ok(())
+    }
 }
 
 impl Drop for Small {
@@ -166,8 +173,16 @@ fn y06_a_host_whose_state_directory_is_full_says_so_and_goes_on_when_there_is_ro
         Ok(())
     })?;
     small.fill()?;
-    release(&fleet, 2, &file_task("motd", "two"))?;
     let why = "No space left on device";
+    // Nothing is to be written. The agent looks each minute, and when it is asked.
+    let (status, text) = verb(&host, "check")?;
+    assert!(status == Some(1) && text.contains(why), "{text}");
+    eventually("the controller is told while nothing is to be written", || {
+        let fact = fact(&fleet, "n1", "agent.stuck")?;
+        ensure!(fact.as_str().is_some_and(|said| said.contains(why)), "{fact} {}", host.log());
+        Ok(())
+    })?;
+    release(&fleet, 2, &file_task("motd", "two"))?;
     eventually("the controller is told", || {
         let fact = fact(&fleet, "n1", "agent.stuck")?;
         ensure!(fact.as_str().is_some_and(|said| said.contains(why)), "{fact} {}", host.log());
@@ -192,5 +207,54 @@ fn y06_a_host_whose_state_directory_is_full_says_so_and_goes_on_when_there_is_ro
         Ok(())
     })?;
     assert_eq!(verb(&host, "status")?.0, Some(0));
+    host.kill()
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn y06_an_agent_starts_where_its_state_is_read_only_says_so_and_goes_on_when_it_can_be_written() -> Result<()> {
+    let fleet = Fleet::start()?;
+    release(&fleet, 1, &file_task("motd", "one"))?;
+    let mut host = fleet.join("n1", "c/firsts")?;
+    let state = |host: &Agent, said: &str| -> Result<String> {
+        let text = verb(host, "status")?.1;
+        ensure!(text.contains(&format!("state     {said}\n")), "{text} {}", host.log());
+        Ok(text)
+    };
+    eventually("converged", || state(&host, "converged"))?;
+    host.kill()?;
+    let Some(small) = Small::over(&host.path("var/lib/stemma-agent"), &fleet.dir().join("aside"))? else {
+        eprintln!("skipped: who runs the test may not mount");
+        return Ok(());
+    };
+    small.remount("ro")?;
+    host.start()?;
+    let why = "/var/lib/stemma-agent/apply/accepted cannot be replaced: what is mounted at /var/lib/stemma-agent is read-only; it is left as it \
+               was, until `mount -o remount,rw /var/lib/stemma-agent`";
+    eventually("the controller is told", || {
+        let fact = fact(&fleet, "n1", "agent.stuck")?;
+        ensure!(fact == why, "{fact} {}", host.log());
+        Ok(())
+    })?;
+    let text = state(&host, &format!("stuck: {why}"))?;
+    assert!(!text.contains("whether an agent runs"), "{text}");
+    for asked in ["check", "once"] {
+        let (status, text) = verb(&host, asked)?;
+        assert!(status == Some(1) && text.contains("is read-only"), "{asked}: {text}");
+    }
+    release(&fleet, 2, &file_task("motd", "two"))?;
+    small.remount("rw")?;
+    // A look that a person asks for: without it the agent tries again within 30 s.
+    eventually("it goes on", || {
+        verb(&host, "once")?;
+        let found = std::fs::read_to_string(host.path("motd"))?;
+        ensure!(found == "two", "{found}: {}", host.log());
+        Ok(())
+    })?;
+    eventually("nothing of it is left", || {
+        let fact = fact(&fleet, "n1", "agent.stuck")?;
+        ensure!(fact.is_null(), "{fact}");
+        state(&host, "converged")
+    })?;
     host.kill()
 }

@@ -158,10 +158,21 @@ impl Ledger {
     /// [`HostError`], as of the record of the accepted state.
     pub fn check_writable(&self) -> Result<(), HostError> {
         let attributes = Attributes::mode(0o600);
+        self.dir.check_replaceable(ACCEPTED.name)?;
         let probe = Staged::write(&*self.host, &*self.dir, ACCEPTED.name, &[0; PROBE], &attributes)?;
         // Where an agent that starts has swept it away, it is gone as well.
         let _ = probe.discard(&*self.dir);
         Ok(())
+    }
+
+    /// The same, where nothing is to be written to find out: one is begun only where the file system says that it takes none.
+    ///
+    /// # Errors
+    /// As [`Self::check_writable`].
+    pub fn check_room(&self) -> Result<(), HostError> {
+        self.dir.check_replaceable(ACCEPTED.name)?;
+        // What it says of its room may be wrong, as over a network: whether a record can be written decides.
+        if self.dir.is_full(PROBE as u64)? { self.check_writable() } else { Ok(()) }
     }
 
     /// The last accepted desired state, when both of its parts can be read.

@@ -74,6 +74,8 @@ pub struct ApplyWorker {
     /// Whether the last report is on disk, for `status`.
     is_report_kept: bool,
     look_at: Instant,
+    /// When it is looked at whether anything could be kept.
+    room_at: Instant,
     /// Whether the state could not be written. Nothing is started before the next look then.
     is_blocked: bool,
     /// Whether an offer was taken in that was neither accepted nor refused yet.
@@ -171,7 +173,10 @@ impl ApplyWorker {
         wakes: WakeListener,
         mode: Until,
     ) -> Result<Self, HostError> {
-        site.ledger.sweep()?;
+        if let Err(error) = site.ledger.sweep() {
+            // What is unfinished harms nobody. Why the state takes no change is told as soon as this half runs.
+            warn!(error = error.sentence().as_str(); "an unfinished file of an agent that was killed cannot be taken away");
+        }
         let local = site.ledger.get(&LOCAL)?.unwrap_or_default();
         let progress = site.ledger.get(&REPORT)?.map(|last| last.progress).unwrap_or_default();
         let look_at = Instant::now() + Duration::from_secs(config.schedule.drift_seconds);
@@ -193,6 +198,7 @@ impl ApplyWorker {
             reported: None,
             is_report_kept: false,
             look_at,
+            room_at: Instant::now(),
             is_blocked: false,
             owes_answer: false,
             running_at: None,
@@ -261,6 +267,7 @@ impl ApplyWorker {
                     self.worked(worked).await
                 }
                 () = sleep_until(self.look_at) => self.look().await,
+                () = sleep_until(self.room_at), if !self.is_blocked => self.check_room(),
                 () = self.wakes.next() => self.woken().await,
                 () = or_never(self.managed.as_ref().map(Watch::changed)) => {
                     self.touched.in_this_run = true;
@@ -292,6 +299,8 @@ impl ApplyWorker {
         let taken_up = self.take_up().await;
         self.endure(taken_up).await?;
         self.tell_others().await?;
+        let checked = self.check_room();
+        self.endure(checked).await?;
         let reported = self.report().await;
         self.endure(reported).await
     }

@@ -60,6 +60,7 @@ impl ApplyWorker {
             }
         }
         self.tell_others().await?;
+        self.check_room()?;
         self.report().await
     }
 

@@ -16,7 +16,7 @@ use crate::apply::leftovers::StagingDirs;
 use crate::apply::testing::{Controller, EPOCH, NODE, Set};
 use crate::channel::{SyncEnd, pair};
 use crate::host::memory::MemoryHost;
-use crate::host::{End, Finished};
+use crate::host::{End, Finished, Fixed};
 
 /// Runs the half over what is offered until it is quiet, and gives what it said.
 async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSync>) -> Vec<FromApply> {
@@ -471,6 +471,48 @@ fn y06_an_offer_that_cannot_be_kept_is_refused_and_the_report_says_stuck_once_an
     assert!(sentence.starts_with("cannot write /var/lib/stemma-agent/apply"), "{sentence}");
     assert!(refused.iter().all(|reason| **reason == sentence && !reason.contains(".stemma-")), "{refused:?}");
     assert_eq!(told.last(), Some(&(observed::Progress::Converged, None)), "{told:?}");
+}
+
+/// A host that was converged said so for as long as nothing was to be written.
+#[test]
+fn y06_a_disk_that_takes_nothing_is_told_while_nothing_is_to_be_kept_and_until_it_takes_something() {
+    let own = "/var/lib/stemma-agent/apply";
+    let full: fn(&MemoryHost, bool) = MemoryHost::fill;
+    let read_only: fn(&MemoryHost, bool) =
+        |host, is| host.fix("/var/lib/stemma-agent/apply", is.then_some(Fixed::ReadOnly));
+    let immutable: fn(&MemoryHost, bool) =
+        |host, is| host.fix("/var/lib/stemma-agent/apply", is.then_some(Fixed::ImmutableDirectory));
+    for (end, said_by) in [(full, "cannot write "), (read_only, "read-only"), (immutable, "immutable")] {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        let set = Set::default().file("f", &[], "/f", "x");
+        runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+        host.revive();
+        let said = runtime().block_on(async {
+            let (sync, apply) = pair();
+            let talking = async {
+                // No look for drift is due in that time.
+                tokio::time::sleep(Duration::from_mins(5)).await;
+                assert_eq!(host.calls(), 0, "to look costs no write");
+                end(&host, true);
+                tokio::time::sleep(Duration::from_mins(5)).await;
+                end(&host, false);
+                talk_for(sync, Vec::new(), Duration::from_mins(2)).await
+            };
+            let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talking);
+            ended.unwrap();
+            said
+        });
+        let reports =
+            said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None });
+        let told: Vec<_> = reports.map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
+        let stuck: Vec<_> = told.iter().filter_map(|(progress, stuck)| stuck.map(|why| (*progress, why))).collect();
+        let [(observed::Progress::Failed, why)] = stuck[..] else { panic!("{told:?}") };
+        assert!(why.contains(own) && why.contains(said_by), "{why}");
+        assert!(!why.contains("names another path") && !why.contains(".stemma-"), "{why}");
+        assert_eq!(told.first(), Some(&(observed::Progress::Converged, None)), "{told:?}");
+        assert_eq!(told.last(), Some(&(observed::Progress::Converged, None)), "{told:?}");
+        assert!(host.list(own).iter().all(|name| !name.starts_with(".stemma-")), "{:?}", host.list(own));
+    }
 }
 
 /// The paths of the last report's orphans, each with its task.

@@ -107,6 +107,11 @@ impl Dir for MemoryDir {
         Err(HostError::Fixed { path: self.at(name), at, by, is_there: child.is_some() })
     }
 
+    fn is_full(&self, _: u64) -> Result<bool, HostError> {
+        self.host.alive(&self.path)?;
+        Ok(self.host.0.full.get())
+    }
+
     fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
         self.host.alive(&self.path)?;
         let nodes = self.host.0.nodes.borrow();

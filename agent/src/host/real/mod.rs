@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{
-    AtFlags, Gid, IFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, Uid, XattrFlags,
+    AtFlags, FlockOperation, Gid, IFlags, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags,
+    Uid, XattrFlags,
 };
 use rustix::io::Errno;
 use rustix::process::{FlockType, fcntl_getlk};
@@ -77,17 +78,31 @@ impl RealHost {
     /// killed would otherwise hold it until it has become another program.
     ///
     /// # Errors
-    /// When the lock's file cannot be made.
+    /// When the lock's file cannot be made, or, where nothing can be written, is not there.
     pub fn lock(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
         let failed = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let (name, mode) = (&path.as_str()[1..], Mode::RUSR | Mode::WUSR);
-        let fd = rustix::fs::openat2(&self.fd, name, flags, mode, CONFINED).map_err(failed)?;
-        match rustix::fs::fcntl_lock(&fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(fd)),
-            Err(Errno::WOULDBLOCK | Errno::ACCESS) => Ok(None),
-            Err(errno) => Err(failed(errno)),
-        }
+        let fd = match rustix::fs::openat2(&self.fd, name, flags, mode, CONFINED) {
+            Err(Errno::ROFS) => return self.lock_unwritten(path),
+            opened => opened.map_err(failed)?,
+        };
+        Ok(is_taken(&fd, FlockOperation::NonBlockingLockExclusive).map_err(failed)?.then_some(fd))
+    }
+
+    /// The same lock on a file that can be read alone. Such a file takes a lock that others may share, so it is looked whether another has one
+    /// too: of two that take theirs at once the one who looks last, or both, find the other's. Where it was taken to write, it is not had.
+    fn lock_unwritten(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
+        let failed = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED) {
+            // It is what cannot be made.
+            Err(Errno::NOENT) => Err(failed(Errno::ROFS)),
+            opened => opened.map_err(failed),
+        }?;
+        let is_alone = is_taken(&fd, FlockOperation::NonBlockingLockShared).map_err(failed)?
+            && fcntl_getlk(&fd, &FlockType::WriteLock.into()).map_err(failed)?.is_none();
+        Ok(is_alone.then_some(fd))
     }
 
     /// Whether another process has that lock. It is not taken to find out: whoever would have it meanwhile would find it held.
@@ -96,7 +111,7 @@ impl RealHost {
     /// When the lock's file cannot be opened.
     pub fn is_locked(&self, path: &HostPath) -> Result<bool, HostError> {
         let failed = |errno: Errno| HostError::io("look at the lock", path.as_str())(errno.into());
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         match open_at(self.fd.as_fd(), &path.as_str()[1..], flags, CONFINED) {
             Ok(fd) => Ok(fcntl_getlk(fd, &FlockType::WriteLock.into()).map_err(failed)?.is_some()),
             Err(Errno::NOENT) => Ok(false),
@@ -375,6 +390,14 @@ impl Dir for RealDir {
         }
     }
 
+    fn is_full(&self, bytes: u64) -> Result<bool, HostError> {
+        let found = self.tried("look at", "", rustix::fs::fstatvfs(&self.fd))?;
+        // What is kept back for root is free for root alone. One without a number of blocks or inodes does not count them.
+        let free = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
+        let has_no_bytes = found.f_blocks > 0 && free.saturating_mul(found.f_frsize) < bytes;
+        Ok(has_no_bytes || (found.f_files > 0 && found.f_ffree == 0))
+    }
+
     fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
         let mut list = vec![0; MOST_OF_ATTRIBUTE];
         match rustix::fs::fgetxattr(&self.fd, DEFAULT_ACL, &mut list[..]) {
@@ -518,6 +541,15 @@ impl NewFile for RealFile {
 
     fn sync(&mut self) -> Result<(), HostError> {
         self.tried("sync", rustix::fs::fsync(&self.fd))
+    }
+}
+
+/// Takes a lock of this process; `false` where another process has one that does not go with it.
+fn is_taken(fd: &OwnedFd, operation: FlockOperation) -> Result<bool, Errno> {
+    match rustix::fs::fcntl_lock(fd, operation) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK | Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -6,11 +6,16 @@
 //! (`spawn`).
 
 use std::fs;
+use std::num::NonZeroU64;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::Mode;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setpriority_process, setrlimit, umask};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, CpuSet, capabilities, sched_setaffinity, set_capabilities, set_current_timer_slack,
+    set_thread_groups,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// What new files and directories are closed by: as under a service manager.
@@ -18,6 +23,16 @@ const UMASK: u32 = 0o022;
 
 /// By what the kernel chooses whom it ends where memory is short.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
+/// How late a sleep may end, in nanoseconds: as of the first process.
+const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(50_000);
+
+/// `linux/ioprio.h`: of one process.
+const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+/// `linux/ioprio.h`: no class, so that niceness decides.
+const IOPRIO_NONE: libc::c_int = 0;
+/// `linux/personality.h`: none of its flags, as that which keeps addresses where they are.
+const PER_LINUX: libc::c_ulong = 0;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -43,6 +58,11 @@ const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
 pub fn settle() {
     close_on_exec();
     umask(Mode::from_raw_mode(UMASK));
+    // Who may not stays in them.
+    let _ = set_thread_groups(&[]);
+    inherit_no_capabilities();
+    schedule_as_usual();
+    use_all_cpus();
     // Who may not is left as nice as it was made.
     let _ = setpriority_process(None, 0);
     for (resource, soft, hard) in LIMITS {
@@ -66,6 +86,57 @@ fn close_on_exec() {
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         let _ = fcntl_setfd(file, FdFlags::CLOEXEC);
     }
+}
+
+/// Leaves no capability to commands but those that are ambient: these were given for them, as by `AmbientCapabilities=` of a unit.
+fn inherit_no_capabilities() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ambient = of_status(&status, "CapAmb:").and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    if let Ok(own) = capabilities(None) {
+        let inheritable = own.inheritable & CapabilitySet::from_bits_retain(ambient);
+        let _ = set_capabilities(None, CapabilitySets { inheritable, ..own });
+    }
+}
+
+/// Has this process run, read and write as any other, and in no other personality. Who may not stays as it was made.
+#[expect(unsafe_code, reason = "no safe call sets a policy, an I/O class or a personality")]
+fn schedule_as_usual() {
+    let priority: libc::c_int = 0;
+    // SAFETY: the priority is read within the call, and nothing else is behind an address. The C library's own call for a policy does nothing in
+    // some of them.
+    unsafe {
+        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const priority);
+        libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_NONE);
+        libc::personality(PER_LINUX);
+    }
+    let _ = set_current_timer_slack(TIMER_SLACK);
+}
+
+/// Has this process run on the CPUs that the first process has: none that the host keeps for something else (`isolcpus=`, or `CPUAffinity=` of
+/// the service manager). The kernel leaves out what its cgroup has not.
+fn use_all_cpus() {
+    let first = fs::read_to_string("/proc/1/status").unwrap_or_default();
+    if let Some(cpus) = of_status(&first, "Cpus_allowed_list:").and_then(cpus) {
+        let _ = sched_setaffinity(None, &cpus);
+    }
+}
+
+/// The CPUs of a list as the kernel writes it: numbers, and ranges of them, between commas.
+fn cpus(list: &str) -> Option<CpuSet> {
+    let mut cpus = CpuSet::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        for cpu in first..=last.min(CpuSet::MAX_CPU - 1) {
+            cpus.set(cpu);
+        }
+    }
+    Some(cpus)
+}
+
+/// A field of what the kernel says of a process.
+fn of_status<'a>(status: &'a str, field: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(field)).map(str::trim)
 }
 
 /// Sets a limit. Who may not raise the hard one keeps it, and has a soft one below it.
@@ -117,8 +188,8 @@ fn unblock_signals() {
 
 /// The signals that a process ignores, by what the kernel says of it.
 fn ignored_signals(status: &str) -> impl Iterator<Item = i32> {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let mask = of_status(status, "SigIgn:");
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
     (1..=64).filter(move |number| mask >> (number - 1) & 1 == 1)
 }
 
@@ -157,7 +228,7 @@ mod tests {
     const ROOT: &str = "STEMMA_TEST_SURROUNDINGS";
 
     /// What a command finds, each with a program that says it without changing it, as a shell would.
-    const QUESTIONS: [(&str, &[&str]); 8] = [
+    const QUESTIONS: [(&str, &[&str]); 14] = [
         ("environment", &["env"]),
         ("directory", &["readlink", "/proc/self/cwd"]),
         ("input", &["readlink", "/proc/self/fd/0"]),
@@ -166,6 +237,12 @@ mod tests {
         ("limits", &["cat", "/proc/self/limits"]),
         ("score", &["cat", OOM_SCORE]),
         ("nice", &["cut", "-d ", "-f19", "/proc/self/stat"]),
+        ("rights", &["grep", "-E", "^(Groups|CapInh|CapAmb):", "/proc/self/status"]),
+        ("policy", &["cut", "-d ", "-f41", "/proc/self/stat"]),
+        ("cpus", &["grep", "Cpus_allowed_list:", "/proc/self/status"]),
+        ("io", &["ionice"]),
+        ("slack", &["cat", "/proc/self/timerslack_ns"]),
+        ("personality", &["cat", "/proc/self/personality"]),
     ];
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -223,11 +300,45 @@ mod tests {
         lines.map(|line| (line, of(line))).map(|(line, (name, soft, hard))| (&line[4..4 + name], soft, hard)).collect()
     }
 
+    /// Whether this process has all of these capabilities.
+    fn may(mask: u64) -> bool {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        u64::from_str_radix(of_status(&status, "CapEff:").unwrap(), 16).unwrap() & mask == mask
+    }
+
     /// Whether this process may raise hard limits, and make itself less nice.
     fn may_raise() -> bool {
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
-        u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << 23 | 1 << 24) == 1 << 23 | 1 << 24
+        may(1 << 23 | 1 << 24)
+    }
+
+    /// Whether this process may leave its groups.
+    fn may_leave_groups() -> bool {
+        may(1 << 6) && fs::read_to_string("/proc/self/setgroups").is_ok_and(|text| text.trim() == "allow")
+    }
+
+    /// What starts the agent otherwise than a service manager does, as far as this machine lets it.
+    fn wrapped() -> String {
+        let wraps = [
+            "ionice -c 3",
+            "taskset -c 0",
+            "setarch -R",
+            "chrt -b 0",
+            "setpriv --groups 4,24",
+            "setpriv --inh-caps +net_raw",
+        ];
+        let works = |wrap: &&&str| {
+            let mut words = wrap.split(' ');
+            let tried = std::process::Command::new(words.next().unwrap()).args(words).arg("true").output();
+            tried.is_ok_and(|tried| tried.status.success())
+        };
+        wraps.iter().filter(works).copied().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The CPUs that `taskset` gets for who asks for all that the first process has.
+    fn all_cpus() -> String {
+        let script = "taskset -pc \"$(sed -n 's/^Cpus_allowed_list:.//p' /proc/1/status)\" $$ >/dev/null; exec grep Cpus_allowed_list: /proc/self/status";
+        let output = std::process::Command::new("/bin/sh").args(["-c", script]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
     }
 
     #[test]
@@ -236,7 +347,9 @@ mod tests {
                    ulimit -t 1000; ulimit -l 64; ulimit -c unlimited; echo 500 >/proc/self/oom_score_adj; exec 5</etc/passwd 9</etc/group; \
                    exec env --block-signal=HUP --block-signal=TERM --block-signal=PIPE LANG=de_DE LC_ALL=it_IT TZ=Asia/Tokyo IFS=x BASH_ENV=/x \
                    ENV=/x LD_LIBRARY_PATH=/x PATH=/bin:/usr/bin HOME=/x PWD=/x nice -n 5";
-        for script in ["exec", "umask 000; exec nohup", "umask 0027; trap '' PIPE TERM; exec env -u HOME -u LANG", odd]
+        let odd = format!("{odd} {}", wrapped());
+        for script in
+            ["exec", "umask 000; exec nohup", "umask 0027; trap '' PIPE TERM; exec env -u HOME -u LANG", odd.as_str()]
         {
             let root = tempfile::tempdir().unwrap();
             let found = found(root.path(), script);
@@ -259,6 +372,38 @@ mod tests {
             assert_eq!(found["score"], "0\n", "{script}");
             assert!(found["nice"] == "0\n" || !may_raise(), "{script}: {}", found["nice"]);
             y02_limits(script, &found["limits"]);
+            y02_scheduling_and_rights(script, &found);
+        }
+    }
+
+    fn y02_scheduling_and_rights(script: &str, found: &BTreeMap<&str, String>) {
+        for said in ["`SCHED_OTHER`", "`PER_LINUX`", "No supplementary", "`ionice`", "50 µs", "CPUs", "inheritable"] {
+            assert!(DOCUMENTATION.contains(said), "{said}");
+        }
+        assert_eq!(found["policy"], "0\n", "{script}");
+        assert_eq!(found["slack"], "50000\n", "{script}");
+        assert_eq!(found["personality"], "00000000\n", "{script}");
+        assert_eq!(found["cpus"], all_cpus(), "{script}");
+        // A kernel that shows what follows from the niceness, where there is no class, says the latter.
+        let io = found["io"].trim();
+        assert!(io.starts_with("none") || io == "best-effort: prio 4", "{script}: {io}");
+        let rights = &found["rights"];
+        assert_eq!(of_status(rights, "CapInh:"), of_status(rights, "CapAmb:"), "{script}");
+        assert!(of_status(rights, "Groups:") == Some("") || !may_leave_groups(), "{script}: {rights}");
+    }
+
+    #[test]
+    fn y02_cpus_are_read_as_the_kernel_lists_them() {
+        for (list, numbers) in [
+            ("0", Some(vec![0])),
+            ("0-3", Some(vec![0, 1, 2, 3])),
+            ("1,3-4,9", Some(vec![1, 3, 4, 9])),
+            ("1023-5000", Some(vec![1023])),
+            ("", None),
+            ("a-b", None),
+        ] {
+            let found = cpus(list).map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>());
+            assert_eq!(found, numbers, "{list}");
         }
     }
 

@@ -221,6 +221,10 @@ impl Dir for Swept<'_> {
         self.dir.check_replaceable(name)
     }
 
+    fn is_full(&self, bytes: u64) -> Result<bool, HostError> {
+        self.dir.is_full(bytes)
+    }
+
     fn default_list(&self) -> Result<Option<Vec<u8>>, HostError> {
         self.dir.default_list()
     }
@@ -463,6 +467,9 @@ fn x05_a_read_only_mount_is_named_with_its_mount_point() {
     assert_eq!(dir.check_replaceable("new").unwrap_err().sentence(), missing);
     assert_eq!(ensure_dir(&host, &path("/mnt/below/new/x"), 0o755).err().unwrap().sentence(), missing);
     assert_eq!(dir.create("new").err().unwrap().sentence(), missing);
+    // Of a file that is put together beside another one, that one is named, and is left.
+    let replaced = replace(&host, &*dir, "f", b"x", &Attributes::mode(0o600)).unwrap_err().sentence();
+    assert_eq!(replaced, format!("/mnt/below/f cannot be replaced: {what}; it is left as it was, {cure}"));
     assert!(matches!(dir.remove("f"), Err(HostError::Fixed { by: Fixed::ReadOnly, .. })));
     drop((dir, mounted));
 }
@@ -654,12 +661,93 @@ fn y02_who_looks_whether_a_lock_is_held_does_not_take_it() {
 }
 
 #[test]
+fn y06_what_stops_a_file_of_the_agent_is_not_said_as_of_a_task() {
+    for (path, end) in [
+        ("/etc/f", "mount its file system writable, or name another path"),
+        ("/var/lib/stemma-agents/f", "mount its file system writable, or name another path"),
+        ("/var/lib/stemma-agent/apply/accepted", "mount its file system writable"),
+        ("/run/stemma/labels.json", "mount its file system writable"),
+        ("/etc/stemma/agent.toml", "mount its file system writable"),
+    ] {
+        let said = HostError::io("write", path)(io::ErrorKind::ReadOnlyFilesystem.into()).sentence();
+        assert!(said.ends_with(end), "{said}");
+        let said = HostError::Fixed { path: path.to_owned(), at: "/".to_owned(), by: Fixed::ReadOnly, is_there: true };
+        let cure = "it is left as it was, until `mount -o remount,rw /`";
+        let end = if end.contains("another") { " or a task that names another path" } else { "" };
+        assert!(said.sentence().ends_with(&format!("{cure}{end}")), "{said}");
+    }
+}
+
+/// Where the process of another test is to say whether it has a lock.
+const LOCKED: &str = "STEMMA_TEST_READ_ONLY_LOCK";
+
+/// Says by its exit whether the lock is there to be had. Without that test there is nothing to do.
+#[test]
+fn another_agent_for_another_test() {
+    if let Some(root) = std::env::var_os(LOCKED) {
+        let host = RealHost::new(Path::new(&root)).unwrap();
+        let is_held = host.is_locked(&path("/mnt/lock")).unwrap();
+        let lock = host.lock(&path("/mnt/lock")).unwrap();
+        assert_eq!(lock.is_none(), is_held);
+        std::process::exit(if lock.is_some() { 10 } else { 11 });
+    }
+}
+
+/// An agent did not start where its state is read-only: it opened the lock's file to write.
+#[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn y06_a_lock_on_a_read_only_mount_is_one_process_s_too() {
+    let (root, host) = host();
+    let at = root.path().join("mnt");
+    fs::create_dir(&at).unwrap();
+    let mount = |words: &[&str]| std::process::Command::new("mount").args(words).arg(&at).output();
+    if !mount(&["-t", "tmpfs", "tmpfs"]).is_ok_and(|tried| tried.status.success()) {
+        eprintln!("skipped: who runs the test may not mount");
+        return;
+    }
+    let mounted = Mounted(at.clone());
+    let lock = || host.lock(&path("/mnt/lock")).unwrap();
+    let other_has_it = || {
+        let mut other = std::process::Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "host::real::tests::another_agent_for_another_test"]).env(LOCKED, root.path());
+        match other.output().unwrap().status.code() {
+            Some(10) => true,
+            Some(11) => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    drop(lock().expect("nobody has it"));
+    assert!(mount(&["-o", "remount,ro"]).unwrap().status.success());
+    assert!(other_has_it(), "nobody has it");
+    let held = lock().expect("nobody has it");
+    assert!(!other_has_it());
+    // One that could be written again later knows it too.
+    assert!(mount(&["-o", "remount,rw"]).unwrap().status.success());
+    assert!(!other_has_it());
+    drop(held);
+    assert!(other_has_it());
+    fs::remove_file(at.join("lock")).unwrap();
+    assert!(mount(&["-o", "remount,ro"]).unwrap().status.success());
+    let said = host.lock(&path("/mnt/lock")).unwrap_err().sentence();
+    assert!(said.starts_with("cannot lock /mnt/lock: Read-only file system"), "{said}");
+    drop(mounted);
+}
+
+#[test]
 fn what_cannot_be_run_says_so() {
     let (_root, host) = host();
     let command = Command::new(vec!["/no/such/program".into()], Duration::from_secs(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let error = runtime.block_on(host.run(&command)).unwrap_err().sentence();
     assert_eq!(error, "cannot run /no/such/program: No such file or directory (os error 2)");
+}
+
+#[test]
+fn y06_a_directory_is_full_where_its_file_system_has_not_so_many_bytes() {
+    let (_root, host) = host();
+    let dir = host.root().unwrap();
+    assert!(!dir.is_full(1).unwrap());
+    assert!(dir.is_full(u64::MAX).unwrap());
 }
 
 #[test]
