@@ -111,6 +111,7 @@ pub mod rule {
         Warning ROLE_UNKNOWN "role.unknown" in "roles": "A role is declared nowhere.";
         Warning SELECTOR_ROLE "selector.role": "A selector names a role that is not declared.";
         Warning SELECTOR_TAG "selector.tag": "A selector names a tag that is not declared.";
+        Error STAGE_CIRCLE "stage.circle": "A stage and tasks wait for each other, so that what the stage says of tasks is left out.";
         Warning TAG_UNDECLARED "tag.undeclared": "A role produces a tag that is not declared.";
         Info TAG_UNHELD "tag.unheld": "No node holds a predefined tag.";
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";

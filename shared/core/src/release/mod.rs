@@ -4,6 +4,7 @@
 //! [`compile`] does all of that, and refuses what can never work: an unknown task, a cycle, a broken pattern, a
 //! template that reads what it may not. What is only odd becomes a finding.
 
+mod circle;
 mod compile;
 mod content;
 mod cycle;

@@ -374,8 +374,10 @@ impl CompiledRelease {
         let own = self.task(stage);
         let mut waits = Vec::new();
         let mut wait = |task: TaskIx, source: Source, policy| waits.push(Barrier { task, source, policy });
-        for ix in own.requires.iter().filter(|ix| self.task(**ix).task.is_stage()) {
-            wait(*ix, Source::Stage, Policy::All);
+        for (ix, before) in
+            own.requires.iter().map(|ix| (*ix, &self.task(*ix).task)).filter(|(_, task)| !task.is_group())
+        {
+            wait(ix, if before.is_stage() { Source::Stage } else { Source::Anywhere }, Policy::All);
         }
         for cross in &own.cross_depends {
             for ix in &cross.tasks {
@@ -457,6 +459,10 @@ impl Waits {
         }
         let positions: BTreeMap<TaskIx, u32> = tasks.iter().copied().zip(0..).collect();
         for (ix, task) in (0..).map(TaskIx).zip(&release.tasks).filter(|(_, task)| !task.task.is_group()) {
+            let behind = task.required_for.iter().filter(|_| task.task.is_stage());
+            for at in behind.filter_map(|after| positions.get(after)) {
+                waits.add(*at, ix, Source::Stage, Policy::All);
+            }
             for cross in task.cross_depended_by.iter().filter(|cross| cross.policy == Policy::All) {
                 if place.is_meant(release.matching.roles, &cross.target) {
                     let source = if task.task.is_stage() { Source::Stage } else { Source::Anywhere };
