@@ -12,7 +12,7 @@ use stemma_core::requirement::Unmet;
 use stemma_core::resolve::{
     FailingTasks, Resolution, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings,
     is_told_together, keep_new, newly_meeting, newly_odd, newly_orphaned, newly_parked_primaries, newly_ruled,
-    newly_sharing_paths, newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, resolve_cluster,
+    newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, newly_without_path, resolve_cluster,
     unset_in_empty,
 };
 use uuid::Uuid;
@@ -101,7 +101,7 @@ pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     found.extend(newly_parked_primaries(before, after, work.told_hosts()));
     found.extend(newly_meeting(before, after, work.told_hosts()));
     found.extend(newly_ruled(before, after, &work.model.memo, work.told_hosts()));
-    found.extend(newly_sharing_paths(before, after, &work.model.memo, work.told_hosts()));
+    found.extend(newly_without_path(before, after, &work.model.memo, work.told_hosts()));
     found
 }
 

@@ -25,6 +25,7 @@ pub use content::{has_same_content, is_sent_untranslated, sent_definition};
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use judge::refused;
+pub(crate) use path::OnHost;
 pub use path::TaskPath;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
 use select::NameSelector;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 
 use super::cycle::topological;
-use super::path::may_meet;
+use super::path::may_lack_paths;
 use super::select::{NameSelector, Pattern};
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
@@ -79,8 +79,8 @@ pub struct Profile {
     pub reads: Box<[Reference]>,
     /// Tasks of one node that wait for each other, by a pattern or a dependency on the same node.
     pub cycle: Option<Box<[TaskIx]>>,
-    /// Those of `tasks` whose paths may be those of others, in order: none in most releases.
-    pub(crate) of_one_path: Box<[TaskIx]>,
+    /// Those of `tasks` whose paths may be those of others, or none that a host takes, in order: none in most releases.
+    pub(crate) may_lack_paths: Box<[TaskIx]>,
     /// Those of `tasks`, by their place in the release.
     of_apply: FixedBitSet,
 }
@@ -259,7 +259,7 @@ impl Profile {
             not_asserted: not_asserted.into(),
             reads: reads(release, &placed),
             place,
-            of_one_path: may_meet(release, &apply.tasks),
+            may_lack_paths: may_lack_paths(release, &apply.tasks),
             of_apply: apply.tasks.iter().map(|ix| ix.at()).collect(),
             tasks: apply.tasks.into(),
             edges: apply.edges.into(),
@@ -284,9 +284,9 @@ impl Profile {
         u32::try_from(at).expect("a profile has fewer reads than u32 counts")
     }
 
-    /// Whether two of its tasks may write one path: where not, no node is looked at for that.
-    pub fn may_share_paths(&self) -> bool {
-        !self.of_one_path.is_empty()
+    /// Whether two of its tasks may write one path, or one may have a path that no host takes: where not, no node is looked at for that.
+    pub fn may_lack_paths(&self) -> bool {
+        !self.may_lack_paths.is_empty()
     }
 
     /// Whether the task falls to the nodes, in phase `apply`.
