@@ -171,6 +171,7 @@ impl ApplyWorker {
         wakes: WakeListener,
         mode: Until,
     ) -> Result<Self, HostError> {
+        let site = site.with_label_map(&config.host_label_map);
         site.ledger.sweep()?;
         let local = site.ledger.get(&LOCAL)?.unwrap_or_default();
         let progress = site.ledger.get(&REPORT)?.map(|last| last.progress).unwrap_or_default();
