@@ -281,11 +281,16 @@ impl WithoutPath {
         }
     }
 
-    fn finding(&self, release: &CompiledRelease) -> Finding {
-        let sentence = match &self.why {
+    /// Why, and what to do.
+    pub fn sentence(&self, release: &CompiledRelease) -> String {
+        match &self.why {
             NoPath::Taken(taken) => taken.sentence(release.id(taken.first.by)),
             NoPath::Refused(refused) => format!("the host refuses what its template of a path gives: {refused}"),
-        };
+        }
+    }
+
+    fn finding(&self, release: &CompiledRelease) -> Finding {
+        let sentence = self.sentence(release);
         Finding::of(rule::TASK_PATH, format!("task/{}", release.id(self.task)), sentence)
     }
 }
