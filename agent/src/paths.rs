@@ -1,7 +1,7 @@
 //! Where the agent keeps and writes things, all below `--root`.
 
 use stemma_core::task::is_at_or_below;
-pub use stemma_core::task::{AGENT_CONFIG as CONFIG, AGENT_RUN as RUN, AGENT_STATE as STATE};
+pub use stemma_core::task::{AGENT_CONFIG as CONFIG, AGENT_RUN as RUN, AGENT_STATE as STATE, HOST_LABEL_MAP};
 
 use crate::host::HostPath;
 
@@ -10,9 +10,6 @@ pub const HOOKS: &str = "/etc/stemma/hooks.d";
 
 /// The root half's own state. It writes this and `identity` below [`STATE`]; sync writes the rest.
 pub const APPLY_STATE: &str = "/var/lib/stemma-agent/apply";
-
-/// The host label map, unless the configuration names another file.
-pub const HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
 
 /// Whether the agent runs what is put there.
 #[must_use]

@@ -3,9 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use stemma_core::finding::first_few;
+use stemma_core::name::is_run_parts_name;
 
 use crate::args::Files;
 use crate::manifest;
+use crate::output::printable;
+
+/// How many directories that are left out are named.
+const FEW: usize = 5;
 
 /// A directory that manifests are read of.
 pub(crate) struct Directory {
@@ -27,14 +33,14 @@ pub(crate) fn directories(files: &Files) -> Result<Vec<Directory>> {
             all.push(Directory { path: directory.to_owned(), of: path.clone() });
             continue;
         }
-        let below = if files.recursive { below(path).with_context(|| path.display().to_string())? } else { Vec::new() };
-        all.extend([path.clone()].into_iter().chain(below).map(|path| Directory { of: path.clone(), path }));
+        let below = if files.recursive { Below::of(path)? } else { Below::default() };
+        all.extend([path.clone()].into_iter().chain(below.read).map(|path| Directory { of: path.clone(), path }));
     }
     Ok(all)
 }
 
-/// The paths that were named, each followed by the directories below it where `-R` was said. Where it was not, and manifests stand there,
-/// that is told.
+/// The paths that were named, each followed by the directories below it where `-R` was said; those that are left out by their names are
+/// told. Where it was not said, and manifests stand there, that is told.
 ///
 /// # Errors
 /// When a directory can't be read.
@@ -42,10 +48,11 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for path in &files.paths {
         paths.push(path.clone());
-        let below = below(path).with_context(|| path.display().to_string())?;
+        let below = Below::of(path)?;
         if files.recursive {
-            paths.extend(below);
-        } else if let Some(dir) = below.iter().find(|dir| has_objects(dir)) {
+            below.tell_left_out(path);
+            paths.extend(below.read);
+        } else if let Some(dir) = below.read.iter().find(|dir| has_objects(dir)) {
             tell!(
                 "warning: {}: manifests stand there and are not read; -R reads the directories below too",
                 dir.display()
@@ -55,26 +62,59 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The directories below one, in the order of their names; not hidden ones, and no links, which could lead in a circle.
-fn below(path: &Path) -> Result<Vec<PathBuf>> {
-    if !path.is_dir() {
-        return Ok(Vec::new());
+/// The directories below one, but for hidden ones and links, which could lead in a circle.
+#[derive(Default)]
+struct Below {
+    /// Those that are read, in the order of their names, each before those below it.
+    read: Vec<PathBuf>,
+    /// Those that are left out by their names, as files are: what was put away is not read, nor passed over without a word.
+    left_out: Vec<PathBuf>,
+}
+
+impl Below {
+    fn of(path: &Path) -> Result<Self> {
+        let mut below = Self::default();
+        below.add(path).with_context(|| path.display().to_string())?;
+        Ok(below)
     }
-    let mut own = Vec::new();
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() && !entry.file_name().as_encoded_bytes().starts_with(b".") {
-            own.push(entry.path());
+
+    fn add(&mut self, path: &Path) -> Result<()> {
+        if !path.is_dir() {
+            return Ok(());
         }
+        let mut own = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() && !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                own.push(entry.path());
+            }
+        }
+        own.sort();
+        for dir in own {
+            if is_run_parts_name(&dir.file_name().unwrap_or_default().to_string_lossy()) {
+                self.read.push(dir.clone());
+                self.add(&dir)?;
+            } else {
+                self.left_out.push(dir);
+            }
+        }
+        Ok(())
     }
-    own.sort();
-    let mut all = Vec::new();
-    for dir in own {
-        let further = below(&dir)?;
-        all.push(dir);
-        all.extend(further);
+
+    /// Says what is left out, in one line.
+    fn tell_left_out(&self, path: &Path) {
+        if self.left_out.is_empty() {
+            return;
+        }
+        let name = |dir: &PathBuf| printable(&dir.strip_prefix(path).unwrap_or(dir).to_string_lossy());
+        let names: Vec<String> = self.left_out.iter().map(name).collect();
+        tell!(
+            "warning: {}: directories left out: {}; -R reads a directory with a name of letters, digits, - and _; any directory is read by its \
+             own path",
+            path.display(),
+            first_few(names.iter().map(String::as_str), FEW)
+        );
     }
-    Ok(all)
 }
 
 /// Whether a file right in a directory says a kind: what a manifest includes says none.

@@ -149,7 +149,7 @@ mod tests {
         let host = MemoryHost::new();
         host.put("/run/credentials/stemma-agent.service/db", "hunter2");
         let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
-        let site = Site { host: Rc::new(host), ledger };
+        let site = Site::new(Rc::new(host), ledger);
         let profile = ProfileTask {
             id: "t".into(),
             definition: json!({"id": "t", "type": "file"}).to_string(),

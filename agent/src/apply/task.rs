@@ -10,7 +10,9 @@ use stemma_wire::message::desired::{InputValue, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
 use super::ledger::Ledger;
-use crate::host::{Host, HostError};
+use crate::config::HostLabelMap;
+use crate::host::{Host, HostError, HostPath};
+use crate::paths::HOST_LABEL_MAP;
 
 /// What appliers work on.
 #[derive(Clone)]
@@ -19,6 +21,23 @@ pub struct Site {
     pub host: Rc<dyn Host>,
     /// What the root half keeps.
     pub ledger: Rc<Ledger>,
+    /// The host label map, which the agent writes itself.
+    pub label_map: HostPath,
+}
+
+impl Site {
+    /// A machine whose host label map is where it is unless the configuration names another file.
+    #[must_use]
+    pub fn new(host: Rc<dyn Host>, ledger: Rc<Ledger>) -> Self {
+        Self { host, ledger, label_map: HostPath::own(HOST_LABEL_MAP) }
+    }
+
+    /// The same with the label map of a configuration.
+    #[must_use]
+    pub fn with_label_map(self, map: &HostLabelMap) -> Self {
+        let label_map = HostPath::parse(&map.path).expect("it was checked when it was read");
+        Self { label_map, ..self }
+    }
 }
 
 /// A task with its inputs.

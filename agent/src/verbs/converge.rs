@@ -317,7 +317,8 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     };
     let desired = accepted.desired();
     let profile = local.site.ledger.profile(&desired)?.unwrap_or_default();
-    let mut run = Run::plan(local.site.clone(), &config.ceiling, &desired, &profile, Purpose::Check)?;
+    let site = local.site.clone().with_label_map(&config.host_label_map);
+    let mut run = Run::plan(site, &config.ceiling, &desired, &profile, Purpose::Check)?;
     let open = BTreeSet::new();
     runtime()?.block_on(async {
         while run.work(&open).await? {}

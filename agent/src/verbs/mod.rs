@@ -69,7 +69,7 @@ impl Local {
         let host = Rc::new(RealHost::new(root).with_context(|| format!("--root {}", root.display()))?);
         let ledger = Ledger::open(host.clone())
             .context("the agent's state cannot be opened; run this as root, or with --root on an agent of your own")?;
-        let site = Site { host: host.clone(), ledger: Rc::new(ledger) };
+        let site = Site::new(host.clone(), Rc::new(ledger));
         Ok(Self { host, site })
     }
 

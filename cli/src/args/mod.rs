@@ -323,7 +323,7 @@ pub(crate) struct Files {
     /// `stemma.toml` beside them names their manager: `manager = "team-a"`.
     #[arg(long = "filename", short = 'f', required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Also the directories below a directory, but for hidden ones and links.
+    /// Also the directories below a directory, but for links, hidden ones and those that were put away (sub.bak).
     #[arg(long, short = 'R')]
     pub(crate) recursive: bool,
 }

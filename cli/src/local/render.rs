@@ -35,6 +35,8 @@ impl Secrets for Named {
 struct Rendered {
     id: String,
     kind: String,
+    /// Why its host does nothing for it; `None`: it does.
+    refused: Option<String>,
     /// By the parameter's path.
     texts: Vec<(String, String)>,
 }
@@ -49,7 +51,8 @@ pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Outp
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
     let (tasks, inputs) = tasks(answer, node, task)?;
-    let rendered: Vec<Rendered> = tasks.into_iter().map(|task| one(task, &inputs, node, &mut problems)).collect();
+    let whole = |task| Rendered { refused: refused(answer, task), ..one(task, &inputs, node, &mut problems) };
+    let rendered: Vec<Rendered> = tasks.into_iter().map(whole).collect();
     match output {
         Output::Json | Output::Yaml => question::print(&plain(&rendered), output)?,
         _ => rendered.iter().for_each(print),
@@ -91,7 +94,8 @@ fn templates(task: &CompiledTask) -> Option<&'static TaskType> {
 }
 
 fn one(task: &CompiledTask, inputs: &Inputs, node: &str, problems: &mut Problems) -> Rendered {
-    let mut rendered = Rendered { id: task.task.id.clone(), kind: task.task.kind.clone(), texts: Vec::new() };
+    let (id, kind) = (task.task.id.clone(), task.task.kind.clone());
+    let mut rendered = Rendered { id, kind, refused: None, texts: Vec::new() };
     let Some(kind) = templates(task) else { return rendered };
     let renderer = Renderer::new(inputs, &Named, Limits::default());
     for template in kind.template_texts(&task.task.parameters) {
@@ -108,20 +112,34 @@ fn one(task: &CompiledTask, inputs: &Inputs, node: &str, problems: &mut Problems
     rendered
 }
 
+/// Why the host of a node refuses a task's path.
+fn refused(answer: &Answer, task: &CompiledTask) -> Option<String> {
+    let set = answer.task_set()?;
+    let release = &set.profile.release;
+    let without = set.without_path().iter().find(|one| release.id(one.task) == task.task.id)?;
+    Some(without.sentence(release))
+}
+
 fn plain(rendered: &[Rendered]) -> Value {
     let texts = |one: &Rendered| {
         one.texts.iter().map(|(path, text)| (path.clone(), Value::from(text.as_str()))).collect::<Map<_, _>>()
     };
-    rendered
-        .iter()
-        .map(|one| (one.id.clone(), json!({"type": one.kind, "rendered": texts(one)})))
-        .collect::<Map<_, _>>()
-        .into()
+    let shown = |one: &Rendered| {
+        let mut shown = json!({"type": one.kind, "rendered": texts(one)});
+        if let Some(why) = &one.refused {
+            shown["refused"] = json!(why);
+        }
+        (one.id.clone(), shown)
+    };
+    rendered.iter().map(shown).collect::<Map<_, _>>().into()
 }
 
 fn print(one: &Rendered) {
     let is_body = |path: &str| BODIES.iter().any(|body| path.strip_prefix("parameters.") == Some(*body));
     say!("# {} ({})", one.id, one.kind);
+    if let Some(why) = &one.refused {
+        say!("# refused: {}", printable_lines(why));
+    }
     for (path, text) in one.texts.iter().filter(|(path, _)| !is_body(path)) {
         say!("# {}: {}", path.trim_start_matches("parameters."), printable_lines(text));
     }

@@ -197,6 +197,35 @@ async fn y05_an_edit_of_a_node_lists_paths_that_meet_as_the_write_of_a_release_d
     }
 }
 
+/// Labels that would be one variable of `labels.env` are said by the write that brings them together, before any node is there to have them.
+#[tokio::test]
+async fn y08_each_form_says_which_labels_are_one_variable_where_no_node_is_below() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Cluster", "name": "c"}, {"kind": "Cluster", "name": "f"}])).await;
+    let both = json!({"a": "1", "A": "2"});
+    let says = |text: &str| text.contains("labels A, a would all be STEMMA_LABEL_A");
+    for (path, name) in [("/v1/clusters/c/nodegroups", "g"), ("/v1/clustertemplates", "t"), ("/v1/clusters", "d")] {
+        let made = served.send("POST", path, &[], Some(&json!({"name": name, "labels": both}))).await;
+        assert!(
+            made.status < 300 && made.warning.as_deref().is_some_and(says),
+            "{path}: {:?} {}",
+            made.warning,
+            made.body
+        );
+    }
+    let body = ("prefer", "return=representation");
+    let edited = served.send("PATCH", "/v1/clusters/c", &[MERGE[0], body], Some(&json!({"labels": both}))).await;
+    assert!(says(&edited.body["findings"].to_string()), "{}", edited.body);
+    for object in [
+        json!({"kind": "ClusterTemplate", "name": "u", "labels": both}),
+        json!({"kind": "Cluster", "name": "e", "labels": both}),
+        json!({"kind": "NodeGroup", "cluster": "f", "name": "h", "labels": both}),
+    ] {
+        let applied = served.expect("POST", "/v1/apply", &json!({"objects": [object]}), 200).await;
+        assert!(says(&applied["findings"].to_string()), "{object}: {applied}");
+    }
+}
+
 /// What a client of Magnum's sends back of an answer means nothing; in a manifest it is a slip.
 #[tokio::test]
 async fn y05_what_the_controller_alone_says_is_set_by_no_form() {

@@ -112,6 +112,7 @@ pub mod rule {
         Warning ROLE_UNKNOWN "role.unknown" in "roles": "A role is declared nowhere.";
         Warning SELECTOR_ROLE "selector.role": "A selector names a role that is not declared.";
         Warning SELECTOR_TAG "selector.tag": "A selector names a tag that is not declared.";
+        Error STAGE_CIRCLE "stage.circle": "A stage and tasks wait for each other, so that what the stage says of tasks is left out.";
         Warning TAG_UNDECLARED "tag.undeclared": "A role produces a tag that is not declared.";
         Info TAG_UNHELD "tag.unheld": "No node holds a predefined tag.";
         Warning TAG_UNKNOWN "tag.unknown" in "tags": "A tag is assigned that is declared nowhere.";
@@ -120,7 +121,7 @@ pub mod rule {
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task is placed on a node by what no operator gave it.";
         Info TASK_ORPHANED "task.orphaned": "A task no longer runs on a node, or left a path there.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
-        Error TASK_PATH "task.path": "A task writes a path that another task of the node has.";
+        Error TASK_PATH "task.path": "A task writes a path that another task of the node has, or that no host takes.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
         Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";
         Info TASK_UNPLACED "task.unplaced": "A task runs on no node.";

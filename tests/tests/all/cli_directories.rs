@@ -74,3 +74,30 @@ fn y08_what_is_left_out_of_a_directory_is_said_once_and_not_read() -> Result<()>
     assert!(!String::from_utf8_lossy(&read.stderr).contains("left out"), "what is named itself is read");
     Ok(())
 }
+
+#[test]
+fn y08_a_directory_that_was_put_away_is_not_read_with_the_others_and_said_once() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let put = |directory: &str, name: &str| -> Result<()> {
+        let directory = dir.path().join(directory);
+        std::fs::create_dir_all(&directory)?;
+        Ok(std::fs::write(directory.join("a.yaml"), format!("kind: Node\nname: {name}\n"))?)
+    };
+    for (directory, name) in [("sub", "n1"), ("sub/deep", "n2"), ("10-b_C", "n3")] {
+        put(directory, name)?;
+    }
+    for directory in ["d 1", "sub.bak", "sub/deep/old~", "sub/x.d", "x.yaml.d", "sub~", ".git", "sub.bak/deep"] {
+        put(directory, "left")?;
+    }
+    let path = dir.path().to_string_lossy().into_owned();
+    let read = run("stemma", ["resolve", "-o", "name", "-R", "-f", &path])?;
+    let told = String::from_utf8_lossy(&read.stderr).into_owned();
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "node/n1\nnode/n2\nnode/n3\n", "{told}");
+    let warning = format!(
+        "warning: {path}: directories left out: d 1, sub/deep/old~, sub/x.d, sub.bak, sub~ and 1 more; -R reads a directory with a name of "
+    );
+    assert!(told.contains(&warning) && told.matches("warning").count() == 1, "{told}");
+    let named = run("stemma", ["resolve", "-o", "name", "-f", &format!("{path}/sub.bak")])?;
+    assert_eq!(String::from_utf8_lossy(&named.stdout), "node/left\n", "what is named itself is read");
+    Ok(())
+}

@@ -45,6 +45,30 @@ fn y01_validate_names_both_tasks_their_path_and_a_node() -> Result<()> {
 }
 
 #[test]
+fn y01_render_says_which_of_two_files_the_host_refuses() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let manifest = directory.path().join("site.yaml");
+    let tasks = [
+        file("a", &json!({"path": "/etc/z", "content": "a"})),
+        file("b", &json!({"path": "{{ params.dir }}/z", "content": "b"})),
+    ];
+    std::fs::write(&manifest, site("1", &tasks, &["n"]))?;
+    let path = manifest.to_string_lossy().into_owned();
+    let render = |more: &[&str]| -> Result<String> {
+        let said = run("stemma", [&["render", "-f", path.as_str(), "n"], more].concat())?;
+        ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        Ok(String::from_utf8(said.stdout)?)
+    };
+    let said = render(&[])?;
+    let refused = "# b (file)\n# refused: /etc/z is the path of task a too, which comes first and writes it: ";
+    ensure!(said.contains(refused) && said.matches("# refused").count() == 1, "{said}");
+    let shown: Value = serde_json::from_str(&render(&["-o", "json"])?)?;
+    let why = shown["b"]["refused"].as_str().unwrap_or_default();
+    ensure!(why.starts_with("/etc/z is the path of task a too") && shown["a"].get("refused").is_none(), "{shown}");
+    Ok(())
+}
+
+#[test]
 fn y01_a_host_writes_a_path_for_the_first_task_and_says_of_the_second_that_it_does_not() -> Result<()> {
     let fleet = Fleet::start()?;
     let write = |text: &str| -> Result<PathBuf> {

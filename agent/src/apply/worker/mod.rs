@@ -173,6 +173,7 @@ impl ApplyWorker {
         wakes: WakeListener,
         mode: Until,
     ) -> Result<Self, HostError> {
+        let site = site.with_label_map(&config.host_label_map);
         if let Err(error) = site.ledger.sweep() {
             // What is unfinished harms nobody. Why the state takes no change is told as soon as this half runs.
             warn!(error = error.sentence().as_str(); "an unfinished file of an agent that was killed cannot be taken away");

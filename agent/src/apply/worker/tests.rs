@@ -22,7 +22,7 @@ use crate::host::{End, Finished, Fixed};
 async fn offered(host: &MemoryHost, controller: &Controller, offers: Vec<FromSync>) -> Vec<FromApply> {
     let (sync, apply) = pair();
     let Ok(ledger) = Ledger::open(Rc::new(host.clone())) else { return Vec::new() };
-    let site = Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) };
+    let site = Site::new(Rc::new(host.clone()), Rc::new(ledger));
     let trust = Trust::new(&controller.identity()).ok();
     let Ok(worker) = ApplyWorker::new(site, Config::default(), trust, apply, WakeListener::never(), Until::Stopped)
     else {
@@ -58,7 +58,7 @@ fn worker(host: &MemoryHost, controller: &Controller, apply: ApplyEnd) -> ApplyW
 
 fn worker_until(host: &MemoryHost, controller: &Controller, apply: ApplyEnd, until: Until) -> ApplyWorker {
     let ledger = Rc::new(Ledger::open(Rc::new(host.clone())).unwrap());
-    let site = Site { host: Rc::new(host.clone()), ledger };
+    let site = Site::new(Rc::new(host.clone()), ledger);
     let trust = Trust::new(&controller.identity()).ok();
     ApplyWorker::new(site, Config::default(), trust, apply, WakeListener::never(), until).unwrap()
 }

@@ -7,13 +7,13 @@ use stemma_core::catalog::Meant;
 use stemma_core::finding::{Finding, Gravest, rule, strictly};
 use stemma_core::fleet::Missing;
 use stemma_core::idle;
-use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object};
+use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object, TemplateId};
 use stemma_core::requirement::Unmet;
 use stemma_core::resolve::{
     FailingTasks, Resolution, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings,
-    is_told_together, keep_new, newly_meeting, newly_odd, newly_orphaned, newly_parked_primaries, newly_ruled,
-    newly_sharing_paths, newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset, resolve_cluster,
-    unset_in_empty,
+    is_told_together, keep_new, level_findings, newly_meeting, newly_meeting_below, newly_odd, newly_orphaned,
+    newly_parked_primaries, newly_ruled, newly_uncatalogued, newly_undeclared, newly_unmet, newly_unset,
+    newly_without_path, resolve_cluster, unset_in_empty,
 };
 use uuid::Uuid;
 
@@ -88,11 +88,10 @@ pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     let (before, after) = (&work.before().fleet, &work.model.fleet);
     let mut found = newly_unset(before, after, &work.model.memo, work.told_hosts());
     let written = work.written().filter_map(|(kind, uuid)| LevelId::of(kind, uuid));
-    found.extend(
-        written.flat_map(|id| {
-            newly_undeclared(before, after, id).into_iter().chain(newly_uncatalogued(before, after, id))
-        }),
-    );
+    found.extend(written.flat_map(|id| {
+        let own = newly_undeclared(before, after, id).into_iter().chain(newly_uncatalogued(before, after, id));
+        own.chain(newly_meeting_below(before, after, id))
+    }));
     for cluster in replaced(work).into_iter().take_while(|_| work.is_awaited()) {
         let odd = newly_odd(before, after, cluster);
         found.extend(odd.into_iter().filter(|finding| !found.contains(finding)).collect::<Vec<_>>());
@@ -101,7 +100,7 @@ pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     found.extend(newly_parked_primaries(before, after, work.told_hosts()));
     found.extend(newly_meeting(before, after, work.told_hosts()));
     found.extend(newly_ruled(before, after, &work.model.memo, work.told_hosts()));
-    found.extend(newly_sharing_paths(before, after, &work.model.memo, work.told_hosts()));
+    found.extend(newly_without_path(before, after, &work.model.memo, work.told_hosts()));
     found
 }
 
@@ -209,7 +208,10 @@ fn of_object(model: &Model, kind: Kind, uuid: Uuid) -> Vec<Finding> {
     match kind {
         Kind::Release => of_release(model, uuid),
         Kind::ReleaseTags => idle_fields(model.release_tags.get(uuid)),
-        Kind::ClusterTemplate => idle_fields(model.templates.get(uuid)),
+        Kind::ClusterTemplate => {
+            let met = level_findings(&model.fleet, LevelId::Template(TemplateId(uuid)));
+            idle_fields(model.templates.get(uuid)).into_iter().chain(met).collect()
+        }
         Kind::Cluster => idle_fields(model.clusters.get(uuid)),
         Kind::NodeGroup => model.fleet.fold(GroupId(uuid)).map_or_else(
             |_| Vec::new(),

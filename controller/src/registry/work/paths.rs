@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 use stemma_core::object::{Kind, NodeId};
-use stemma_core::resolve::{TaskSet, WithoutPath};
+use stemma_core::release::TaskIx;
+use stemma_core::resolve::TaskSet;
+use stemma_core::task::PathTaken;
 use stemma_wire::error::{ApiError, ErrorType};
 
 use super::Work;
@@ -28,23 +30,25 @@ impl Work<'_> {
         }
         for node in self.told_hosts() {
             let Some(set) = meeting(&self.model, node) else { continue };
-            let mut plain = refused(&set).filter(|(one, _)| is_plain(&set, one)).peekable();
+            let mut plain = refused(&set).filter(|(_, tasks)| is_plain(&set, *tasks)).peekable();
             // Of most nodes nothing is refused. To resolve what they had before would throw away what is remembered of their group.
             if plain.peek().is_none() {
                 continue;
             }
             let before = meeting(self.context.whole, node);
-            let known: BTreeSet<[&str; 2]> = before.iter().flat_map(|set| refused(set)).map(|(_, ids)| ids).collect();
-            if let Some((one, ids)) = plain.find(|(_, ids)| !known.contains(ids)) {
-                return Err(self.path_taken(node, &set, one, ids));
+            let sets = before.as_deref().into_iter();
+            let known: BTreeSet<[&str; 2]> =
+                sets.flat_map(|set| refused(set).map(move |(_, tasks)| ids(set, tasks))).collect();
+            if let Some((taken, tasks)) = plain.find(|(_, tasks)| !known.contains(&ids(&set, *tasks))) {
+                return Err(self.path_taken(node, &set, taken, ids(&set, tasks)));
             }
         }
         Ok(())
     }
 
-    fn path_taken(&self, node: NodeId, set: &TaskSet, one: &WithoutPath, [task, first]: [&str; 2]) -> ApiError {
+    fn path_taken(&self, node: NodeId, set: &TaskSet, taken: &PathTaken<TaskIx>, [task, first]: [&str; 2]) -> ApiError {
         let name = self.model.fleet.node(node).map(|node| node.display_name()).unwrap_or_default();
-        let message = format!("node {name}: task {task}: {}; nothing was changed", one.taken.sentence(first));
+        let message = format!("node {name}: task {task}: {}; nothing was changed", taken.sentence(first));
         let refusal = ApiError::new(ErrorType::ObjectInvalid, message)
             .field(format!("task {task} parameters.path"))
             .extra("object", json!(format!("release/{}", set.profile.release.name)));
@@ -55,20 +59,26 @@ impl Work<'_> {
     }
 }
 
-/// What a node runs, where two of its tasks may write one path: few releases have such, and only their nodes are resolved.
+/// What a node runs, where a task of it may have no path: few releases have such, and only their nodes are resolved.
 fn meeting(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
-    model.fleet.profile(node).filter(|profile| profile.may_share_paths())?;
+    model.fleet.profile(node).filter(|profile| profile.may_lack_paths())?;
     Some(Arc::clone(model.resolve(node.0).answer()?.task_set()?))
 }
 
-/// The tasks that a host refuses, each with its id and that of the first task.
-fn refused(set: &TaskSet) -> impl Iterator<Item = (&WithoutPath, [&str; 2])> {
-    let release = &set.profile.release;
-    set.without_path().iter().map(|one| (one, [one.task, one.taken.first.by].map(|ix| release.id(ix))))
+/// The paths that a host refuses, each with the task that would have it and the first task.
+fn refused(set: &TaskSet) -> impl Iterator<Item = (&PathTaken<TaskIx>, [TaskIx; 2])> {
+    set.without_path().iter().filter_map(|one| {
+        let taken = one.taken()?;
+        Some((taken, [one.task, taken.first.by]))
+    })
+}
+
+fn ids(set: &TaskSet, tasks: [TaskIx; 2]) -> [&str; 2] {
+    tasks.map(|ix| set.profile.release.id(ix))
 }
 
 /// Whether both paths are written out.
-fn is_plain(set: &TaskSet, one: &WithoutPath) -> bool {
-    let paths = [one.task, one.taken.first.by].map(|ix| set.profile.release.task(ix).path.as_ref());
+fn is_plain(set: &TaskSet, tasks: [TaskIx; 2]) -> bool {
+    let paths = tasks.map(|ix| set.profile.release.task(ix).path.as_ref());
     paths.iter().flatten().all(|path| path.is_plain())
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::circle::{OfStages, circle};
 use super::content::{release_hash, task_hash};
 use super::cycle::{find_cycle, rank};
 use super::library::Library;
@@ -31,9 +32,10 @@ pub fn compile(
     let mut compiler = Compiler { name, author, errors: Vec::new(), findings: judge(name, &spec.tasks, author) };
     let found = compiler.imports(spec, imports);
     let library = compiler.gather(spec, &found);
-    let tasks = compiler.tasks(&library, spec);
+    let mut tasks = compiler.tasks(&library, spec);
     if compiler.errors.is_empty() {
         compiler.cycles(&tasks);
+        compiler.open_stages(&mut tasks);
     }
     if !compiler.errors.is_empty() {
         return Err(compiler.errors);
@@ -403,26 +405,32 @@ impl Compiler<'_> {
         }
     }
 
-    /// Refuses tasks that wait for each other by exact names. What a pattern closes depends on placement.
+    /// Refuses tasks that wait for each other by exact names.
     fn cycles(&mut self, tasks: &[CompiledTask]) {
-        let index: BTreeMap<&str, usize> =
-            tasks.iter().enumerate().map(|(at, task)| (task.task.id.as_str(), at)).collect();
-        let mut edges = Vec::new();
-        for (at, task) in tasks.iter().enumerate().filter(|(_, task)| !task.task.is_group()) {
-            let real = |other: &usize| {
-                !tasks[*other].task.is_group() && (!task.task.is_stage() || tasks[*other].task.is_stage())
-            };
-            let others = |names: &[String]| -> Vec<usize> {
-                names.iter().filter_map(|name| index.get(name.as_str()).copied()).filter(real).collect()
-            };
-            for names in [&task.task.requires, &task.task.subscribes] {
-                edges.extend(others(names).into_iter().map(|before| (before, at)));
-            }
-            edges.extend(others(&task.task.required_for).into_iter().map(|after| (at, after)));
-        }
-        if let Some(cycle) = find_cycle(tasks.len(), &edges) {
-            let path = cycle.iter().chain(cycle.first()).map(|at| tasks[*at].task.id.clone()).collect();
+        let own: Vec<&Task> = tasks.iter().map(|task| &*task.task).collect();
+        if let Some(path) = circle(&own, OfStages::Stages) {
             self.errors.push(ReleaseError::Cycle { path });
+        }
+    }
+
+    /// Takes from stages what they say of tasks where that closes a circle. A store may hold such a release: once nothing acted on it, and
+    /// a host that waited for itself would do nothing any more.
+    fn open_stages(&mut self, tasks: &mut [CompiledTask]) {
+        let is_stage: Vec<bool> = tasks.iter().map(|task| task.task.is_stage()).collect();
+        let of_stages = |from: usize, to: TaskIx| !is_stage[from] || is_stage[to.at()];
+        if !is_circular(tasks, |_, _| true) || is_circular(tasks, of_stages) {
+            return;
+        }
+        for (at, task) in tasks.iter_mut().enumerate().filter(|(at, _)| is_stage[*at]) {
+            let before = task.requires.len() + task.required_for.len();
+            for names in [&mut task.requires, &mut task.required_for] {
+                *names = names.iter().copied().filter(|ix| of_stages(at, *ix)).collect();
+            }
+            if task.requires.len() + task.required_for.len() < before {
+                let message = "nothing acts on what it says of tasks that are no stages: with it, tasks of the release \
+                               would wait for each other; take one of these dependencies away";
+                self.find(rule::STAGE_CIRCLE, &format!("task {}", task.task.id), message);
+            }
         }
     }
 
@@ -490,4 +498,16 @@ fn tasks_ranks(tasks: &[CompiledTask]) -> Vec<(usize, u32)> {
     }
     edges.retain(|(before, after)| before != after);
     rank(tasks.len(), &edges).into_iter().zip(0..).collect()
+}
+
+/// Whether tasks wait for each other on one node or through stages, by names and patterns, where of what a task says of others only that
+/// counts which `counts` keeps.
+fn is_circular(tasks: &[CompiledTask], counts: impl Fn(usize, TaskIx) -> bool) -> bool {
+    let mut edges = Vec::new();
+    for (at, task) in tasks.iter().enumerate().filter(|(_, task)| !task.task.is_group()) {
+        let counted = |ix: &&TaskIx| !tasks[ix.at()].task.is_group() && counts(at, **ix);
+        edges.extend(task.requires.iter().filter(counted).map(|before| (before.at(), at)));
+        edges.extend(task.required_for.iter().filter(counted).map(|after| (at, after.at())));
+    }
+    find_cycle(tasks.len(), &edges).is_some()
 }

@@ -1,9 +1,10 @@
 //! What is refused where a release is written, and taken where one is read.
 
 use super::ReleaseError;
+use super::circle::{OfStages, circle};
 use crate::condition::Author;
 use crate::object::ReleaseSpec;
-use crate::task::mistakes;
+use crate::task::{Task, mistakes};
 
 /// What every host would refuse of a release's own tasks. A task that stands as it is in `before`, the release as it was stored,
 /// was taken under the rules of then, and does not keep the rest from being mended.
@@ -11,7 +12,17 @@ pub fn refused(spec: &ReleaseSpec, before: Option<&ReleaseSpec>, author: &dyn Au
     let is_new = |task: &&_| before.is_none_or(|before| !before.tasks.contains(task));
     let error = |id: &str, (field, reason)| ReleaseError::Field { field: format!("task {id} {field}"), reason };
     let tasks = spec.tasks.iter().filter(is_new);
-    tasks.flat_map(|task| mistakes(task, author).into_iter().map(|one| error(&task.id, one))).collect()
+    let mistaken = tasks.flat_map(|task| mistakes(task, author).into_iter().map(|one| error(&task.id, one)));
+    let known = before.and_then(through_stages);
+    let circle = through_stages(spec).filter(|path| known.as_ref() != Some(path));
+    mistaken.chain(circle.map(|path| ReleaseError::Cycle { path })).collect()
+}
+
+/// Tasks that wait for each other by what stages say of tasks alone: whatever else closes a circle does not compile.
+fn through_stages(spec: &ReleaseSpec) -> Option<Vec<String>> {
+    let tasks: Vec<&Task> = spec.tasks.iter().collect();
+    let is_plain = circle(&tasks, OfStages::Stages).is_some();
+    circle(&tasks, OfStages::All).filter(|_| !is_plain)
 }
 
 #[cfg(test)]
@@ -20,7 +31,6 @@ mod tests {
 
     use super::*;
     use crate::condition::testing::OneSecret;
-    use crate::task::Task;
 
     fn task(id: &str, kind: &str, path: &str) -> Task {
         let parameters = json!({"path": path, "content": "x"});
@@ -41,5 +51,19 @@ mod tests {
         assert_eq!(says(&[bad, good, odd], Some(&old)), [of_c]);
         let edited = Task { sensitive: true, ..task("a", "file", "etc/a") };
         assert_eq!(says(&[edited], Some(&old)), [of_a]);
+    }
+
+    #[test]
+    fn y06_a_circle_through_a_stage_is_refused_of_a_release_that_was_not_stored_so() {
+        let stage = Task { requires: vec!["a".to_owned()], ..Task::new("st", "stage") };
+        let a = Task { requires: vec!["st".to_owned()], ..Task::new("a", "skipped") };
+        let spec = ReleaseSpec { tasks: vec![stage, a], ..ReleaseSpec::default() };
+        let says = |before| refused(&spec, before, &OneSecret).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let circle = ["tasks wait for each other: a -> st -> a; take one of these dependencies away"];
+        let other = ["tasks wait for each other: st -> a -> st; take one of these dependencies away"];
+        let said = says(None);
+        assert!(said == circle || said == other, "{said:?}");
+        assert_eq!(says(Some(&spec)), [""; 0], "it was taken once");
+        assert_eq!(says(Some(&ReleaseSpec::default())), said);
     }
 }

@@ -4,6 +4,7 @@
 //! [`compile`] does all of that, and refuses what can never work: an unknown task, a cycle, a broken pattern, a
 //! template that reads what it may not. What is only odd becomes a finding.
 
+mod circle;
 mod compile;
 mod content;
 mod cycle;
@@ -24,6 +25,7 @@ pub use content::{has_same_content, is_sent_untranslated, sent_definition};
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use judge::refused;
+pub(crate) use path::OnHost;
 pub use path::TaskPath;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
 use select::NameSelector;

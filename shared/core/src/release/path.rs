@@ -1,6 +1,6 @@
-//! Paths that tasks write: which of a profile's tasks may write one path, known before anything is rendered.
+//! Paths that tasks write: which of a profile's tasks may have none on a host, known before anything is rendered.
 //!
-//! A node is looked at only for those: in most releases each task has a path of its own, and no node costs anything.
+//! A node is looked at only for those: in most releases each task has a path of its own that is written out, and no node costs anything.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,9 @@ use std::sync::Arc;
 use super::{CompiledRelease, TaskIx};
 use crate::condition::{Author, Template};
 use crate::input::Inputs;
-use crate::task::{Leaves, Task, at_or_above, check_path, is_template, place, sure_directory, task_type};
+use crate::task::{
+    Leaves, PathRefused, Task, at_or_above, check_path, check_put, is_template, place, sure_directory, task_type,
+};
 
 /// Where a task puts a file, or keeps one away.
 #[derive(Debug)]
@@ -24,7 +26,17 @@ pub struct TaskPath {
 #[derive(Debug)]
 enum PathText {
     Plain(Box<str>),
-    Template(Arc<dyn Template>),
+    Template { text: Box<str>, template: Arc<dyn Template> },
+}
+
+/// What is known of a task's path on a host.
+pub(crate) enum OnHost<'a> {
+    /// It.
+    Path(Cow<'a, str>),
+    /// The template alone, which cannot be rendered: what it reads is not there.
+    Unknown(&'a str),
+    /// What the template gives is no path that a host takes.
+    Refused(PathRefused),
 }
 
 impl TaskPath {
@@ -34,7 +46,8 @@ impl TaskPath {
         let (text, leaves) = kind.path(&task.parameters)?;
         if is_template(text) {
             let at_or_below = sure_directory(text).into();
-            return Some(Self { text: PathText::Template(author.path(text)?), leaves, at_or_below });
+            let text = PathText::Template { text: text.into(), template: author.path(text)? };
+            return Some(Self { text, leaves, at_or_below });
         }
         check_path(text).ok()?;
         Some(Self { text: PathText::Plain(text.into()), leaves, at_or_below: place(text).into() })
@@ -45,21 +58,23 @@ impl TaskPath {
         matches!(self.text, PathText::Plain(_))
     }
 
-    /// The path on a host with these inputs; `None`: the task fails there for want of one.
-    pub(crate) fn on_host(&self, inputs: impl FnOnce() -> Inputs) -> Option<Cow<'_, str>> {
+    /// The path on a host with these inputs.
+    pub(crate) fn on_host(&self, inputs: impl FnOnce() -> Inputs) -> OnHost<'_> {
         match &self.text {
-            PathText::Plain(text) => Some(Cow::Borrowed(text)),
-            PathText::Template(template) => {
-                let rendered = template.render(&inputs())?;
-                check_path(&rendered).ok()?;
-                Some(Cow::Owned(rendered))
+            PathText::Plain(text) => OnHost::Path(Cow::Borrowed(text)),
+            PathText::Template { text, template } => {
+                let Some(rendered) = template.render(&inputs()) else { return OnHost::Unknown(text) };
+                match check_path(&rendered).and_then(|()| check_put(&rendered)) {
+                    Ok(()) => OnHost::Path(Cow::Owned(rendered)),
+                    Err(refused) => OnHost::Refused(refused),
+                }
             }
         }
     }
 }
 
-/// Those of these tasks whose paths may be, or lie above or below, that of another of them.
-pub(super) fn may_meet(release: &CompiledRelease, tasks: &[TaskIx]) -> Box<[TaskIx]> {
+/// Those of these tasks whose paths may be, or lie above or below, that of another of them, or may be none that a host takes.
+pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> Box<[TaskIx]> {
     let at = |ix: &TaskIx| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below);
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for place in tasks.iter().filter_map(at) {
@@ -73,5 +88,7 @@ pub(super) fn may_meet(release: &CompiledRelease, tasks: &[TaskIx]) -> Box<[Task
             meeting.extend(above);
         }
     }
-    tasks.iter().copied().filter(|ix| at(ix).is_some_and(|place| meeting.contains(place))).collect()
+    let may_be_none = |ix: &TaskIx| release.task(*ix).path.as_ref().is_some_and(|path| !path.is_plain());
+    let lacks = |ix: &TaskIx| may_be_none(ix) || at(ix).is_some_and(|place| meeting.contains(place));
+    tasks.iter().copied().filter(lacks).collect()
 }

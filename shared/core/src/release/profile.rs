@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 
 use super::cycle::topological;
-use super::path::may_meet;
+use super::path::may_lack_paths;
 use super::select::{NameSelector, Pattern};
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
@@ -79,8 +79,8 @@ pub struct Profile {
     pub reads: Box<[Reference]>,
     /// Tasks of one node that wait for each other, by a pattern or a dependency on the same node.
     pub cycle: Option<Box<[TaskIx]>>,
-    /// Those of `tasks` whose paths may be those of others, in order: none in most releases.
-    pub(crate) of_one_path: Box<[TaskIx]>,
+    /// Those of `tasks` whose paths may be those of others, or none that a host takes, in order: none in most releases.
+    pub(crate) may_lack_paths: Box<[TaskIx]>,
     /// Those of `tasks`, by their place in the release.
     of_apply: FixedBitSet,
 }
@@ -259,7 +259,7 @@ impl Profile {
             not_asserted: not_asserted.into(),
             reads: reads(release, &placed),
             place,
-            of_one_path: may_meet(release, &apply.tasks),
+            may_lack_paths: may_lack_paths(release, &apply.tasks),
             of_apply: apply.tasks.iter().map(|ix| ix.at()).collect(),
             tasks: apply.tasks.into(),
             edges: apply.edges.into(),
@@ -284,9 +284,9 @@ impl Profile {
         u32::try_from(at).expect("a profile has fewer reads than u32 counts")
     }
 
-    /// Whether two of its tasks may write one path: where not, no node is looked at for that.
-    pub fn may_share_paths(&self) -> bool {
-        !self.of_one_path.is_empty()
+    /// Whether two of its tasks may write one path, or one may have a path that no host takes: where not, no node is looked at for that.
+    pub fn may_lack_paths(&self) -> bool {
+        !self.may_lack_paths.is_empty()
     }
 
     /// Whether the task falls to the nodes, in phase `apply`.
@@ -374,8 +374,10 @@ impl CompiledRelease {
         let own = self.task(stage);
         let mut waits = Vec::new();
         let mut wait = |task: TaskIx, source: Source, policy| waits.push(Barrier { task, source, policy });
-        for ix in own.requires.iter().filter(|ix| self.task(**ix).task.is_stage()) {
-            wait(*ix, Source::Stage, Policy::All);
+        for (ix, before) in
+            own.requires.iter().map(|ix| (*ix, &self.task(*ix).task)).filter(|(_, task)| !task.is_group())
+        {
+            wait(ix, if before.is_stage() { Source::Stage } else { Source::Anywhere }, Policy::All);
         }
         for cross in &own.cross_depends {
             for ix in &cross.tasks {
@@ -457,6 +459,10 @@ impl Waits {
         }
         let positions: BTreeMap<TaskIx, u32> = tasks.iter().copied().zip(0..).collect();
         for (ix, task) in (0..).map(TaskIx).zip(&release.tasks).filter(|(_, task)| !task.task.is_group()) {
+            let behind = task.required_for.iter().filter(|_| task.task.is_stage());
+            for at in behind.filter_map(|after| positions.get(after)) {
+                waits.add(*at, ix, Source::Stage, Policy::All);
+            }
             for cross in task.cross_depended_by.iter().filter(|cross| cross.policy == Policy::All) {
                 if place.is_meant(release.matching.roles, &cross.target) {
                     let source = if task.task.is_stage() { Source::Stage } else { Source::Anywhere };

@@ -20,10 +20,10 @@ use crate::lifecycle::Limits;
 use crate::name::{Name, TagName};
 use crate::object::{Hold, Node, NodeGroupSpec, NodeId, Observation, SaidOnHost};
 use crate::origin::{Level, Resolved};
-use crate::release::{CompiledRelease, CompiledTask, Profile, TaskIx};
+use crate::release::{CompiledRelease, CompiledTask, OnHost, Profile, TaskIx};
 use crate::requirement::Unmet;
 use crate::shared_text::SharedTexts;
-use crate::task::{Claims, Mode, PathTaken};
+use crate::task::{Claims, Mode, PathRefused, PathTaken};
 use crate::traits::{InstanceTraits, NodeTraits};
 
 /// Resolved, or not to be resolved yet.
@@ -66,17 +66,26 @@ pub struct TaskSet {
     /// The values of those reads that are not the group's, by that place; sorted.
     own: Box<[(u32, Input)]>,
     input_bytes: usize,
-    /// The tasks whose path another one has, once somebody asked.
+    /// The tasks that have no path, once somebody asked.
     without_path: OnceLock<Box<[WithoutPath]>>,
 }
 
-/// A task that runs and whose path is that of one before it: the host refuses it.
+/// A task that runs and whose path the host refuses.
 #[derive(Clone, Debug)]
 pub struct WithoutPath {
     /// The task.
     pub task: TaskIx,
-    /// Its path, and the task that has it.
-    pub taken: PathTaken<TaskIx>,
+    /// Why.
+    pub why: NoPath,
+}
+
+/// Why a task has no path on a host.
+#[derive(Clone, Debug)]
+pub enum NoPath {
+    /// It is that of a task before it.
+    Taken(PathTaken<TaskIx>),
+    /// What its template gives there is none that a host takes.
+    Refused(PathRefused),
 }
 
 /// What the tasks of a profile read in one group, as a node finds it that says nothing itself. Nodes that were resolved with it share it.
@@ -264,8 +273,24 @@ impl LeftOut {
 }
 
 impl WithoutPath {
+    /// The task that has its path; `None`: it is no path at all.
+    pub fn taken(&self) -> Option<&PathTaken<TaskIx>> {
+        match &self.why {
+            NoPath::Taken(taken) => Some(taken),
+            NoPath::Refused(_) => None,
+        }
+    }
+
+    /// Why, and what to do.
+    pub fn sentence(&self, release: &CompiledRelease) -> String {
+        match &self.why {
+            NoPath::Taken(taken) => taken.sentence(release.id(taken.first.by)),
+            NoPath::Refused(refused) => format!("the host refuses what its template of a path gives: {refused}"),
+        }
+    }
+
     fn finding(&self, release: &CompiledRelease) -> Finding {
-        let sentence = self.taken.sentence(release.id(self.taken.first.by));
+        let sentence = self.sentence(release);
         Finding::of(rule::TASK_PATH, format!("task/{}", release.id(self.task)), sentence)
     }
 }
@@ -306,29 +331,33 @@ impl TaskSet {
     }
 
     /// What is found of its tasks: conditions that could not be evaluated, inputs that were too large, privileged tasks that nobody
-    /// asserted, and paths that two of them write. Made anew each time, since a fleet has many such task sets.
+    /// asserted, and paths that two of them write or that no host takes. Made anew each time, since a fleet has many such task sets.
     pub fn findings(&self) -> impl Iterator<Item = Finding> {
         let left_out = self.left_out_ids().filter_map(|(id, why)| why.finding(id));
         left_out.chain(self.without_path().iter().map(|one| one.finding(&self.profile.release)))
     }
 
-    /// The tasks that run and whose path is that of one before them, in order.
+    /// The tasks that run and whose path the host refuses, in order.
     pub fn without_path(&self) -> &[WithoutPath] {
-        if !self.profile.may_share_paths() {
+        if !self.profile.may_lack_paths() {
             return &[];
         }
         self.without_path.get_or_init(|| {
             let mut claims = Claims::default();
-            self.profile.of_one_path.iter().filter_map(|ix| self.claim(*ix, &mut claims)).collect()
+            self.profile.may_lack_paths.iter().filter_map(|ix| self.claim(*ix, &mut claims)).collect()
         })
     }
 
     fn claim(&self, ix: TaskIx, claims: &mut Claims<TaskIx>) -> Option<WithoutPath> {
         let task = self.profile.release.task(ix);
         let path = task.path.as_ref().filter(|_| self.runs(ix))?;
-        let text = path.on_host(|| self.inputs_of(task))?;
-        let taken = claims.claim(ix, &text, path.leaves).err()?;
-        Some(WithoutPath { task: ix, taken })
+        let claimed = match path.on_host(|| self.inputs_of(task)) {
+            OnHost::Path(text) => claims.claim(ix, &text, path.leaves),
+            // Equal templates give equal paths, whatever it is that they read. So do their beginnings.
+            OnHost::Unknown(template) => claims.claim(ix, template, path.leaves),
+            OnHost::Refused(refused) => return Some(WithoutPath { task: ix, why: NoPath::Refused(refused) }),
+        };
+        Some(WithoutPath { task: ix, why: NoPath::Taken(claimed.err()?) })
     }
 
     /// What a task reads.

@@ -12,15 +12,15 @@ mod node;
 mod plain;
 mod whole;
 
-pub use answer::{Answer, GroupInputs, LeftOut, Met, Resolution, TaskSet, WithoutPath};
+pub use answer::{Answer, GroupInputs, LeftOut, Met, NoPath, Resolution, TaskSet, WithoutPath};
 pub use aside::SetAside;
 pub(crate) use findings::catalog_findings;
 pub use findings::{
     FailingTasks, Unset, all_catalog_findings, broken, catalog_findings_of, cluster_findings, doubled, fleet_waiting,
-    host_ahead, host_awaited, host_stuck, is_told_together, keep_new, naming_another, newly_meeting, newly_odd,
-    newly_orphaned, newly_parked_primaries, newly_ruled, newly_sharing_paths, newly_uncatalogued, newly_undeclared,
-    newly_unmet, newly_unset, orphaned_paths, release_refused, report_findings, report_left_out, report_refused,
-    report_waiting, too_large, unset_in_empty,
+    host_ahead, host_awaited, host_stuck, is_told_together, keep_new, level_findings, naming_another, newly_meeting,
+    newly_meeting_below, newly_odd, newly_orphaned, newly_parked_primaries, newly_ruled, newly_uncatalogued,
+    newly_undeclared, newly_unmet, newly_unset, newly_without_path, orphaned_paths, release_refused, report_findings,
+    report_left_out, report_refused, report_waiting, too_large, unset_in_empty,
 };
 pub use node::{ResolveCache, resolve_node};
 pub use plain::PlainAnswer;

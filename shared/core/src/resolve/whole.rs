@@ -9,14 +9,15 @@ use super::PlainAnswer;
 use super::answer::{Answer, Resolution};
 use super::node::{ResolveCache, pseudo_task_set, resolve_node};
 use super::{
-    FailingTasks, Unset, all_catalog_findings, catalog_findings, cluster_findings, is_told_together, unset_in_empty,
+    FailingTasks, Unset, all_catalog_findings, catalog_findings, cluster_findings, is_told_together, level_findings,
+    unset_in_empty,
 };
 use crate::catalog::Meant;
 use crate::finding::{Finding, sort_findings};
 use crate::fleet::{Fleet, Missing};
 use crate::graph::{ClusterGraph, PlacementCycle};
 use crate::idle;
-use crate::object::{ClusterId, ClusterTemplate, GroupId, Node, NodeId};
+use crate::object::{ClusterId, ClusterTemplate, GroupId, LevelId, Node, NodeId, TemplateId};
 use crate::release::select::MASTER;
 use crate::role::natural_cmp;
 
@@ -165,6 +166,8 @@ impl FleetAnswer {
         let of_template =
             |one: &Arc<ClusterTemplate>| idle::findings(&format!("clustertemplate/{}", one.meta.name), &one.spec);
         self.findings.extend(templates.flat_map(of_template));
+        let levels = fleet.templates().map(|one| LevelId::Template(TemplateId(one.meta.uuid)));
+        self.findings.extend(levels.flat_map(|level| level_findings(fleet, level)));
         self.findings.extend(fleet.releases().flat_map(|release| release.findings.iter().cloned()));
         self.findings.extend(of_hosts(self.answers.iter()));
         self.findings.extend(unset_in_empty(fleet, fleet.groups().map(|group| GroupId(group.meta.uuid))));

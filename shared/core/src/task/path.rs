@@ -14,6 +14,9 @@ pub const AGENT_RUN: &str = "/run/stemma";
 /// What the host's owner decides for the agent.
 pub const AGENT_CONFIG: &str = "/etc/stemma/agent.toml";
 
+/// The host label map, which the agent writes, unless the host's owner names another file.
+pub const HOST_LABEL_MAP: &str = "/etc/stemma/node-labels";
+
 /// The longest path, as the kernel's `PATH_MAX` without its NUL.
 const LONGEST: usize = 4095;
 
@@ -108,8 +111,15 @@ pub fn check_replaceable(text: &str) -> Result<(), PathRefused> {
 /// As [`check_replaceable`]; [`PathRefused::Own`] for what the agent keeps, and all below it.
 pub fn check_put(text: &str) -> Result<(), PathRefused> {
     check_replaceable(text)?;
-    let is_own = [AGENT_STATE, AGENT_RUN, AGENT_CONFIG].into_iter().any(|own| is_at_or_below(text, own));
-    if is_own { Err(PathRefused::Own(cut(text))) } else { Ok(()) }
+    [AGENT_STATE, AGENT_RUN, AGENT_CONFIG, HOST_LABEL_MAP].into_iter().try_for_each(|own| check_beside(text, own))
+}
+
+/// Judges a plain path at which a task puts a file, on a host whose agent keeps a file or a directory of its own at another.
+///
+/// # Errors
+/// [`PathRefused::Own`] for that path, and all below it, also through a link that is known.
+pub fn check_beside(text: &str, own: &str) -> Result<(), PathRefused> {
+    if is_at_or_below(&place(text), &place(own)) { Err(PathRefused::Own(cut(text))) } else { Ok(()) }
 }
 
 /// Whether a path is another, or lies below it.
@@ -314,6 +324,12 @@ mod tests {
             ("/var/lib/stemma-agent/apply/accepted", true),
             ("/run/stemma/labels.json", true),
             ("/etc/stemma/agent.toml", true),
+            ("/etc/stemma/node-labels", true),
+            ("/var/run/stemma", true),
+            ("/var/run/stemma/labels.env", true),
+            ("/var/run/stemmata", false),
+            ("/etc/stemma/node-labels.d", false),
+            ("/etc/stemma/labels.d/site", false),
             ("/etc/stemma/hooks.d/10-a", false),
             ("/var/lib/stemma-agents", false),
             ("/etc/stemma/agent.toml.d", false),

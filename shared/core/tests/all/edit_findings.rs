@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use stemma_core::catalog::Meant;
 use stemma_core::fleet::{Change, Fleet};
 use stemma_core::name::{Name, NamespaceName, ObjectName, TagName};
-use stemma_core::object::{DecidedTags, GroupId, LevelId, Meta, NodeId, Object, Timestamp};
+use stemma_core::object::{DecidedTags, GroupId, LevelId, Meta, NodeId, Object, TemplateId, Timestamp};
 use stemma_core::resolve::{
-    ResolveCache, catalog_findings_of, cluster_findings, newly_odd, newly_orphaned, newly_ruled, newly_uncatalogued,
-    newly_undeclared, newly_unmet, resolve_cluster, resolve_fleet, resolve_node, unset_in_empty,
+    ResolveCache, catalog_findings_of, cluster_findings, newly_meeting_below, newly_odd, newly_orphaned, newly_ruled,
+    newly_uncatalogued, newly_undeclared, newly_unmet, resolve_cluster, resolve_fleet, resolve_node, unset_in_empty,
 };
 use uuid::Uuid;
 
@@ -303,4 +303,48 @@ fn what_a_host_would_lack_that_joins_an_empty_group_is_foreseen() {
     let made = Made::of(&documents);
     let groups = made.fleet.groups().map(|group| GroupId(group.meta.uuid));
     assert_eq!(said(&unset_in_empty(&made.fleet, groups)), [""; 0], "a group with nodes says what they lack");
+}
+
+/// The levels of the table as manifests, each with these labels.
+fn levels(template: &Value, cluster: &Value, group: &Value) -> Vec<Value> {
+    vec![
+        json!({"kind": "ClusterTemplate", "name": "t", "labels": template}),
+        json!({"kind": "Cluster", "name": "c", "cluster_template": "t", "merge_labels": true, "labels": cluster}),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "merge_labels": true, "labels": group}),
+    ]
+}
+
+#[test]
+fn y08_labels_of_one_variable_are_found_at_the_level_that_brings_them_together_where_no_node_is_below() {
+    let none = || json!({});
+    for (template, cluster, group, object) in [
+        (json!({"a": "1", "A": "2"}), none(), none(), Some("clustertemplate/t")),
+        (none(), json!({"a": "1", "A": "2"}), none(), Some("cluster/c")),
+        (json!({"a": "1"}), json!({"A": "2"}), none(), Some("cluster/c")),
+        (none(), none(), json!({"a": "1", "A": "2"}), Some("nodegroup/c/g")),
+        (none(), json!({"a": "1"}), json!({"A": "2"}), Some("nodegroup/c/g")),
+        (json!({"a": "1"}), none(), json!({"A": "2"}), Some("nodegroup/c/g")),
+        (none(), json!({"a": "1"}), json!({"A": "2", "a": null}), None),
+        (none(), json!({"a": "1"}), json!({"b": "2"}), None),
+    ] {
+        let mut documents = levels(&template, &cluster, &group);
+        let says = "labels A, a would all be STEMMA_LABEL_A: none of them is in labels.env; rename all but one";
+        let expected = |object: Option<&str>| -> Vec<String> {
+            object.iter().map(|object| format!("label.variable {object}: {says}")).collect()
+        };
+        let found = |made: &Made| -> Vec<String> {
+            let whole = resolve_fleet(&made.fleet, &ResolveCache::new()).expect("it resolves");
+            said(&whole.findings).into_iter().filter(|one| one.starts_with("label.variable")).collect()
+        };
+        let mut made = Made::of(&levels(&none(), &none(), &none()));
+        let before = made.fleet.clone();
+        let _dirty = made.edit(&documents);
+        assert_eq!(found(&made), expected(object), "{documents:?}");
+        let template = made.fleet.templates().next().expect("a template").meta.uuid;
+        let newly = said(&newly_meeting_below(&before, &made.fleet, LevelId::Template(TemplateId(template))));
+        assert_eq!(newly, expected(object), "of a write of what is above all: {documents:?}");
+        documents.push(json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}));
+        let node = object.map(|_| "node/n");
+        assert_eq!(found(&Made::of(&documents)), expected(node), "a node below says so itself: {documents:?}");
+    }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stemma_core::finding::{Finding, Severity, rule};
 use stemma_core::fleet::Fleet;
 use stemma_core::object::NodeId;
-use stemma_core::resolve::{ResolveCache, newly_sharing_paths, resolve_fleet, resolve_node};
+use stemma_core::resolve::{ResolveCache, newly_without_path, resolve_fleet, resolve_node};
 
 use crate::made::Made;
 
@@ -15,7 +15,7 @@ fn site(tasks: &[Value]) -> Vec<Value> {
     vec![
         json!({"kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}, "one": {"tags": ["y"]}, "no": {"tags": ["z"]}},
             "tags": {"x": {}, "y": {}, "z": {}}, "tasks": tasks}),
-        json!({"kind": "Cluster", "name": "c", "release": "r@1", "parameters": {"dir": "/etc", "up": ".."}, "labels": {"at": "std"}}),
+        json!({"kind": "Cluster", "name": "c", "release": "r@1", "parameters": {"dir": "/etc"}, "labels": {"at": "std"}}),
         json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]}),
         json!({"kind": "Node", "name": "n1", "nodegroup": "c/g", "roles": ["one"], "labels": {"at": "z"}}),
         json!({"kind": "Node", "name": "n2", "nodegroup": "c/g"}),
@@ -56,7 +56,6 @@ fn y01_two_tasks_that_write_one_path_on_a_node_are_one_error() {
         ([a(), file("b", "{{ params.dir|default('/x') }}/{{ 'z' }}", json!({}))], Some("2 hosts (n1, n2)")),
         ([a(), file("b", "/etc/{{ labels.at }}", json!({}))], Some("1 host (n1)")),
         ([a(), file("b", "/etc/{{ node.name }}", json!({}))], None),
-        ([a(), file("b", "/etc/{{ params.up }}/etc/z", json!({}))], None),
         ([file("a", "/run/z", json!({})), file("b", "/var/run/z", json!({}))], Some("2 hosts (n1, n2)")),
         (
             [file("a", "/run/{{ labels.at }}", json!({})), file("b", "/var/{{ 'run' }}/{{ labels.at }}", json!({}))],
@@ -92,6 +91,53 @@ fn y01_two_tasks_that_write_one_path_on_a_node_are_one_error() {
     }
 }
 
+/// Equal templates give equal paths whatever they read, so that nobody has to know the value.
+#[test]
+fn y01_templates_that_give_one_path_whatever_they_read_meet_where_nobody_knows_what_that_is() {
+    let (fact, below) = ("/etc/{{ facts.architecture }}", "/etc/{{ facts.architecture }}/x");
+    for (first, second, meets) in [
+        (fact, fact, Some("is the path of task a too")),
+        (fact, below, Some("lies below")),
+        (below, fact, Some("is a directory above")),
+        ("/etc/z", "/etc/z/{{ facts.architecture }}", Some("lies below")),
+        ("/etc/z/{{ facts.architecture }}", "/etc/z", Some("is a directory above")),
+        ("/run/{{ facts.architecture }}", "/var/run/{{ facts.architecture }}", Some("by a link")),
+        (fact, "/etc/{{ facts.hostname }}", None),
+        (fact, "/etc/{{ facts.architecture }}-x", None),
+        (below, "/etc/{{ facts.architecture }}/y", None),
+        (fact, "/etc/x86_64", None),
+    ] {
+        let found = found(&[file("a", first, json!({})), file("b", second, json!({}))]);
+        let said: Vec<bool> = found.iter().map(|one| one.message.contains(meets.unwrap_or_default())).collect();
+        assert_eq!(said, vec![true; usize::from(meets.is_some())], "{first} {second}: {found:?}");
+    }
+}
+
+#[test]
+fn y01_what_a_template_gives_that_no_host_takes_is_an_error_of_its_node() {
+    for (path, says) in [
+        ("/etc/{{ params.up }}/z", Some("path \"/etc/../z\" has \"..\" in it; write the plain path")),
+        ("/etc/{{ params.none }}/z", Some("path \"/etc//z\" has \"\" in it; write the plain path")),
+        ("/etc/z{{ params.none }}/{{ params.none }}", Some("names no file: it ends with a slash")),
+        ("{{ params.name }}/z", Some("path \"etc/z\" is relative")),
+        ("/{{ params.kernel }}/z", Some("lies in a tree of the kernel")),
+        ("/run/{{ params.own }}/z", Some("is the agent's own")),
+        ("{{ params.dir }}/z", None),
+    ] {
+        let mut documents = site(&[file("a", path, json!({}))]);
+        documents[1]["parameters"] =
+            json!({"up": "..", "none": "", "name": "etc", "kernel": "proc", "own": "stemma", "dir": "/etc"});
+        let made = Made::of(&documents);
+        let found = of_paths(resolve_fleet(&made.fleet, &ResolveCache::new()).unwrap().findings);
+        assert_eq!(found.len(), usize::from(says.is_some()), "{path}: {found:?}");
+        for (one, says) in found.iter().zip(says) {
+            assert_eq!((one.severity, one.object.as_str()), (Severity::Error, "release/r@1 task a"), "{path}");
+            let is_said = one.message.starts_with("on 2 hosts (n1, n2): ") && one.message.contains(says);
+            assert!(is_said, "{path}: {}", one.message);
+        }
+    }
+}
+
 #[test]
 fn y01_the_order_of_the_node_says_whose_a_path_is() {
     let before = file("b", "/etc/z", json!({"required_for": ["a"]}));
@@ -120,7 +166,7 @@ fn y05_paths_that_meet_by_an_edit_of_a_node_are_found_of_that_edit() {
     documents[4]["roles"] = json!(["one"]);
     let _dirty = made.edit(&documents);
     let nodes: Vec<NodeId> = made.fleet.nodes().map(|node| node.id()).collect();
-    let found = |before: &Fleet| newly_sharing_paths(before, &made.fleet, &ResolveCache::new(), nodes.iter().copied());
+    let found = |before: &Fleet| newly_without_path(before, &made.fleet, &ResolveCache::new(), nodes.iter().copied());
     // Of n1 it was known.
     let new = found(&before);
     assert_eq!(new.iter().map(|one| one.object.as_str()).collect::<Vec<_>>(), ["release/r@1 task b"]);

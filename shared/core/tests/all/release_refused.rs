@@ -210,3 +210,24 @@ fn imports_that_go_round_or_nowhere_are_refused() {
     let errors = compile_set(&BTreeMap::from(twice), &Reader).expect_err("one id twice");
     assert_eq!(errors[&name("b@1")][0].to_string(), "task \"x\" is there twice: a@1 and b@1 both have it; rename one");
 }
+
+/// A release that was stored while nothing acted on it does not keep its hosts waiting for themselves.
+#[test]
+fn y06_what_a_stage_says_of_tasks_is_left_out_with_a_finding_where_it_closes_a_circle() {
+    for (stage, a, is_found) in [
+        (json!({"requires": ["a"]}), json!({"requires": ["st"]}), true),
+        (json!({"requires": ["/a/"]}), json!({"requires": ["st"]}), true),
+        (json!({"required_for": ["a"]}), json!({"required_for": ["st"]}), true),
+        (json!({"requires": ["a"]}), json!({}), false),
+        (json!({"required_for": ["a"]}), json!({"requires": ["st"]}), false),
+    ] {
+        let mut point = json!({"id": "st", "type": "stage"});
+        point.as_object_mut().expect("an object").extend(stage.as_object().expect("an object").clone());
+        let tasks = json!([point, task("a", &a)]);
+        let compiled = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect("it compiles");
+        let found: Vec<&str> =
+            compiled.findings.iter().filter(|one| one.code == "stage.circle").map(|one| one.object.as_str()).collect();
+        let expected: &[&str] = if is_found { &["release/site@1 task st"] } else { &[] };
+        assert_eq!(found, expected, "{tasks}");
+    }
+}

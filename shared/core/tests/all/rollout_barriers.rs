@@ -296,6 +296,38 @@ fn who_waits_for_a_stage_waits_for_what_that_stage_waits_for_and_no_other() {
     assert_eq!(site.open_for_6(), 1);
 }
 
+/// One dependency can be said at either of its ends.
+#[test]
+fn y06_what_a_stage_says_of_tasks_holds_as_what_they_say_of_it() {
+    let shell =
+        |id: &str, tag: &str| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+    let with = |mut task: serde_json::Value, more: serde_json::Value| {
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(task).unwrap()
+    };
+    for (stage, before, after) in [
+        (json!({}), json!({"required_for": ["one"]}), json!({"requires": ["one"]})),
+        (json!({"requires": ["a"]}), json!({}), json!({"requires": ["one"]})),
+        (json!({"requires": ["/a/"]}), json!({}), json!({"requires": ["one"]})),
+        (json!({"required_for": ["d"]}), json!({"required_for": ["one"]}), json!({})),
+        (json!({"requires": ["a"], "required_for": ["/d/"]}), json!({}), json!({})),
+    ] {
+        let mut site = Site::new();
+        let mut two = release();
+        let says = stage.to_string();
+        two.tasks = vec![
+            with(json!({"id": "one", "type": "stage"}), stage),
+            with(shell("a", "x"), before),
+            with(shell("d", "y"), after),
+        ];
+        site.put_release("site", &two);
+        (1..=4).for_each(|n| site.set_done(n, "a", true));
+        assert_eq!(site.open_for_6(), 0, "{says}: n5 has not done a");
+        site.set_done(5, "a", true);
+        assert_eq!(site.open_for_6(), 1, "{says}");
+    }
+}
+
 #[test]
 fn who_stands_outside_is_not_waited_for() {
     let mut site = Site::new();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
-use stemma_core::task::{FileParameters, check_put, file_mode};
+use stemma_core::task::{FileParameters, check_beside, check_put, file_mode};
 use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
@@ -207,7 +207,9 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let parameters: FileParameters = parameters(task)?;
     let texts = Texts::new(site, task);
     let path = path(&texts, &parameters)?;
-    check_put(path.as_str()).map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
+    check_put(path.as_str())
+        .and_then(|()| check_beside(path.as_str(), site.label_map.as_str()))
+        .map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
     let parent = site.host.parent_of(&path)?;
     // Before all else, so that a later change is noticed, whatever was read of it.
     let seen = parent.as_deref().map(|dir| dir.version(path.name())).transpose()?.flatten();

@@ -9,13 +9,14 @@ use stemma_wire::message::desired::{InputValue, ProfileTask};
 
 use super::*;
 use crate::apply::ledger::Ledger;
+use crate::config::HostLabelMap;
 use crate::host::Host;
 use crate::host::memory::MemoryHost;
 use crate::host::{End, Extras, Finished, Fixed};
 
 fn site(host: &MemoryHost) -> Site {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) }
+    Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
 fn task(parameters: &Value) -> HostTask {
@@ -385,7 +386,7 @@ fn x05_changes_while_validate_runs_are_noticed_on_a_real_file_system() {
     let file = root.path().join("f");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let host = Rc::new(crate::host::real::RealHost::new(root.path()).unwrap());
-    let site = Site { host: host.clone(), ledger: Rc::new(Ledger::open(host.clone()).unwrap()) };
+    let site = Site::new(host.clone(), Rc::new(Ledger::open(host.clone()).unwrap()));
     let apply = |script: String| {
         std::fs::write(&file, "old").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -796,5 +797,25 @@ fn a_file_larger_than_any_that_is_written_is_replaced_and_removed() {
         assert_eq!(host.text("/big"), found, "{parameters}");
         assert_eq!(check(&host, &parameters), Ok(Check::AsItShould));
         assert_eq!(site(&host).ledger.replaced("/big"), None, "too large to be kept");
+    }
+}
+
+/// Where the owner of a host keeps the host label map, which two would write by turns.
+#[test]
+fn y01_the_host_label_map_is_no_tasks_wherever_the_configuration_has_it() {
+    let host = MemoryHost::new();
+    let map = |path: &str| HostLabelMap { path: path.to_owned(), ..HostLabelMap::default() };
+    for (configured, path, is_own) in [
+        ("/etc/stemma/node-labels", "/etc/stemma/node-labels", true),
+        ("/etc/site/labels", "/etc/site/labels", true),
+        ("/etc/site/labels", "/etc/site/labels/x", true),
+        ("/run/site", "/var/run/site", true),
+        ("/etc/site/labels", "/etc/site/other", false),
+    ] {
+        let site = site(&host).with_label_map(&map(configured));
+        let refused = state(&site, &task(&json!({"path": path, "content": "x"}))).err();
+        let said = refused.map(|error| error.message);
+        let own = format!("parameters.path: {path} is the agent's own; no task writes there");
+        assert_eq!(said, is_own.then_some(own), "{configured} {path}");
     }
 }

@@ -11,7 +11,7 @@ use crate::host::memory::MemoryHost;
 
 fn site(host: &MemoryHost) -> Site {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) }
+    Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
 fn task(fields: &Value, tier: &str) -> HostTask {
@@ -186,7 +186,7 @@ fn w10_03_no_argument_of_a_process_holds_a_secret_that_a_shell_text_reads() {
     std::fs::create_dir_all(&credentials).unwrap();
     std::fs::write(credentials.join("db"), VALUE).unwrap();
     let host = Rc::new(crate::host::real::RealHost::new(root.path()).unwrap());
-    let site = Site { host: host.clone(), ledger: Rc::new(Ledger::open(host).unwrap()) };
+    let site = Site::new(host.clone(), Rc::new(Ledger::open(host).unwrap()));
     let secret = "{{ secret('db') }}";
     // What every process of the group is called, told by the script itself, and that its input is empty.
     let look = "tr '\\0' ' ' </proc/$$/cmdline >args; cat >input; readlink /proc/self/fd/0 >>input";

@@ -85,7 +85,7 @@ fn x05_what_was_left_for_a_task_that_is_gone_goes_wherever_the_agent_was_killed(
         host.die_before(call);
         let profile: Profile = postcard::from_bytes(&with().profile().1).unwrap();
         let opened = Ledger::open(Rc::new(host.clone())).ok();
-        let site = opened.map(|ledger| Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) });
+        let site = opened.map(|ledger| Site::new(Rc::new(host.clone()), Rc::new(ledger)));
         let planned = site
             .and_then(|site| Run::plan(site, &Ceiling::default(), &with().desired(), &profile, Purpose::Converge).ok());
         if let Some(mut run) = planned {

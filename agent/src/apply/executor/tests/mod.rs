@@ -13,7 +13,7 @@ use crate::host::{Dir, End, Finished, Host as _};
 
 fn site(host: &MemoryHost) -> Site {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    Site { host: Rc::new(host.clone()), ledger: Rc::new(ledger) }
+    Site::new(Rc::new(host.clone()), Rc::new(ledger))
 }
 
 /// One run of a set to its end: what it tells, and where the host then stands.

@@ -22,7 +22,8 @@ Of a directory those files are read whose names end with `.yaml`, `.yml` or `.js
 run-parts takes the programs of a directory. What is hidden or was left by an editor, a package or a person (`.site.yaml`, `site.yaml~`,
 `site.yaml.rpmsave`, `site.bak.yaml`) is left out, and said once in a warning; a file that is named itself is read whatever its name. A file that a
 release of the same directories includes or names in a task, and that holds no object, is a part of that release alone. With `-R` the directories
-below are read too, but for hidden ones and links.
+below are read too that have only letters, digits, `-` and `_` in their names; one by another name (`sub.bak`, `sub~`) is left out and said, a hidden one or
+a link is passed over.
 
 A file `stemma.toml` beside the manifests names their manager, so that several people who apply them write in one name:
 

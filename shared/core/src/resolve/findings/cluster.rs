@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::level::level_findings;
 use super::primary::naming_another;
 use crate::finding::{Finding, Rule, Severity, rule};
 use crate::fleet::{Fleet, GroupFold, NotObeyed};
@@ -65,10 +66,14 @@ impl Check<'_> {
         self.findings.push(Finding::of(rule, object, message));
     }
 
-    /// What has no effect at the levels above the nodes: `null` where nothing is merged, and fields that nothing acts on.
+    /// What has no effect at the levels above the nodes: `null` where nothing is merged, fields that nothing acts on, and labels that
+    /// would have one variable.
     fn levels(&mut self, folds: &[&Arc<GroupFold>]) {
         let cluster = Arc::clone(self.cluster);
+        let (fleet, id) = (self.fleet, ClusterId(cluster.meta.uuid));
         self.level(&self.object.clone(), &cluster.spec.inherited.labels, &cluster.spec);
+        self.findings.extend(level_findings(fleet, LevelId::Cluster(id)));
+        self.findings.extend(fleet.groups_of(id).flat_map(|id| level_findings(fleet, LevelId::Group(id))));
         for fold in folds {
             let group = &fold.group.spec;
             self.level(&format!("nodegroup/{}", fold.place()), &group.inherited.labels, group);

@@ -1,4 +1,4 @@
-//! Conditions that cannot be evaluated, and paths that two tasks write: one finding for a task, however many hosts it is about. A node's own
+//! Conditions that cannot be evaluated, and paths that two tasks write or no host takes: one finding for a task, however many hosts it is about. A node's own
 //! answer has its own.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::resolve::{Answer, ResolveCache, resolve_node};
 /// The findings that are told of all hosts together.
 const OF_ALL: [Rule; 2] = [rule::CONDITION_FAILED, rule::TASK_PATH];
 
-/// The tasks whose conditions cannot be evaluated, or whose path another task has, gathered host by host.
+/// The tasks whose conditions cannot be evaluated, or that have no path, gathered host by host.
 #[derive(Default)]
 pub struct FailingTasks(BTreeMap<(ReleaseRef, String, String), Failing>);
 
@@ -25,25 +25,25 @@ struct Failing {
     names: Vec<String>,
 }
 
-/// Paths that two tasks write on these nodes by a step of the fleet, and did not before: one finding for a task.
-pub fn newly_sharing_paths(
+/// Tasks that have no path of their own on these nodes by a step of the fleet, and had before: one finding for a task.
+pub fn newly_without_path(
     before: &Fleet,
     after: &Fleet,
     cache: &ResolveCache,
     nodes: impl Iterator<Item = NodeId>,
 ) -> Vec<Finding> {
     let mut failing = FailingTasks::default();
-    // Of most nodes no path can meet. To resolve what they had before would throw away what is remembered of their group.
-    for node in nodes.filter(|node| after.profile(*node).is_some_and(|profile| profile.may_share_paths())) {
+    // Of most nodes each task has its path. To resolve what they had before would throw away what is remembered of their group.
+    for node in nodes.filter(|node| after.profile(*node).is_some_and(|profile| profile.may_lack_paths())) {
         let resolution = resolve_node(after, cache, node);
         let Some(answer) = resolution.answer() else { continue };
-        let mut shared = of_paths(answer);
-        if shared.is_empty() {
+        let mut without = of_paths(answer);
+        if without.is_empty() {
             continue;
         }
         let known = resolve_node(before, cache, node).answer().map(|answer| of_paths(answer)).unwrap_or_default();
-        shared.retain(|finding| !known.contains(finding));
-        failing.add_found(answer, shared);
+        without.retain(|finding| !known.contains(finding));
+        failing.add_found(answer, without);
     }
     failing.found().map(|(finding, _)| finding).collect()
 }

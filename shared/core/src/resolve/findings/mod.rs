@@ -5,6 +5,7 @@
 mod catalog;
 mod cluster;
 mod failing;
+mod level;
 mod node;
 mod placed;
 mod primary;
@@ -13,7 +14,8 @@ mod unset;
 pub(crate) use catalog::catalog_findings;
 pub use catalog::{all_catalog_findings, catalog_findings_of, newly_uncatalogued};
 pub use cluster::{cluster_findings, newly_undeclared};
-pub use failing::{FailingTasks, is_told_together, newly_sharing_paths};
+pub use failing::{FailingTasks, is_told_together, newly_without_path};
+pub use level::{level_findings, newly_meeting_below};
 pub use node::{
     broken, doubled, fleet_waiting, host_ahead, host_awaited, host_stuck, newly_meeting, newly_ruled, newly_unmet,
     orphaned_paths, release_refused, report_findings, report_left_out, report_refused, report_waiting, too_large,

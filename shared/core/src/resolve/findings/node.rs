@@ -191,7 +191,7 @@ impl Unmet {
 }
 
 /// What is said of labels of one node that have one variable.
-fn meeting(labels: &Labels) -> Vec<String> {
+pub(super) fn meeting(labels: &Labels) -> Vec<String> {
     let met = labels::meeting(labels.iter().map(|(key, _)| key.as_str()));
     let message = |(variable, keys): (String, Vec<&str>)| {
         format!("labels {} would all be {variable}: none of them is in labels.env; rename all but one", keys.join(", "))

@@ -1,0 +1,105 @@
+//! Paths that meet by an edit: each call that can bring two tasks to one path lists it, tried out and made.
+
+use serde_json::{Value, json};
+
+use crate::served::{Answer, Served};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
+const PATCH: (&str, &str) = ("content-type", "application/json-patch+json");
+const BODY: (&str, &str) = ("prefer", "return=representation");
+
+/// A call: method, path, content type, body.
+type Call = (&'static str, &'static str, (&'static str, &'static str), Value);
+
+fn file(id: &str, path: &str, tag: &str) -> Value {
+    json!({"id": id, "type": "file", "tags": [tag], "parameters": {"path": path, "content": id}})
+}
+
+/// A node whose tasks write `/etc/z` and paths that each level decides. Where one of these becomes `/etc/z`, two tasks meet. All but the first
+/// are templates: a write of a level that brings two paths together which are written out is refused.
+fn site() -> Value {
+    let level = |name: &str| json!({name: name});
+    let params = |name: &str| json!({(format!("p{name}")): format!("p{name}")});
+    let mut conditional = file("conditional", "/etc/{{ 'z' }}", "x");
+    conditional["condition"] = json!("labels.on == '1'");
+    let label = |name: &str| file(&format!("label-{name}"), &format!("/etc/{{{{ labels.{name} }}}}"), "x");
+    let param = |name: &str| file(&format!("param-{name}"), &format!("/etc/{{{{ params.p{name} }}}}"), "x");
+    let mut tasks = vec![file("a", "/etc/z", "x"), file("b", "/etc/{{ 'z' }}", "y"), conditional];
+    tasks.extend(["t", "c", "g", "n"].map(label));
+    tasks.extend(["t", "c", "g"].map(param));
+    let mut more = tasks.clone();
+    more.push(file("later", "/etc/{{ 'z' }}", "x"));
+    let roles = json!({"all": {"tags": ["x"]}, "one": {"tags": ["y"]}});
+    let release = |version: &str, tasks: &[Value]| json!({"kind": "Release", "name": "r", "version": version, "roles": roles, "tags": {"x": {}, "y": {}}, "tasks": tasks});
+    let mut labels = level("n");
+    labels["on"] = json!("0");
+    json!([
+        release("1", &tasks),
+        release("2", &more),
+        {"kind": "ClusterTemplate", "name": "t", "release": "r@1", "labels": level("t"), "parameters": params("t")},
+        {"kind": "Cluster", "name": "c", "cluster_template": "t", "merge_labels": true, "labels": level("c"), "parameters": params("c")},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"], "merge_labels": true, "labels": level("g"), "parameters": params("g")},
+        {"kind": "NodeGroup", "cluster": "c", "name": "both", "roles": ["all", "one"], "merge_labels": true, "labels": level("g"), "parameters": params("g")},
+        {"kind": "Node", "name": "n", "nodegroup": "c/g", "merge_labels": true, "labels": labels},
+    ])
+}
+
+/// Each edit by which two paths meet.
+fn edits() -> Vec<Call> {
+    let (node, group, cluster, template) =
+        ("/v1/nodes/n", "/v1/clusters/c/nodegroups/g", "/v1/clusters/c", "/v1/clustertemplates/t");
+    let z = |field: &str, name: &str| json!({field: {name: "z"}});
+    vec![
+        ("POST", "/v1/nodes/n/roles", JSON, json!({"roles": ["one"]})),
+        ("PUT", "/v1/nodes/n/roles", JSON, json!({"roles": ["one"]})),
+        ("PATCH", node, MERGE, json!({"roles": ["one"]})),
+        ("PATCH", node, PATCH, json!([{"op": "add", "path": "/roles", "value": ["one"]}])),
+        ("POST", "/v1/nodes/n/tags", JSON, json!({"assign": ["y"]})),
+        ("PUT", "/v1/nodes/n/tags/y", JSON, Value::Null),
+        ("PATCH", node, MERGE, json!({"nodegroup": "c/both"})),
+        ("PATCH", node, MERGE, z("labels", "n")),
+        ("PATCH", node, MERGE, json!({"labels": {"on": "1"}})),
+        ("PATCH", "/v1/nodes/n/labels", JSON, json!({"n": "z"})),
+        ("PATCH", group, MERGE, z("labels", "g")),
+        ("PATCH", group, MERGE, z("parameters", "pg")),
+        ("PATCH", group, MERGE, json!({"roles": ["all", "one"]})),
+        ("PATCH", group, MERGE, json!({"release": "r@2"})),
+        ("PATCH", "/v1/clusters/c/nodegroups/g/labels", JSON, json!({"g": "z"})),
+        ("PATCH", cluster, MERGE, z("labels", "c")),
+        ("PATCH", cluster, MERGE, z("parameters", "pc")),
+        ("PATCH", cluster, MERGE, json!({"release": "r@2"})),
+        ("PATCH", "/v1/clusters/c/labels", JSON, json!({"c": "z"})),
+        ("PUT", "/v1/clusters/c/roles", JSON, json!({"roles": {"all": {"add_tags": ["y"]}}})),
+        ("PATCH", template, MERGE, z("labels", "t")),
+        ("PATCH", template, MERGE, z("parameters", "pt")),
+        ("PATCH", template, MERGE, json!({"release": "r@2"})),
+        ("PATCH", "/v1/clustertemplates/t/labels", JSON, json!({"t": "z"})),
+    ]
+}
+
+async fn sent(served: &Served, (method, path, kind, body): &Call, query: &str) -> Answer {
+    served.send(method, &format!("{path}{query}"), &[*kind, BODY], Some(body).filter(|body| !body.is_null())).await
+}
+
+fn lists(answer: &Answer) -> bool {
+    let findings = answer.body["findings"].as_array();
+    findings.is_some_and(|all| all.iter().any(|one| one["code"] == "task.path" && one["severity"] == "error"))
+}
+
+#[tokio::test]
+async fn y01_each_edit_by_which_paths_meet_lists_it_tried_out_and_made_and_a_strict_one_is_refused() {
+    for call in edits() {
+        let served = Served::start().await;
+        let made = served.expect("POST", "/v1/apply", &json!({"objects": site()}), 200).await;
+        assert!(!made.to_string().contains("task.path"), "nothing meets yet: {made}");
+        let tried = sent(&served, &call, "?dry_run=true").await;
+        assert!(tried.status < 300 && lists(&tried), "{call:?} tried out: {} {}", tried.status, tried.body);
+        let strict = sent(&served, &call, "?strict=true").await;
+        assert_eq!((strict.status, strict.kind()), (400, "finding.strict"), "{call:?}: {}", strict.body);
+        let done = sent(&served, &call, "").await;
+        assert!(done.status < 300 && lists(&done), "{call:?}: {} {}", done.status, done.body);
+        let node = served.get("/v1/nodes/n").await;
+        assert!(node["findings"].to_string().contains("task.path"), "{call:?}: {node}");
+    }
+}
