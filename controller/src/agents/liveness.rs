@@ -16,6 +16,16 @@ use crate::intake::{Intake, Seen};
 /// How often it is looked who has become silent.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// Makes the places of those that enrolled and have not come back yet, each with what is stored of it: none of them is taken for a host that
+/// never joined.
+pub fn make_places(desired: &DesiredTable, identities: &Identities, intake: &dyn Intake) {
+    for node in identities.enrolled() {
+        if let Some(slot) = desired.slot_of_agent(node, || identities.is_enrolled(node)) {
+            slot.stored(|| intake.stored(node));
+        }
+    }
+}
+
 /// Watches for silences for as long as it is polled.
 pub async fn watch_silence(
     desired: Arc<DesiredTable>,

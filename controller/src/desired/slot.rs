@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::hosts::{Addresses, Hosts, Speaker};
 use super::{GivenGrant, Released, Signed, held_revision, lock};
-use crate::intake::{Said, Stored};
+use crate::intake::{Said, Stored, ToldParts};
 
 /// Which check-in of a node this is; a later one supersedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,9 +385,9 @@ impl Slot {
     }
 
     /// What the node's host was told last is stored.
-    pub(crate) fn note_told(&self, told: HeldRevision) {
+    pub(crate) fn note_told(&self, told: HeldRevision, parts: ToldParts) {
         if let Some(stored) = &mut lock(&self.state).stored {
-            stored.told = Some(told);
+            (stored.told, stored.told_parts) = (Some(told), Some(parts));
         }
     }
 

@@ -15,6 +15,7 @@ use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
 use crate::cache::Model;
+use crate::cache::released::was_released;
 use crate::desired::{DesiredTable, encode};
 
 /// What nodes are to have, and what became of their tasks.
@@ -54,7 +55,16 @@ impl TaskResults for Results<'_> {
     fn has_failed(&self, node: NodeId, task: &str) -> bool {
         let last = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
         let of_now = last.filter(|last| self.table.is_task_set(node.0, last.result.task_set));
-        of_now.is_some_and(|last| last.result.outcome.of_node() == TaskOutcome::Failed)
+        // One that drifted and is left so, or was only checked, does not succeed by itself either.
+        of_now.is_some_and(|last| last.result.outcome.of_node() != TaskOutcome::Succeeded)
+    }
+
+    fn keeps_its_set(&self, node: NodeId) -> bool {
+        self.table.status().keeps_its_set(node.0)
+    }
+
+    fn was_released(&self, node: NodeId, task: &str) -> bool {
+        was_released(self.model, node.0, task)
     }
 }
 

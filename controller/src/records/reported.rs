@@ -9,17 +9,20 @@ use bytes::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
+use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_core::shared_text::{JsonText, SharedTexts};
 use stemma_wire::message::desired::{InputValue, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
+use uuid::Uuid;
 
 use super::chunks::{self, NamedChunks, StoredTexts};
 use super::codec::{self, BadRecord};
 use super::common::{TakenValues, ValueList};
 use crate::desired::PUBLISHED;
+use crate::intake::ToldParts;
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,6 +102,25 @@ pub struct SeenRecord {
     pub lost: bool,
     /// Since when.
     pub since: Timestamp,
+}
+
+/// What a node's host was told last; stored before it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldRecord {
+    /// The epoch.
+    pub epoch: Uuid,
+    /// The revision in it.
+    pub revision: u64,
+    /// What it was told; `None`: it was told by a version that did not record this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<ToldParts>,
+}
+
+impl ToldRecord {
+    /// The state that it was told, by the store's count.
+    pub const fn state(&self) -> HeldRevision {
+        HeldRevision { epoch: self.epoch, revision: self.revision }
+    }
 }
 
 /// What was released to a node: the task set that is in force there until another is released. It is held as it is stored: what its node alone has,

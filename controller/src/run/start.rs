@@ -20,7 +20,7 @@ use super::keys::{Keys, Sides};
 use super::tasks::Tasks;
 use super::thread::{self, Ended, Worker};
 use super::{Controller, Parts, StartError, admin, watchdog};
-use crate::agents::{AgentsListener, CHECK_IN, watch_silence};
+use crate::agents::{AgentsListener, CHECK_IN, make_places, watch_silence};
 use crate::api::Reached;
 use crate::backup::sweep_at_start;
 use crate::blobs::Blobs;
@@ -431,6 +431,7 @@ impl AgentsThread {
 
 /// Resolving a whole fleet takes a second, in which operators and agents want their answers.
 fn start_reconciler(parts: &Parts, stopped: watch::Receiver<bool>) -> std::io::Result<(Worker, Ended)> {
+    make_places(&parts.desired, &parts.identities, parts.intake.as_ref());
     let reconciler = Arc::clone(&parts.reconciler);
     thread::start("reconcile", move || async move {
         tokio::select! {

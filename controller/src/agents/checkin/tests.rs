@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::*;
 use crate::ca::Authority;
 use crate::desired::{Batch, Change, EncodedProfile, Released, lock};
-use crate::intake::{Seen, Stored};
+use crate::intake::{Seen, Stored, ToldParts};
 use crate::store::BoxFuture;
 
 const NOW_S: u64 = 1_900_000_000;
@@ -89,7 +89,7 @@ impl Intake for Slow {
         })
     }
 
-    fn told(&self, _: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>> {
+    fn told(&self, _: Uuid, told: HeldRevision, _: ToldParts) -> BoxFuture<'_, Result<(), IntakeError>> {
         let is_stored = !*lock(&self.tells_nobody);
         if is_stored {
             lock(&self.told).push(told);
