@@ -73,6 +73,8 @@ pub enum Seen {
     Lost {
         /// When it was last heard of.
         since_s: u64,
+        /// Whether it did not say that it holds what it was told last.
+        untold: bool,
     },
 }
 

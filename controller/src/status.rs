@@ -148,6 +148,11 @@ impl StatusTable {
         self.change(node, |before| Facts { liveness: liveness(), ..before });
     }
 
+    /// Takes in that a node's host has enrolled.
+    pub(crate) fn set_enrolled(&self, node: Uuid) {
+        self.change(node, |before| Facts { has_enrolled: true, ..before });
+    }
+
     /// Takes in whether a node's host holds what it was told; what nobody knows changes nothing.
     pub(crate) fn set_told(&self, node: Uuid, told: impl FnOnce() -> Told) {
         self.change(node, |before| match told() {

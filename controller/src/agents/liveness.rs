@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stemma_core::status::Told;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::desired::DesiredTable;
@@ -60,7 +61,8 @@ pub(super) async fn write_silence(slot: &Slot, intake: &dyn Intake, now_s: impl 
             return;
         }
         let since_s = now_s().saturating_sub(quiet.unwrap_or_default().as_secs());
-        let seen = if quiet.is_some() { Seen::Lost { since_s } } else { Seen::Connected { since_s } };
+        let untold = slot.confirmed() == Told::No;
+        let seen = if quiet.is_some() { Seen::Lost { since_s, untold } } else { Seen::Connected { since_s } };
         // After an error it is unknown, and written with the next look or check-in.
         if let Err(error) = intake.seen(slot.node(), seen).await {
             log::warn!(node:% = slot.node(), name = intake.name(slot.node()), error:% = error; "silence, or its end, could not be written");

@@ -463,8 +463,9 @@ impl DesiredTable {
     /// Takes in what decides a node's state.
     pub(crate) fn set_facts(&self, node: Uuid, facts: Facts) {
         let slot = read(&self.slots).get(&node).cloned();
+        let has_enrolled = slot.as_ref().is_some_and(|slot| slot.has_enrolled());
         let liveness = || slot.map_or(Liveness::Absent, |slot| slot.liveness(Instant::now()));
-        self.status.set_facts(node, facts, liveness);
+        self.status.set_facts(node, Facts { has_enrolled, ..facts }, liveness);
         // A check-in may have confirmed it meanwhile.
         self.status.set_told(node, || self.told(node));
     }
@@ -566,6 +567,14 @@ impl DesiredTable {
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(Slot::new(node))))
+    }
+
+    /// Notes that a node's host has enrolled.
+    pub(crate) fn note_enrolled(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) {
+        if let Some(slot) = self.slot_of_agent(node, is_enrolled) {
+            slot.note_enrolled();
+            self.status.set_enrolled(node);
+        }
     }
 
     /// The place of a node whose agent is at work, made where there is none, and taken away again where the node is no longer

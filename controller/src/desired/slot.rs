@@ -45,6 +45,7 @@ struct State {
     reported: u64,
     parked: bool,
     ended: bool,
+    has_enrolled: bool,
     desired: Option<Arc<Signed>>,
     /// By key, so that one kind of grant replaces only itself.
     grants: Arc<[GivenGrant]>,
@@ -197,6 +198,7 @@ impl Slot {
             reported: 0,
             parked: false,
             ended: false,
+            has_enrolled: false,
             desired: None,
             grants: Arc::new([]),
             told: Weak::new(),
@@ -374,6 +376,16 @@ impl Slot {
         state.told = Weak::new();
         drop(state);
         self.wake();
+    }
+
+    /// Its host has enrolled, and its agent is to come.
+    pub(crate) fn note_enrolled(&self) {
+        lock(&self.state).has_enrolled = true;
+    }
+
+    /// Whether its host has enrolled since the controller started.
+    pub(crate) fn has_enrolled(&self) -> bool {
+        lock(&self.state).has_enrolled
     }
 
     /// What of the node's words is stored; asked of `ask` once.

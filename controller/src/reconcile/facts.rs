@@ -18,7 +18,7 @@ use crate::desired::{DesiredTable, encode};
 use crate::intake::ToldParts;
 use crate::records::reported::StoredResult;
 
-/// What the model says of the state of a node. The table of statuses adds whether its agent is there, whether two hosts have its identity, whether its host is ahead of the store,
+/// What the model says of the state of a node. The table of statuses adds whether its agent is there or on its way, whether two hosts have its identity, whether its host is ahead of the store,
 /// whether the store waits, whether its host's last report was refused, whether the store refuses what is released to it, and [`told`] says what its host
 /// holds.
 pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
@@ -47,6 +47,7 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         next,
         told: Told::default(),
         liveness: Liveness::default(),
+        has_enrolled: false,
         tasks: tasks_of(model, node.meta.uuid, &set),
     }
 }
@@ -65,8 +66,8 @@ pub(crate) fn orphans_of(model: &Model, node: Uuid) -> Orphans {
 /// Whether a node's host holds what it is to hold: as its agent said since the controller started, and before that as it is stored.
 ///
 /// A restart finds the record of what the host was told last, with its parts. Others than it is to hold are news that it has not heard. That it
-/// was told these is not that it took them: results of the task set say so, or that none came. Of known values alone the host says
-/// nothing that is stored, so it counts as holding them until it comes, or is silent.
+/// was told these is not that it took them: results of the task set say so, or that none came, and what is written when a host becomes silent.
+/// Before that known values alone count as taken: a host that is there says at once whether they are.
 pub(crate) fn told(model: &Model, table: &DesiredTable, node: Uuid) -> Told {
     match table.told(node) {
         Told::Unknown => told_as_stored(model, node),
@@ -77,6 +78,9 @@ pub(crate) fn told(model: &Model, table: &DesiredTable, node: Uuid) -> Told {
 fn told_as_stored(model: &Model, node: Uuid) -> Told {
     let set = task_set_of(model, node);
     let by_results = told_by_results(model, node, &set);
+    if model.seen.get(&node).is_some_and(|seen| seen.lost && seen.untold) {
+        return Told::No;
+    }
     let Some(record) = model.told.get(&node) else { return by_results };
     let released = model.released.get(&node).map_or(0, |released| released.revision);
     let is_of_now = model.epoch_line.as_ref().is_none_or(|line| line.record.now == record.epoch);

@@ -102,6 +102,9 @@ pub struct SeenRecord {
     pub lost: bool,
     /// Since when.
     pub since: Timestamp,
+    /// Whether it became silent without a word that it holds what it was told last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untold: bool,
 }
 
 /// What a node's host was told last; stored before it is told.
@@ -425,7 +428,7 @@ mod tests {
     /// The stores that are kept of 118d023 have none: none of their hosts was silent.
     #[test]
     fn a_silence_stands_as_118d023_wrote_it() {
-        let record = SeenRecord { lost: true, since: Timestamp(7) };
+        let record = SeenRecord { lost: true, since: Timestamp(7), untold: false };
         let stored = br#"{"schema":1,"record":{"lost":true,"since":7}}"#;
         assert_eq!(&codec::encode(&record)[..], stored);
         assert_eq!(codec::decode::<SeenRecord>(stored).unwrap(), record);

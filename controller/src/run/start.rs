@@ -294,6 +294,8 @@ impl Serving {
         root_socket: Option<UnixListener>,
     ) -> Result<Controller, StartError> {
         let Self { config, options, traits, parts, sides, keys, opened } = self;
+        // Before anybody asks where nodes stand.
+        make_places(&parts.desired, &parts.identities, parts.intake.as_ref());
         let (stop, stopped) = watch::channel(false);
         let agents_server = AgentsThread {
             address: config.agents,
@@ -431,7 +433,6 @@ impl AgentsThread {
 
 /// Resolving a whole fleet takes a second, in which operators and agents want their answers.
 fn start_reconciler(parts: &Parts, stopped: watch::Receiver<bool>) -> std::io::Result<(Worker, Ended)> {
-    make_places(&parts.desired, &parts.identities, parts.intake.as_ref());
     let reconciler = Arc::clone(&parts.reconciler);
     thread::start("reconcile", move || async move {
         tokio::select! {

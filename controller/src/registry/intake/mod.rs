@@ -200,8 +200,8 @@ impl Intake for HostIntake {
 
     fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = match seen {
-            Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000) },
-            Seen::Lost { since_s } => SeenRecord { lost: true, since: Timestamp(since_s * 1000) },
+            Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000), untold: false },
+            Seen::Lost { since_s, untold } => SeenRecord { lost: true, since: Timestamp(since_s * 1000), untold },
         };
         Box::pin(async move {
             self.records

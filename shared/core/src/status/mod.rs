@@ -179,6 +179,8 @@ pub struct Facts {
     pub told: Told,
     /// Its agent.
     pub liveness: Liveness,
+    /// Whether its host enrolled since the controller started, so that its agent is on its way where it is not there yet.
+    pub has_enrolled: bool,
     /// What became of the tasks that were released to it.
     pub tasks: Tasks,
 }
@@ -241,10 +243,11 @@ impl Facts {
     }
 
     /// Whether others that wait for a task of it wait until somebody does something: it will not run any by itself. One whose agent never
-    /// joined runs none either. One that is parked is not waited for.
+    /// joined runs none either, unless its host is about to. One that is parked is not waited for.
     pub fn holds_others_up(&self) -> bool {
         let is_there = match self.liveness {
-            Liveness::Absent | Liveness::Silent => false,
+            Liveness::Absent => self.has_enrolled,
+            Liveness::Silent => false,
             Liveness::Connected => true,
         };
         let is_set_aside = !is_there || self.is_stuck || self.is_ahead || self.paused.is_some();
@@ -428,6 +431,7 @@ mod tests {
             (Facts { paused: Some(Side::Operator), ..placed(Tasks::Incomplete) }, true),
             (Facts { liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, true),
             (Facts { liveness: Liveness::Absent, ..placed(Tasks::NotReleased) }, true),
+            (Facts { liveness: Liveness::Absent, has_enrolled: true, ..placed(Tasks::NotReleased) }, false),
             (Facts { is_ahead: true, ..placed(Tasks::Incomplete) }, true),
             (Facts { parked: Some(Side::Host), liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, false),
         ] {
