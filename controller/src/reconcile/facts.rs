@@ -7,6 +7,7 @@ use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::Standing;
 use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told, orphans, stuck};
 use stemma_core::status::{ORPHANS, STUCK};
+use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
@@ -43,6 +44,7 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         is_stuck: stuck_by(model, node.meta.uuid).is_some(),
         is_held,
         is_orphaned: !orphans_of(model, node.meta.uuid).is_empty(),
+        only_observes: resolution.answer().is_some_and(|answer| answer.mode().value == Mode::Observe),
         is_blocked: false,
         next,
         told: Told::default(),

@@ -171,6 +171,8 @@ pub struct Facts {
     pub is_held: bool,
     /// Whether its host keeps paths of tasks that it runs no more.
     pub is_orphaned: bool,
+    /// Whether its mode lets it observe alone: it checks and runs no task.
+    pub only_observes: bool,
     /// Whether a barrier is shut for it, and a host that it waits for there holds it up.
     pub is_blocked: bool,
     /// Where it stands with its next task set.
@@ -250,7 +252,7 @@ impl Facts {
             Liveness::Silent => false,
             Liveness::Connected => true,
         };
-        let is_set_aside = !is_there || self.is_stuck || self.is_ahead || self.paused.is_some();
+        let is_set_aside = !is_there || self.is_stuck || self.is_ahead || self.only_observes || self.paused.is_some();
         is_set_aside && self.parked.is_none()
     }
 
@@ -433,6 +435,7 @@ mod tests {
             (Facts { liveness: Liveness::Absent, ..placed(Tasks::NotReleased) }, true),
             (Facts { liveness: Liveness::Absent, has_enrolled: true, ..placed(Tasks::NotReleased) }, false),
             (Facts { is_ahead: true, ..placed(Tasks::Incomplete) }, true),
+            (Facts { only_observes: true, ..placed(Tasks::Incomplete) }, true),
             (Facts { parked: Some(Side::Host), liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, false),
         ] {
             assert_eq!(facts.holds_others_up(), holds_up, "{facts:?}");

@@ -173,10 +173,13 @@ pub fn why_not_done(awaited: &Awaited<'_>, facts: &Facts) -> String {
         Facts { is_ahead: true, .. } => "its host is ahead of the store",
         Facts { paused: Some(Side::Operator), .. } => "its nodegroup or cluster is paused",
         Facts { liveness: Liveness::Absent, .. } => "its agent has not joined",
+        Facts { only_observes: true, .. } => "its mode is observe",
         _ if outcome.is_none() && !was_released && facts.keeps_its_set() => {
             return format!("{}, and has no task {task}", why_kept(facts.next));
         }
         Facts { is_blocked: true, .. } if outcome.is_none() => "it is blocked itself",
+        _ if outcome == Some(TaskOutcome::Drifted) => return format!("{task} drifted there, and is left so"),
+        _ if outcome == Some(TaskOutcome::WouldChange) => return format!("{task} was only checked there"),
         _ => return format!("{task} has not succeeded there"),
     };
     why.to_owned()
@@ -222,7 +225,7 @@ mod tests {
         let held = Next::Kept(Keeper::Held(Side::Operator));
         let here = Facts { liveness: Connected, ..Facts::default() };
         let paused = |side| Facts { paused: Some(side), ..here };
-        let (failed, drifted) = (Some(TaskOutcome::Failed), Some(TaskOutcome::Drifted));
+        let failed = Some(TaskOutcome::Failed);
         for (facts, outcome, was_released, why, is_in_vain) in [
             (Facts { liveness: Silent, ..paused(Side::Host) }, failed, true, "it was paused on its host", true),
             (Facts { liveness: Silent, ..here }, failed, true, "it is silent", true),
@@ -234,7 +237,9 @@ mod tests {
             (Facts { next: held, ..here }, None, false, "it is held, and has no task a", true),
             (Facts { next: held, ..here }, None, true, "a has not succeeded there", false),
             (Facts { is_blocked: true, ..here }, None, true, "it is blocked itself", true),
-            (here, drifted, true, "a has not succeeded there", true),
+            (Facts { only_observes: true, ..here }, None, true, "its mode is observe", true),
+            (here, Some(TaskOutcome::Drifted), true, "a drifted there, and is left so", true),
+            (here, Some(TaskOutcome::WouldChange), true, "a was only checked there", true),
             (here, None, true, "a has not succeeded there", false),
         ] {
             let awaited = Awaited { task: "a", outcome, was_released };
