@@ -397,19 +397,32 @@ impl Wave {
 
     /// The barriers that are shut for a node, each with the nodes that it waits for.
     pub fn shut(&self, node: NodeId) -> Vec<(&Barrier, Cow<'_, BTreeSet<NodeId>>)> {
-        let Some(member) = self.members.get(&node) else { return Vec::new() };
-        let Some((profile, barriers)) = self.waits.get(&member.profile) else { return Vec::new() };
-        let shut =
-            profile.barriers.iter().zip(barriers).filter(|(_, targets)| !self.left(targets).is_nothing_for(node));
-        let nodes = |targets: &Targets| {
-            let points = targets.own.iter().chain(&targets.behind).map(|at| &self.points[*at]);
-            let unmet = points.filter(|point| point.waiting() != Waiting::Nobody);
-            match unmet.map(|point| &point.waits_for).collect::<Vec<_>>().as_slice() {
-                [only] => Cow::Borrowed(*only),
-                many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
-            }
-        };
-        shut.map(|(barrier, targets)| (barrier, nodes(targets))).collect()
+        let Some((profile, _)) = self.barriers_of(node) else { return Vec::new() };
+        let named = |at: usize| (&profile.barriers[at], self.awaited(profile.hash, at));
+        self.shut_places(node).into_iter().map(named).collect()
+    }
+
+    /// The places of these among the barriers of the node's profile.
+    pub fn shut_places(&self, node: NodeId) -> Vec<usize> {
+        let barriers = self.barriers_of(node).map(|(_, barriers)| barriers);
+        let places = (0..).zip(barriers.into_iter().flatten());
+        places.filter(|(_, targets)| !self.left(targets).is_nothing_for(node)).map(|(at, _)| at).collect()
+    }
+
+    /// The nodes that the barrier at a place of a profile waits for.
+    pub fn awaited(&self, profile: ProfileHash, at: usize) -> Cow<'_, BTreeSet<NodeId>> {
+        let targets = self.waits.get(&profile).and_then(|(_, barriers)| barriers.get(at));
+        let points = targets.into_iter().flat_map(|targets| targets.own.iter().chain(&targets.behind));
+        let unmet = points.map(|at| &self.points[*at]).filter(|point| point.waiting() != Waiting::Nobody);
+        match unmet.map(|point| &point.waits_for).collect::<Vec<_>>().as_slice() {
+            [only] => Cow::Borrowed(*only),
+            many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
+        }
+    }
+
+    fn barriers_of(&self, node: NodeId) -> Option<(&Arc<Profile>, &Vec<Targets>)> {
+        let member = self.members.get(&node)?;
+        self.waits.get(&member.profile).map(|(profile, barriers)| (profile, barriers))
     }
 
     fn left(&self, targets: &Targets) -> Left {
