@@ -434,6 +434,16 @@ mod tests {
         assert_eq!(codec::decode::<SeenRecord>(stored).unwrap(), record);
     }
 
+    #[test]
+    fn y06_what_a_host_was_told_is_read_from_the_version_before_and_by_it() {
+        let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 8 };
+        let (record, stored) = (ToldRecord { epoch: held.epoch, revision: 8, parts: None }, codec::encode(&held));
+        assert_eq!(codec::decode::<ToldRecord>(&stored).unwrap(), record);
+        let parts = Some(ToldParts { known: PartDigest([1; 32]), task_set: PartDigest([2; 32]) });
+        let newer = codec::encode(&ToldRecord { parts, ..record });
+        assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), held);
+    }
+
     #[cfg(debug_assertions)]
     #[test]
     fn a_stored_task_set_is_known_by_its_digest_in_every_wire_version() {
