@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use stemma_core::epoch::HeldRevision;
 use stemma_wire::message::checkin::GiveBack;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
@@ -27,6 +28,17 @@ pub struct Stored {
     pub silent: bool,
     /// What its host was told last, or a later revision than that; `None`: it was never recorded what any host was told.
     pub told: Option<HeldRevision>,
+    /// The parts of that; `None`: they were not recorded.
+    pub told_parts: Option<ToldParts>,
+}
+
+/// The two parts of a desired state that a host was told, by their digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldParts {
+    /// The part that is sent at once.
+    pub known: PartDigest,
+    /// The part that is released.
+    pub task_set: PartDigest,
 }
 
 /// What is said beside results, on a check-in where it differs from the last one.
@@ -61,6 +73,8 @@ pub enum Seen {
     Lost {
         /// When it was last heard of.
         since_s: u64,
+        /// Whether it did not say that it holds what it was told last.
+        untold: bool,
     },
 }
 
@@ -190,7 +204,7 @@ pub trait Intake: Send + Sync + 'static {
     /// A node's silence begins or ends.
     fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// What the node's host is about to be told. It is told when this is durable, and not before.
-    fn told(&self, node: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>>;
+    fn told(&self, node: Uuid, told: HeldRevision, parts: ToldParts) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// The last revision of the store. From memory.
     fn head(&self) -> u64;
     /// The body of a blob, open for reading at its start; `None` when it is not kept. May block for an open.

@@ -148,6 +148,11 @@ impl StatusTable {
         self.change(node, |before| Facts { liveness: liveness(), ..before });
     }
 
+    /// Takes in that a node's host has enrolled.
+    pub(crate) fn set_enrolled(&self, node: Uuid) {
+        self.change(node, |before| Facts { has_enrolled: true, ..before });
+    }
+
     /// Takes in whether a node's host holds what it was told; what nobody knows changes nothing.
     pub(crate) fn set_told(&self, node: Uuid, told: impl FnOnce() -> Told) {
         self.change(node, |before| match told() {
@@ -176,6 +181,16 @@ impl StatusTable {
     /// Whether others that wait for a node are held up by it.
     pub(crate) fn holds_others_up(&self, node: Uuid) -> bool {
         self.lock().facts.get(&node).is_some_and(Facts::holds_others_up)
+    }
+
+    /// Whether a node keeps its task set, whatever it is to have next.
+    pub(crate) fn keeps_its_set(&self, node: Uuid) -> bool {
+        self.lock().facts.get(&node).is_some_and(Facts::keeps_its_set)
+    }
+
+    /// What decides a node's state, as of the last pass; `None`: nothing is known of it yet.
+    pub(crate) fn facts(&self, node: Uuid) -> Option<Facts> {
+        self.lock().facts.get(&node).copied()
     }
 
     /// The nodes that hold others up now and did not before, or the reverse, since this was asked last.
@@ -400,7 +415,8 @@ impl StatusTable {
     fn set(&self, inner: &mut Inner, node: Uuid, facts: Facts) {
         let now = NodeStatus::of(facts);
         let before = inner.facts.insert(node, facts);
-        if before.is_some_and(|before| before.holds_others_up()) != facts.holds_others_up() {
+        let holds_up = |facts: Facts| (facts.holds_others_up(), facts.keeps_its_set());
+        if before.map(holds_up).unwrap_or_default() != holds_up(facts) {
             inner.turned.insert(node);
             self.turned.notify_one();
         }

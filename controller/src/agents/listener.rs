@@ -136,7 +136,10 @@ impl AgentsListener {
         match AgentEndpoint::of(endpoint).ok_or_else(unknown)? {
             AgentEndpoint::Enroll => {
                 let (version, request) = self.read(request.into_body()).await?;
-                Ok(message(version, &self.enrolment.enrol(peer.address, request).await?))
+                let answer = self.enrolment.enrol(peer.address, request).await?;
+                let is_enrolled = || self.identities.is_enrolled(answer.node);
+                self.check_ins.desired.note_enrolled(answer.node, is_enrolled);
+                Ok(message(version, &answer))
             }
             AgentEndpoint::Renew => self.renew(peer, request.into_body()).await,
             AgentEndpoint::CheckIn => self.check_in(peer, request.into_body()).await,

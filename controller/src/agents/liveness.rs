@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stemma_core::status::Told;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::desired::DesiredTable;
@@ -15,6 +16,16 @@ use crate::intake::{Intake, Seen};
 
 /// How often it is looked who has become silent.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// Makes the places of those that enrolled and have not come back yet, each with what is stored of it: none of them is taken for a host that
+/// never joined.
+pub fn make_places(desired: &DesiredTable, identities: &Identities, intake: &dyn Intake) {
+    for node in identities.enrolled() {
+        if let Some(slot) = desired.slot_of_agent(node, || identities.is_enrolled(node)) {
+            slot.stored(|| intake.stored(node));
+        }
+    }
+}
 
 /// Watches for silences for as long as it is polled.
 pub async fn watch_silence(
@@ -50,7 +61,8 @@ pub(super) async fn write_silence(slot: &Slot, intake: &dyn Intake, now_s: impl 
             return;
         }
         let since_s = now_s().saturating_sub(quiet.unwrap_or_default().as_secs());
-        let seen = if quiet.is_some() { Seen::Lost { since_s } } else { Seen::Connected { since_s } };
+        let untold = slot.confirmed() == Told::No;
+        let seen = if quiet.is_some() { Seen::Lost { since_s, untold } } else { Seen::Connected { since_s } };
         // After an error it is unknown, and written with the next look or check-in.
         if let Err(error) = intake.seen(slot.node(), seen).await {
             log::warn!(node:% = slot.node(), name = intake.name(slot.node()), error:% = error; "silence, or its end, could not be written");

@@ -32,6 +32,11 @@ pub(crate) fn runs_task(model: &Model, node: Uuid) -> Option<impl Fn(&str) -> bo
     Some(move |id: &str| runs(model, released).any(|task| task == id))
 }
 
+/// Whether a task is among those that were released to a node.
+pub(crate) fn was_released(model: &Model, node: Uuid, task: &str) -> bool {
+    model.released.get(&node).is_some_and(|released| runs(model, released).any(|id| id == task))
+}
+
 /// A node as its releases are planned.
 pub(crate) fn candidate<'a>(model: &Model, answer: &'a Answer, known: &mut Untranslated) -> Candidate<'a> {
     let present = model.released.get(&answer.id().0);

@@ -35,6 +35,7 @@ use uuid::Uuid;
 use hosts::Addresses;
 use slot::{Revisions, Slot};
 
+use crate::intake::ToldParts;
 use crate::status::StatusTable;
 
 /// The wire version in which what nodes are told is decided on, compared and stored. A host is given it in the version that its agent
@@ -270,6 +271,12 @@ impl Signed {
         HeldRevision { epoch: Uuid::from_bytes(self.epoch.0), revision: self.released.revision.0 }
     }
 
+    /// The parts of that, as they are recorded.
+    pub(crate) fn told_parts(&self) -> ToldParts {
+        let DesiredParts { known, task_set } = self.released.parts(PUBLISHED);
+        ToldParts { known: known.name, task_set: task_set.name }
+    }
+
     /// Whether an agent that speaks this version and holds `held` has all of it.
     pub(crate) fn is_held(&self, version: WireVersion, held: &Held) -> bool {
         let DesiredParts { known, task_set } = self.released.parts(version);
@@ -456,14 +463,17 @@ impl DesiredTable {
     /// Takes in what decides a node's state.
     pub(crate) fn set_facts(&self, node: Uuid, facts: Facts) {
         let slot = read(&self.slots).get(&node).cloned();
-        let told = match self.told(node) {
-            Told::Unknown => facts.told,
-            told => told,
-        };
+        let has_enrolled = slot.as_ref().is_some_and(|slot| slot.has_enrolled());
         let liveness = || slot.map_or(Liveness::Absent, |slot| slot.liveness(Instant::now()));
-        self.status.set_facts(node, Facts { told, ..facts }, liveness);
+        self.status.set_facts(node, Facts { has_enrolled, ..facts }, liveness);
         // A check-in may have confirmed it meanwhile.
         self.status.set_told(node, || self.told(node));
+    }
+
+    /// Whether a node's agent is there: as the table of statuses has it, and before the first pass as what is stored says.
+    pub(crate) fn liveness(&self, node: Uuid) -> Liveness {
+        let of_place = || Some(read(&self.slots).get(&node)?.liveness(Instant::now()));
+        self.status.facts(node).map(|facts| facts.liveness).or_else(of_place).unwrap_or_default()
     }
 
     /// Whether a node's host holds what it was told, as its last check-in since the start said.
@@ -557,6 +567,14 @@ impl DesiredTable {
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(slots.entry(node).or_insert_with(|| Arc::new(Slot::new(node))))
+    }
+
+    /// Notes that a node's host has enrolled.
+    pub(crate) fn note_enrolled(&self, node: Uuid, is_enrolled: impl FnOnce() -> bool) {
+        if let Some(slot) = self.slot_of_agent(node, is_enrolled) {
+            slot.note_enrolled();
+            self.status.set_enrolled(node);
+        }
     }
 
     /// The place of a node whose agent is at work, made where there is none, and taken away again where the node is no longer

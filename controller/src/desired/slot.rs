@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::hosts::{Addresses, Hosts, Speaker};
 use super::{GivenGrant, Released, Signed, held_revision, lock};
-use crate::intake::{Said, Stored};
+use crate::intake::{Said, Stored, ToldParts};
 
 /// Which check-in of a node this is; a later one supersedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,7 @@ struct State {
     reported: u64,
     parked: bool,
     ended: bool,
+    has_enrolled: bool,
     desired: Option<Arc<Signed>>,
     /// By key, so that one kind of grant replaces only itself.
     grants: Arc<[GivenGrant]>,
@@ -197,6 +198,7 @@ impl Slot {
             reported: 0,
             parked: false,
             ended: false,
+            has_enrolled: false,
             desired: None,
             grants: Arc::new([]),
             told: Weak::new(),
@@ -376,6 +378,16 @@ impl Slot {
         self.wake();
     }
 
+    /// Its host has enrolled, and its agent is to come.
+    pub(crate) fn note_enrolled(&self) {
+        lock(&self.state).has_enrolled = true;
+    }
+
+    /// Whether its host has enrolled since the controller started.
+    pub(crate) fn has_enrolled(&self) -> bool {
+        lock(&self.state).has_enrolled
+    }
+
     /// What of the node's words is stored; asked of `ask` once.
     pub(crate) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
         let mut state = lock(&self.state);
@@ -385,9 +397,9 @@ impl Slot {
     }
 
     /// What the node's host was told last is stored.
-    pub(crate) fn note_told(&self, told: HeldRevision) {
+    pub(crate) fn note_told(&self, told: HeldRevision, parts: ToldParts) {
         if let Some(stored) = &mut lock(&self.state).stored {
-            stored.told = Some(told);
+            (stored.told, stored.told_parts) = (Some(told), Some(parts));
         }
     }
 

@@ -7,16 +7,21 @@ use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::Standing;
 use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told, orphans, stuck};
 use stemma_core::status::{ORPHANS, STUCK};
-use stemma_wire::message::PartDigest;
+use stemma_core::task::Mode;
+use stemma_wire::message::desired::Known;
+use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
 use crate::cache::released::{Untranslated, candidate, runs, task_sets};
 use crate::desired::size::{self, TooLarge};
+use crate::desired::{DesiredTable, encode};
+use crate::intake::ToldParts;
 use crate::records::reported::StoredResult;
 
-/// What the model says of the state of a node. The table of statuses adds whether its agent is there, whether two hosts have its identity, whether its host is ahead of the store,
-/// whether the store waits, whether its host's last report was refused, and whether the store refuses what is released to it.
+/// What the model says of the state of a node. The table of statuses adds whether its agent is there or on its way, whether two hosts have its identity, whether its host is ahead of the store,
+/// whether the store waits, whether its host's last report was refused, whether the store refuses what is released to it, and [`told`] says what its host
+/// holds.
 pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
     let said = model.said.get(&node.meta.uuid);
     let is_too_large = resolution.answer().is_some_and(|answer| too_large(model, answer, now).is_some());
@@ -39,10 +44,12 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         is_stuck: stuck_by(model, node.meta.uuid).is_some(),
         is_held,
         is_orphaned: !orphans_of(model, node.meta.uuid).is_empty(),
+        only_observes: resolution.answer().is_some_and(|answer| answer.mode().value == Mode::Observe),
         is_blocked: false,
         next,
-        told: told(model, node.meta.uuid, &set),
+        told: Told::default(),
         liveness: Liveness::default(),
+        has_enrolled: false,
         tasks: tasks_of(model, node.meta.uuid, &set),
     }
 }
@@ -58,9 +65,48 @@ pub(crate) fn orphans_of(model: &Model, node: Uuid) -> Orphans {
     fact.map(|fact| orphans(fact)).unwrap_or_default()
 }
 
-/// Whether a node's host holds what was released to it, by the results that it sent; an agent that has checked in since the start knows
-/// better.
-fn told(model: &Model, node: Uuid, set: &[PartDigest]) -> Told {
+/// Whether a node's host holds what it is to hold: as its agent said since the controller started, and before that as it is stored.
+///
+/// A restart finds the record of what the host was told last, with its parts. Others than it is to hold are news that it has not heard. That it
+/// was told these is not that it took them: results of the task set say so, or that none came, and what is written when a host becomes silent.
+/// Before that known values alone count as taken: a host that is there says at once whether they are.
+pub(crate) fn told(model: &Model, table: &DesiredTable, node: Uuid) -> Told {
+    match table.told(node) {
+        Told::Unknown => told_as_stored(model, node),
+        told => told,
+    }
+}
+
+fn told_as_stored(model: &Model, node: Uuid) -> Told {
+    let set = task_set_of(model, node);
+    let by_results = told_by_results(model, node, &set);
+    if model.seen.get(&node).is_some_and(|seen| seen.lost && seen.untold) {
+        return Told::No;
+    }
+    let Some(record) = model.told.get(&node) else { return by_results };
+    let released = model.released.get(&node).map_or(0, |released| released.revision);
+    let is_of_now = model.epoch_line.as_ref().is_none_or(|line| line.record.now == record.epoch);
+    match record.parts.map(|parts| are_to_be_told(model, node, parts, &set)) {
+        Some(false) => Told::No,
+        Some(true) if by_results == Told::Unknown => Told::Yes,
+        // An earlier version recorded no parts: what was released since then is not among them.
+        None if is_of_now && record.revision < released => Told::No,
+        None | Some(true) => by_results,
+    }
+}
+
+/// Whether these parts are those that a node is to hold, in whichever wire version they are named. One that cannot be resolved stays as it is.
+fn are_to_be_told(model: &Model, node: Uuid, parts: ToldParts, set: &[PartDigest]) -> bool {
+    let resolution = model.resolve(node);
+    let known = resolution.answer().map(|answer| encode::known(answer));
+    let is_it = |known: &Known| {
+        WireVersion::all().any(|version| digest_part(version, &encode_part(version, known)) == parts.known)
+    };
+    known.as_ref().is_none_or(is_it) && (set.is_empty() || set.contains(&parts.task_set))
+}
+
+/// The same by the results that it sent, of the task set alone.
+fn told_by_results(model: &Model, node: Uuid, set: &[PartDigest]) -> Told {
     let Some((released, results)) = model.released.get(&node).zip(model.results.get(&node)) else {
         return Told::Unknown;
     };

@@ -29,6 +29,7 @@ use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::{Action, Admitted, RecordSize, Standing, plan_releases};
+use stemma_core::status::Facts;
 use stemma_wire::message;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -132,8 +133,13 @@ impl Reconciler {
     /// The barriers that are shut for a node, and for whom they wait, as of a model. If the last pass was for this
     /// model, its wave has the answer. Otherwise, and while a pass holds the lock, the wave is computed from the model.
     pub(crate) fn shut(&self, model: &Model, node: NodeId) -> Vec<waves::Shut> {
-        let kept = self.waves.try_lock().ok().and_then(|waves| waves.shut(model, node));
-        kept.unwrap_or_else(|| waves::shut(waves::Results { table: &self.table, model }, node))
+        self.shut_in_last_pass(model, node)
+            .unwrap_or_else(|| waves::shut(waves::Results { table: &self.table, model }, node))
+    }
+
+    /// The same, as the wave of the last pass has it; `None`: that pass was for another model, or one holds the lock.
+    pub(crate) fn shut_in_last_pass(&self, model: &Model, node: NodeId) -> Option<Vec<waves::Shut>> {
+        self.waves.try_lock().ok().and_then(|waves| waves.shut(model, node))
     }
 
     /// Resolves everything once, then what is touched, until it is dropped.
@@ -322,7 +328,9 @@ impl Reconciler {
                     gone.push(uuid);
                 }
                 (Resolution::Incomplete(missing), Some(node)) => {
-                    self.table.set_facts(uuid, facts::facts(model, node, &resolution, self.registry.now()));
+                    let told = facts::told(model, &self.table, uuid);
+                    let facts = facts::facts(model, node, &resolution, self.registry.now());
+                    self.table.set_facts(uuid, Facts { told, ..facts });
                     let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     if self.memory().note_untold(uuid, &missing) {
                         let name = model.node_name(uuid);
@@ -413,7 +421,8 @@ impl Reconciler {
         for answer in answers {
             let node = answer.node().meta.uuid;
             let resolution = Resolution::Complete(Arc::clone(answer));
-            self.table.set_facts(node, facts::facts(stored, answer.node(), &resolution, now));
+            let told = facts::told(stored, &self.table, node);
+            self.table.set_facts(node, Facts { told, ..facts::facts(stored, answer.node(), &resolution, now) });
         }
         for node in moved.keys() {
             self.table.status().set_tasks(*node, facts::tasks(stored, *node));

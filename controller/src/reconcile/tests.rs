@@ -5,11 +5,14 @@ use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::{Name, NodeName, ObjectName, ReleaseRef};
 use stemma_core::object::{ClusterSpec, GroupId, Kind, Meta, NodeGroupSpec, NodeSpec, Object, ReleaseSpec, Spec};
 use stemma_core::ownership::{Manager, OwnedMap, Said};
+use stemma_core::status::Told;
 use stemma_wire::clock::FixedClock;
+use stemma_wire::message::PartDigest;
 use stemma_wire::message::observed::{Outcome, TaskResult};
 
 use super::*;
-use crate::records::reported::{ResultsRecord, StoredResult};
+use crate::intake::ToldParts;
+use crate::records::reported::{ResultsRecord, StoredResult, ToldRecord};
 use crate::records::{codec, key};
 use crate::store::faulty::{Fault, FaultyStore};
 use crate::store::{CreateOptions, Epoch, RedbOptions, RedbStore, Revision, Store, Transaction};
@@ -165,6 +168,27 @@ async fn a_node_that_moved_in_a_pass_that_could_not_store_leaves_no_barrier_shut
         small.reconciler.pass().await;
         small.reconciler.pass().await;
         assert_eq!(small.waited_for(), [NodeId(STAYS)], "it moved to {to:?}");
+    }
+}
+
+/// Nobody has checked in since the start: a record of an earlier version has no parts.
+#[tokio::test]
+async fn y06_before_a_host_comes_its_record_says_whether_it_was_told() {
+    let small = Small::waiting().await;
+    small.put_result(NODE).await;
+    let (known, task_set) = small.reconciler.table.digests(NODE).unwrap();
+    let parts = |known| Some(ToldParts { known, task_set });
+    let released = small.cache.model().released.get(&NODE).unwrap().revision;
+    for (parts, revision, told) in [
+        (parts(known), released, Told::Yes),
+        (parts(PartDigest([9; 32])), released + 5, Told::No),
+        (None, released, Told::Yes),
+        (None, released - 1, Told::No),
+    ] {
+        let record = ToldRecord { epoch: Uuid::from_u128(7), revision, parts };
+        let put = Transaction::new().put(key::of_node(key::TOLD, NODE), codec::encode(&record));
+        small.cache.reached(small.store.commit(put).await.unwrap()).await;
+        assert_eq!(facts::told(&small.cache.model(), &small.reconciler.table, NODE), told, "{record:?}");
     }
 }
 

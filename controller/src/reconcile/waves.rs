@@ -2,19 +2,20 @@
 //!
 //! What opens a barrier is decided in `stemma_core::rollout`; here it is asked about what a pass touched, and what it says is signed.
 
-use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
-use stemma_core::release::Profile;
+use stemma_core::release::{Profile, ProfileHash};
 use stemma_core::rollout::{Affected, Done, TaskResults, Wave};
 use stemma_core::status::TaskOutcome;
 use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
 use crate::cache::Model;
+use crate::cache::released::was_released;
 use crate::desired::{DesiredTable, encode};
 
 /// What nodes are to have, and what became of their tasks.
@@ -54,7 +55,16 @@ impl TaskResults for Results<'_> {
     fn has_failed(&self, node: NodeId, task: &str) -> bool {
         let last = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
         let of_now = last.filter(|last| self.table.is_task_set(node.0, last.result.task_set));
-        of_now.is_some_and(|last| last.result.outcome.of_node() == TaskOutcome::Failed)
+        // One that drifted and is left so, or was only checked, does not succeed by itself either.
+        of_now.is_some_and(|last| last.result.outcome.of_node() != TaskOutcome::Succeeded)
+    }
+
+    fn keeps_its_set(&self, node: NodeId) -> bool {
+        self.table.status().keeps_its_set(node.0)
+    }
+
+    fn was_released(&self, node: NodeId, task: &str) -> bool {
+        was_released(self.model, node.0, task)
     }
 }
 
@@ -81,6 +91,8 @@ pub(super) struct Waves {
     dropped: HashMap<Uuid, Arc<[desired::Barrier]>>,
     /// The revision that the last pass was for.
     followed: Revision,
+    /// What was asked of shut barriers since then, by cluster, profile and place: a list asks the same for each of its nodes.
+    named: RefCell<HashMap<(ClusterId, ProfileHash, usize), Shut>>,
 }
 
 impl Waves {
@@ -102,14 +114,21 @@ impl Waves {
 
     /// The barriers that are shut for a node; `None`: its wave is not that of this model.
     pub(super) fn shut(&self, model: &Model, node: NodeId) -> Option<Vec<Shut>> {
-        let wave = self.of.get(&model.fleet.cluster_of_node(node)?)?;
+        let cluster = model.fleet.cluster_of_node(node)?;
+        let wave = self.of.get(&cluster)?;
         let profile = model.fleet.profile(node).filter(|_| self.followed.0 == model.revision.get())?;
-        Some(shut_in(wave, profile, node))
+        let mut known = self.named.borrow_mut();
+        let mut named = |at| {
+            let new = || Shut::new(wave, profile, at);
+            known.entry((cluster, profile.hash, at)).or_insert_with(new).clone()
+        };
+        Some(wave.shut_places(node).into_iter().map(&mut named).collect())
     }
 
     /// Forgets all waves: each is built from what is stored when one of its nodes is looked at next.
     pub(super) fn forget(&mut self) {
         self.of.clear();
+        self.named.get_mut().clear();
     }
 
     /// Takes in what a pass touched, and grants what is open by it. Returns the nodes whose open barriers changed, and which of the nodes that
@@ -121,6 +140,7 @@ impl Waves {
         touched: &Touched<'_>,
         revision: Revision,
     ) -> (Vec<Uuid>, Vec<(Uuid, bool)>) {
+        self.named.get_mut().clear();
         let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for node in touched.nodes.union(touched.turned) {
@@ -198,6 +218,7 @@ impl Waves {
 }
 
 /// A barrier that a node waits at.
+#[derive(Clone)]
 pub(crate) struct Shut {
     /// The barrier, as both ends name it.
     pub(crate) barrier: desired::Barrier,
@@ -216,16 +237,16 @@ const MOST_NAMED: usize = 10;
 pub(super) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
     let fleet = &results.model.fleet;
     let (Some(profile), Some(cluster)) = (fleet.profile(node), fleet.cluster_of_node(node)) else { return Vec::new() };
-    shut_in(&Wave::of_profiles(fleet, cluster, &results, [profile]), profile, node)
+    let wave = Wave::of_profiles(fleet, cluster, &results, [profile]);
+    wave.shut_places(node).into_iter().map(|at| Shut::new(&wave, profile, at)).collect()
 }
 
-fn shut_in(wave: &Wave, profile: &Profile, node: NodeId) -> Vec<Shut> {
-    let named = |(barrier, nodes): (_, Cow<'_, BTreeSet<NodeId>>)| {
-        let barrier = encode::barrier(profile, barrier);
+impl Shut {
+    fn new(wave: &Wave, profile: &Profile, at: usize) -> Self {
+        let (barrier, nodes) = (encode::barrier(profile, &profile.barriers[at]), wave.awaited(profile.hash, at));
         let (here, count) = (waiting_at(profile, &barrier), nodes.len());
-        Shut { barrier, here, nodes: nodes.iter().take(MOST_NAMED).copied().collect(), count }
-    };
-    wave.shut(node).into_iter().map(named).collect()
+        Self { barrier, here, nodes: nodes.iter().take(MOST_NAMED).copied().collect(), count }
+    }
 }
 
 /// The tasks of a profile that wait at a barrier, in order.

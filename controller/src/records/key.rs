@@ -41,7 +41,7 @@ pub const REPORTS: &str = "report/";
 pub const SAID: &str = "said/";
 /// When a node's silence began or ended.
 pub const SEEN: &str = "seen/";
-/// What each node's host was told last: epoch and revision (`HeldRevision`). Stored before it is told, so that a host which holds a later one
+/// What each node's host was told last: epoch and revision, and the digests of its parts. Stored before it is told, so that a host which holds a later one
 /// was told it by another copy of the store.
 pub const TOLD: &str = "told/";
 /// Agents' records, by node. They outlive the node (see [`super::enrolled`]).

@@ -9,17 +9,20 @@ use bytes::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
+use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_core::shared_text::{JsonText, SharedTexts};
 use stemma_wire::message::desired::{InputValue, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
+use uuid::Uuid;
 
 use super::chunks::{self, NamedChunks, StoredTexts};
 use super::codec::{self, BadRecord};
 use super::common::{TakenValues, ValueList};
 use crate::desired::PUBLISHED;
+use crate::intake::ToldParts;
 
 /// A node's Observation, as it was last stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,6 +102,28 @@ pub struct SeenRecord {
     pub lost: bool,
     /// Since when.
     pub since: Timestamp,
+    /// Whether it became silent without a word that it holds what it was told last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untold: bool,
+}
+
+/// What a node's host was told last; stored before it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldRecord {
+    /// The epoch.
+    pub epoch: Uuid,
+    /// The revision in it.
+    pub revision: u64,
+    /// What it was told; `None`: it was told by a version that did not record this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<ToldParts>,
+}
+
+impl ToldRecord {
+    /// The state that it was told, by the store's count.
+    pub const fn state(&self) -> HeldRevision {
+        HeldRevision { epoch: self.epoch, revision: self.revision }
+    }
 }
 
 /// What was released to a node: the task set that is in force there until another is released. It is held as it is stored: what its node alone has,
@@ -403,10 +428,20 @@ mod tests {
     /// The stores that are kept of 118d023 have none: none of their hosts was silent.
     #[test]
     fn a_silence_stands_as_118d023_wrote_it() {
-        let record = SeenRecord { lost: true, since: Timestamp(7) };
+        let record = SeenRecord { lost: true, since: Timestamp(7), untold: false };
         let stored = br#"{"schema":1,"record":{"lost":true,"since":7}}"#;
         assert_eq!(&codec::encode(&record)[..], stored);
         assert_eq!(codec::decode::<SeenRecord>(stored).unwrap(), record);
+    }
+
+    #[test]
+    fn y06_what_a_host_was_told_is_read_from_the_version_before_and_by_it() {
+        let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 8 };
+        let (record, stored) = (ToldRecord { epoch: held.epoch, revision: 8, parts: None }, codec::encode(&held));
+        assert_eq!(codec::decode::<ToldRecord>(&stored).unwrap(), record);
+        let parts = Some(ToldParts { known: PartDigest([1; 32]), task_set: PartDigest([2; 32]) });
+        let newer = codec::encode(&ToldRecord { parts, ..record });
+        assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), held);
     }
 
     #[cfg(debug_assertions)]

@@ -20,7 +20,7 @@ use super::keys::{Keys, Sides};
 use super::tasks::Tasks;
 use super::thread::{self, Ended, Worker};
 use super::{Controller, Parts, StartError, admin, watchdog};
-use crate::agents::{AgentsListener, CHECK_IN, watch_silence};
+use crate::agents::{AgentsListener, CHECK_IN, make_places, watch_silence};
 use crate::api::Reached;
 use crate::backup::sweep_at_start;
 use crate::blobs::Blobs;
@@ -294,6 +294,8 @@ impl Serving {
         root_socket: Option<UnixListener>,
     ) -> Result<Controller, StartError> {
         let Self { config, options, traits, parts, sides, keys, opened } = self;
+        // Before anybody asks where nodes stand.
+        make_places(&parts.desired, &parts.identities, parts.intake.as_ref());
         let (stop, stopped) = watch::channel(false);
         let agents_server = AgentsThread {
             address: config.agents,

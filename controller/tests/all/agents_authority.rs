@@ -4,7 +4,7 @@
 
 use hyper::Method;
 use serde_json::{Value, json};
-use stemma_controller::intake::Intake as _;
+use stemma_controller::intake::{Intake as _, ToldParts};
 use stemma_core::epoch::HeldRevision;
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::enroll::RenewRequest;
@@ -80,7 +80,8 @@ async fn an_agent_that_holds_a_later_revision_is_told_at_a_later_one() {
     fleet.reach(9).await;
     fleet.publish(host.node, 5, state("gold", None, &[]));
     let epoch = fleet.read("/v1/fleet").await["epoch"].as_str().unwrap().parse().unwrap();
-    fleet.parts().intake.told(host.node, HeldRevision { epoch, revision: 8 }).await.unwrap();
+    let parts = ToldParts { known: PartDigest([9; 32]), task_set: PartDigest([9; 32]) };
+    fleet.parts().intake.told(host.node, HeldRevision { epoch, revision: 8 }, parts).await.unwrap();
     host.news(0).await;
     host.held = host.held.map(|held| Held { revision: Revision(8), known: PartDigest([9; 32]), ..held });
     assert_eq!(host.news(0).await.desired, None, "this controller knows revision 5: it waits");

@@ -436,7 +436,7 @@ async fn x01_a_refused_report_is_a_finding_a_state_and_a_metric_until_the_host_r
     );
     assert_eq!(
         (&node["state"], &node["state_reason"]),
-        (&json!("failed"), &json!("there is an error among its findings"))
+        (&json!("failed"), &json!("there is an error among its findings: report.refused"))
     );
     metric(1).await;
     // The surplus labels are taken away again, so the host says what is stored, and sends its digest alone.

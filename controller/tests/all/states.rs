@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
-use stemma_controller::run::{Options, Publishing};
+use stemma_controller::run::{Options, Publishing, start};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 
-use crate::fleet::{Fleet, Host, PATIENCE, call, check_in};
+use crate::fleet::{Fleet, Host, PATIENCE, call, check_in, config};
 use crate::principals::people::{ask, principal};
 
 fn options() -> Options {
@@ -203,6 +203,50 @@ async fn y06_a_host_that_has_not_confirmed_a_label_is_noted_and_has_not_converge
 }
 
 #[tokio::test]
+async fn y06_a_restart_turns_nobody_untold_and_forgets_nobody_who_is() {
+    let (mut fleet, mut host) = converged().await;
+    let mut other = fleet.join_group("c/gx", "m").await;
+    take(&mut other).await;
+    result(&mut other, 1, "a", Outcome::Changed).await;
+    until(&fleet, "m", |node| node["state"] == "converged").await;
+    fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}])).await;
+    until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
+    let before = fleet.revision().await;
+    fleet.controller.stop().await;
+    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    // Nobody has checked in since.
+    for (name, state, notes) in [("n", "changing", json!(["untold"])), ("m", "converged", json!([]))] {
+        let node = fleet.read(&format!("/v1/nodes/{name}")).await;
+        assert_eq!(
+            (&node["state"], &node["notes"]),
+            (&json!(state), &notes),
+            "before the first pass or after it: {node}"
+        );
+    }
+    until_metric(&fleet, "stemma_nodes_noted{note=\"untold\"} 1\n").await;
+    assert_eq!(everywhere(&fleet, "n", "changing").await, [true; 5]);
+    assert_eq!(fleet.read("/v1/nodes/n/explain?label=rack").await["confirmed"], false);
+    assert_eq!(fleet.revision().await, before, "a restart writes nothing");
+    host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    take(&mut host).await;
+    until(&fleet, "n", |node| node["state"] == "converged" && node["notes"] == json!([])).await;
+    fleet.controller.stop().await;
+}
+
+/// Waits until the metrics have a line.
+async fn until_metric(fleet: &Fleet, line: &str) {
+    let (mut text, deadline) = (String::new(), Instant::now() + PATIENCE);
+    while Instant::now() < deadline {
+        text = metrics(fleet).await;
+        if text.contains(line) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{line}: {text}");
+}
+
+#[tokio::test]
 async fn y09_an_account_says_what_is_published_and_what_the_host_confirmed() {
     let (fleet, mut host) = converged().await;
     let account = async || {
@@ -284,6 +328,156 @@ async fn y06_who_waits_for_a_host_that_is_paused_is_blocked_until_it_goes_on() {
     fleet.controller.stop().await;
 }
 
+/// Task a of tag x, b of tag y behind it, and e of tag z behind b; the group of x with more.
+fn long_site(version: &str, tasks: &[&str], of_x: Value) -> Value {
+    let task = |id: &str| {
+        let (tag, after) = match id {
+            "b" => ("y", json!([{"name": "a", "tags": ["x"]}])),
+            "e" => ("z", json!([{"name": "b", "tags": ["y"]}])),
+            "x0" | "a" => ("x", json!([])),
+            other => (&other[..1], json!([])),
+        };
+        json!({"id": id, "type": "shell", "tags": [tag], "cross_depends": after, "parameters": {"script": format!("echo {version}")}})
+    };
+    let tasks: Vec<Value> = tasks.iter().map(|id| task(id)).collect();
+    let group = |tag: &str| json!({"kind": "NodeGroup", "cluster": "c", "name": format!("g{tag}"), "roles": [format!("r{tag}")]});
+    let mut first = group("x");
+    first.as_object_mut().unwrap().extend(of_x.as_object().unwrap().clone());
+    json!([
+        {"kind": "Release", "name": "site", "version": version, "tags": {"x": {}, "y": {}, "z": {}}, "tasks": tasks,
+         "roles": {"rx": {"tags": ["x"]}, "ry": {"tags": ["y"]}, "rz": {"tags": ["z"]}}},
+        {"kind": "Cluster", "name": "c", "release": format!("site@{version}")}, first, group("y"), group("z"),
+    ])
+}
+
+/// The states of n2 and n3 with their reasons, once they are blocked.
+async fn until_blocked(fleet: &Fleet, reasons: [&str; 2]) {
+    for (name, reason) in ["n2", "n3"].into_iter().zip(reasons) {
+        until(fleet, name, |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
+        assert_eq!(everywhere(fleet, name, "blocked").await, [true; 5]);
+    }
+}
+
+const BEHIND: &str = "e waits for b on tags y: n2 (it is blocked itself)";
+
+#[tokio::test]
+async fn y06_a_chain_of_hosts_behind_one_that_failed_is_blocked_to_its_end() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(long_site("1", &["a", "b", "e"], json!({}))).await;
+    let mut first = fleet.join_group("c/gx", "n1").await;
+    let mut others = [fleet.join_group("c/gy", "n2").await, fleet.join_group("c/gz", "n3").await];
+    take(&mut first).await;
+    for host in &mut others {
+        take(host).await;
+    }
+    until(&fleet, "n3", |node| node["state"] == "waiting").await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    until_blocked(&fleet, ["b waits for a on tags x: n1 (a failed there)", BEHIND]).await;
+    result(&mut first, 2, "a", Outcome::Changed).await;
+    for name in ["n2", "n3"] {
+        until(&fleet, name, |node| node["state"] == "waiting").await;
+        assert_eq!(everywhere(&fleet, name, "blocked").await, [false; 5]);
+    }
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
+async fn y06_who_waits_for_a_host_that_never_joined_or_meets_no_requirement_is_blocked() {
+    for (of_x, joins, reason) in [
+        (json!({}), false, "b waits for a on tags x: n1 (its agent has not joined)"),
+        (
+            json!({"requirements": {"trait:CUSTOM_NOPE": "required"}}),
+            true,
+            "b waits for a on tags x: n1 (it does not meet what its next task set requires, and has no task a)",
+        ),
+    ] {
+        let fleet = Fleet::start_with(|own| *own = options()).await;
+        fleet.apply(long_site("1", &["a", "b", "e"], of_x)).await;
+        if joins {
+            let mut first = fleet.join_group("c/gx", "n1").await;
+            first.news(0).await;
+            let failed = until(&fleet, "n1", |node| node["state"] == "failed").await;
+            assert_eq!(failed["state_reason"], "there is an error among its findings: requirement.unmet");
+        } else {
+            fleet.apply(json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx"}])).await;
+            assert_eq!(fleet.read("/v1/nodes/n1").await["state"], "waiting", "of itself it waits");
+        }
+        for (group, name) in [("c/gy", "n2"), ("c/gz", "n3")] {
+            take(&mut fleet.join_group(group, name).await).await;
+        }
+        until_blocked(&fleet, [reason, BEHIND]).await;
+        fleet.controller.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn y06_who_waits_for_a_task_that_a_held_or_paused_host_lacks_is_blocked() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(long_site("1", &["x0", "y0", "z0"], json!({}))).await;
+    let mut hosts = Vec::new();
+    for (group, name) in [("c/gx", "n1"), ("c/gy", "n2"), ("c/gz", "n3")] {
+        let mut host = fleet.join_group(group, name).await;
+        take(&mut host).await;
+        result(&mut host, 1, &format!("{}0", &group[3..]), Outcome::Changed).await;
+        hosts.push(host);
+    }
+    let node = |hold: Value| json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx", "hold": hold}]);
+    fleet.apply(node(json!({"reason": "a disk"}))).await;
+    fleet.apply(long_site("2", &["a", "b", "e"], json!({}))).await;
+    for host in &mut hosts[1..] {
+        take(host).await;
+    }
+    until_blocked(&fleet, ["b waits for a on tags x: n1 (it is held, and has no task a)", BEHIND]).await;
+    let list = fleet.read("/v1/nodes?fields=name,state_reason&state=blocked").await;
+    assert!(
+        list.to_string().contains("n1 (it is held, and has no task a)"),
+        "the list says what the node says: {list}"
+    );
+    fleet.apply(long_site("2", &["a", "b", "e"], json!({"paused": true}))).await;
+    let paused = "b waits for a on tags x: n1 (its nodegroup or cluster is paused)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == paused).await;
+    fleet.apply(long_site("2", &["a", "b", "e"], json!({"paused": false}))).await;
+    fleet.apply(json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx"}])).await;
+    for name in ["n2", "n3"] {
+        until(&fleet, name, |node| node["state"] == "changing").await;
+    }
+    fleet.controller.stop().await;
+}
+
+/// Reads the list until a row of it has this reason, as the node says it.
+async fn until_listed(fleet: &Fleet, name: &str, reason: &str) {
+    let (mut list, deadline) = (Value::Null, Instant::now() + PATIENCE);
+    while Instant::now() < deadline {
+        list = fleet.read("/v1/nodes?fields=name,state_reason").await;
+        if list["nodes"].as_array().unwrap().iter().any(|row| row["name"] == name && row["state_reason"] == reason) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{name}: {list}");
+}
+
+/// A marker runs nowhere: who waits for it waits for what is before it.
+#[tokio::test]
+async fn y06_who_waits_behind_a_marker_reads_which_task_is_not_done() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let marker = json!({"id": "m", "type": "skipped", "tags": ["x"], "requires": ["a"]});
+    site[0]["tasks"].as_array_mut().unwrap().push(marker);
+    site[0]["tasks"][1]["cross_depends"] = json!([{"name": "m", "tags": ["x"]}]);
+    fleet.apply(site).await;
+    let (mut first, mut second) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    take(&mut first).await;
+    take(&mut second).await;
+    let reason = "b waits for m on tags x: n1 (a has not succeeded there)";
+    until(&fleet, "n2", |node| node["state"] == "waiting" && node["state_reason"] == reason).await;
+    until_listed(&fleet, "n2", reason).await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    let reason = "b waits for m on tags x: n1 (a failed there)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
+    fleet.controller.stop().await;
+}
+
 #[tokio::test]
 async fn y06_what_an_agent_reports_of_itself_is_in_every_answer_until_it_is_over() {
     let (fleet, mut host) = converged().await;
@@ -297,6 +491,8 @@ async fn y06_what_an_agent_reports_of_itself_is_in_every_answer_until_it_is_over
     say(&mut host, |said| said.report = Some(both)).await;
     let stuck = until(&fleet, "n", |node| node["state"] == "stuck").await;
     assert_eq!(everywhere(&fleet, "n", "stuck").await, [true; 5]);
+    let aside = fleet.read("/v1/nodes/n/explain?task=a").await["set_aside"].to_string();
+    assert!(aside.contains("its agent is stuck") && aside.contains("No space left on device"), "{aside}");
     assert_eq!(stuck["notes"], json!(["orphaned"]));
     let found = |code: &str| {
         let all = stuck["findings"].as_array().unwrap().iter().filter(|one| one["code"] == code);

@@ -59,12 +59,22 @@ fn says(fleet: &Fleet, name: &str, state: &str, notes: Option<&str>) -> Result<(
     Ok(())
 }
 
+/// Sees that a host says this of itself: what it knows, which is less than a controller does.
+fn host_says(host: &Agent, words: &str) -> Result<()> {
+    eventually("the host says it", || {
+        let text = host.status()?;
+        ensure!(text.contains(words), "{words}: {text}");
+        Ok(())
+    })
+}
+
 #[test]
 fn y06_a_held_host_is_said_to_be_held_in_every_place() -> Result<()> {
-    let (fleet, _db, _app) = begin()?;
+    let (fleet, db, _app) = begin()?;
     fleet.stemma(&["node", "hold", "db-1", "--reason", "a disk"])?;
     apply(&fleet, &site("2", "true"))?;
     says(&fleet, "db-1", "held", Some("held"))?;
+    host_says(&db, ", held (a disk)")?;
     let why = fleet.stemma(&["explain", "node", "db-1", "task", "db-up"])?;
     ensure!(why.contains("released  no: its host keeps r@1") && !why.contains("the host was told of it"), "{why}");
     fleet.stemma(&["node", "unhold", "db-1"])?;
@@ -76,10 +86,12 @@ fn y06_a_held_host_is_said_to_be_held_in_every_place() -> Result<()> {
 
 #[test]
 fn y06_a_host_that_waits_for_one_that_failed_is_said_to_be_blocked_in_every_place() -> Result<()> {
-    let (fleet, _db, _app) = begin()?;
+    let (fleet, db, app) = begin()?;
     apply(&fleet, &site("2", "exit 3"))?;
     eventually("the other host failed", || says(&fleet, "db-1", "failed", None))?;
     eventually("it waits in vain", || says(&fleet, "app-1", "blocked", None))?;
+    host_says(&db, "task      db-up                    failed\n")?;
+    host_says(&app, "task      app-up                   waiting for db-up on tags db\n")?;
     let wide = fleet.stemma(&["get", "nodes", "-o", "wide"])?;
     ensure!(wide.contains("task db-up failed") && wide.contains("db-1 (db-up failed there)"), "{wide}");
     apply(&fleet, &site("3", "true"))?;
@@ -98,5 +110,38 @@ fn y06_a_host_that_has_not_confirmed_is_said_to_be_untold_in_every_place() -> Re
     db.start()?;
     fleet.stemma(&["wait", "node/db-1", "--for", "state=converged"])?;
     ensure!(!fleet.stemma(&["get", "nodes"])?.contains("NOTES"));
+    Ok(())
+}
+
+#[test]
+fn y06_a_host_that_was_not_told_is_untold_after_a_restart_of_the_controller_too() -> Result<()> {
+    let (mut fleet, mut db, _app) = begin()?;
+    db.kill()?;
+    fleet.stemma(&["label", "nodegroup", "c/db", "rack=7"])?;
+    says(&fleet, "db-1", "changing", Some("untold"))?;
+    fleet.crash_controller()?;
+    says(&fleet, "db-1", "changing", Some("untold"))?;
+    let waited = fleet.cli(&["wait", "node/db-1", "--for", "state=converged", "--timeout", "1s"])?;
+    ensure!(!waited.status.success(), "nobody told the host: {waited:?}");
+    let why = fleet.stemma(&["explain", "node", "db-1", "label", "rack"])?;
+    ensure!(why.contains("but       the host has not confirmed what it was told last"), "{why}");
+    // The other one was told all, and says so again.
+    fleet.stemma(&["wait", "node/app-1", "--for", "state=converged"])?;
+    db.start()?;
+    fleet.stemma(&["wait", "node/db-1", "--for", "state=converged"])?;
+    ensure!(!fleet.stemma(&["get", "nodes"])?.contains("NOTES"));
+    Ok(())
+}
+
+#[test]
+fn y06_who_waits_for_a_host_that_never_joined_is_said_to_be_blocked_in_every_place() -> Result<()> {
+    let fleet = Fleet::start()?;
+    apply(&fleet, &format!("{}---\nkind: Node\nname: db-1\nnodegroup: c/db\n", site("1", "true")))?;
+    let app = fleet.join("app-1", "c/app")?;
+    eventually("it waits in vain", || says(&fleet, "app-1", "blocked", None))?;
+    says(&fleet, "db-1", "waiting", None)?;
+    host_says(&app, "task      app-up                   waiting for db-up on tags db\n")?;
+    let reason = "app-up waits for db-up on tags db: db-1 (its agent has not joined)";
+    ensure!(fleet.stemma(&["get", "nodes", "-o", "wide"])?.contains(reason));
     Ok(())
 }

@@ -28,7 +28,7 @@ use super::liveness::write_silence;
 use crate::desired::hosts::Addresses;
 use crate::desired::slot::{Here, Look, Opening, Slot, Turn};
 use crate::desired::{DesiredTable, Signed, held_revision};
-use crate::intake::{Intake, IntakeError, Part, Said, Stored, Taken};
+use crate::intake::{Intake, IntakeError, Part, Said, Stored, Taken, ToldParts};
 
 /// The longest that a check-in is held, whatever the agent asks for: a connection that died without a word is found out by the
 /// next one not coming.
@@ -65,7 +65,7 @@ enum Looked {
     /// There is nothing to say yet.
     Nothing,
     /// The host is to be told a state of this epoch and revision, and that has to be stored first.
-    ToTell(HeldRevision),
+    ToTell(HeldRevision, ToldParts),
     /// What there is to say.
     Answer(Answered),
 }
@@ -227,8 +227,8 @@ impl CheckIns {
             }
             match self.look(&mut talk, peer, Instant::now() >= deadline)? {
                 Looked::Answer(answered) => return Ok(answered),
-                Looked::ToTell(told) => {
-                    self.store_told(&mut talk, told).await?;
+                Looked::ToTell(told, parts) => {
+                    self.store_told(&mut talk, told, parts).await?;
                     continue;
                 }
                 Looked::Nothing => {}
@@ -298,10 +298,13 @@ impl CheckIns {
         let can_be_told = talk.may_be_told && self.standing(&line, talk.held.as_ref(), stored.told).can_be_told();
         let desired = desired.filter(|_| can_be_told).and_then(|signed| self.to_send(talk, signed));
         let desired = desired.filter(|signed| signed.epoch.0 == *line.now.as_bytes());
-        if let Some(state) = desired.as_ref().map(|signed| signed.told())
-            && !stored.told.is_some_and(|told| told.covers(state))
-        {
-            return Ok(Looked::ToTell(state));
+        if let Some(signed) = &desired {
+            let (state, parts) = (signed.told(), signed.told_parts());
+            let covering = stored.told.filter(|told| told.covers(state));
+            // One that recorded no parts is not written for these alone.
+            if covering.is_none() || stored.told_parts.is_some_and(|told| told != parts) {
+                return Ok(Looked::ToTell(covering.unwrap_or(state), parts));
+            }
         }
         let grants_are_new = grants_are_new && can_be_told;
         let stopping = self.desired.is_stopping();
@@ -339,11 +342,11 @@ impl CheckIns {
     }
 
     /// Stores what the host is told last, before it is told. Where that cannot be stored now the host is told nothing new and comes again.
-    async fn store_told(&self, talk: &mut Conversation, told: HeldRevision) -> Result<(), ApiError> {
+    async fn store_told(&self, talk: &mut Conversation, told: HeldRevision, parts: ToldParts) -> Result<(), ApiError> {
         let slot = &talk.slot;
         let _alone = slot.writing().await;
-        match self.intake.told(slot.node(), told).await {
-            Ok(()) => slot.note_told(told),
+        match self.intake.told(slot.node(), told, parts).await {
+            Ok(()) => slot.note_told(told, parts),
             Err(IntakeError::NoSuchNode) => return Err(gone()),
             Err(error) => {
                 let name = self.intake.name(slot.node());

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::*;
 use crate::ca::Authority;
 use crate::desired::{Batch, Change, EncodedProfile, Released, lock};
-use crate::intake::{Seen, Stored};
+use crate::intake::{Seen, Stored, ToldParts};
 use crate::store::BoxFuture;
 
 const NOW_S: u64 = 1_900_000_000;
@@ -89,7 +89,7 @@ impl Intake for Slow {
         })
     }
 
-    fn told(&self, _: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>> {
+    fn told(&self, _: Uuid, told: HeldRevision, _: ToldParts) -> BoxFuture<'_, Result<(), IntakeError>> {
         let is_stored = !*lock(&self.tells_nobody);
         if is_stored {
             lock(&self.told).push(told);
@@ -298,6 +298,26 @@ async fn x01_results_that_can_never_be_kept_are_acknowledged_so_that_they_are_no
 }
 
 #[tokio::test(start_paused = true)]
+async fn y06_a_silence_says_whether_the_host_had_confirmed_what_it_was_told() {
+    for confirms in [false, true] {
+        let site = Site::new();
+        let state = Released::new(Revision(5), (&Known::default(), &TaskSet::default()), (None, [].into()), MAX_WAIT);
+        let changes = vec![(NODE, Change::Release(Box::new(state)))];
+        site.check_ins.desired.publish(Batch { revision: Revision(5), changes });
+        let told = site.news(WireVersion::CURRENT, None).await.desired.unwrap();
+        if confirms {
+            let (known, task_set) = (told.known_digest, told.task_set_digest);
+            let held = Held { epoch: told.epoch, revision: told.revision, known, task_set };
+            site.news(WireVersion::CURRENT, Some(held)).await;
+        }
+        tokio::time::advance(Duration::from_mins(2)).await;
+        write_silence(&site.slot(), site.slow.as_ref(), || NOW_S).await;
+        let seen = lock(&site.slow.seen).last().copied();
+        assert!(matches!(seen, Some(Seen::Lost { untold, .. }) if untold != confirms), "{confirms}: {seen:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_of_a_silence_does_not_pass_its_beginning() {
     let site = Site::new();
     site.say(None).await;
@@ -310,7 +330,7 @@ async fn the_end_of_a_silence_does_not_pass_its_beginning() {
     };
     tokio::join!(lost, back);
     let seen = lock(&site.slow.seen).clone();
-    assert_eq!(seen, [Seen::Lost { since_s: NOW_S - 120 - 1 }, Seen::Connected { since_s: NOW_S }]);
+    assert_eq!(seen, [Seen::Lost { since_s: NOW_S - 120 - 1, untold: false }, Seen::Connected { since_s: NOW_S }]);
 }
 
 #[tokio::test(start_paused = true)]

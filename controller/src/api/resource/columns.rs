@@ -244,7 +244,7 @@ const MADE: &[(&str, Make)] = &[
     }),
     ("state", |row, cell| cell.put(&row.status().state)),
     ("state_reason", |row, cell| {
-        cell.put(&*state::reason(row.api, row.model, row.node, row.facts(), row.mode()));
+        cell.put(&*state::reason(row.api, row.model, row.node, (row.facts(), row.outcome()), row.mode()));
     }),
     ("notes", |row, cell| cell.put(&row.facts().notes().collect::<Vec<_>>())),
     // Of what runs on it, which a hold or a pause keeps.

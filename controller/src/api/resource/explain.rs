@@ -37,11 +37,13 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     };
     body["connection"] = state::liveness(api, node.meta.uuid).name().into();
     body["last_seen"] = json!(state::last_seen(api, &model, node.meta.uuid).map(view::time));
-    let told = api.desired.as_ref().map_or(Told::Unknown, |desired| desired.told(node.meta.uuid));
-    body["confirmed"] = match told {
-        Told::Unknown => Value::Null,
-        Told::Yes => true.into(),
-        Told::No => false.into(),
+    // That it was told once is no confirmation; that it was not told is none for sure.
+    let said = api.desired.as_ref().map_or(Told::Unknown, |desired| desired.told(node.meta.uuid));
+    let known = api.desired.as_ref().map_or(said, |desired| facts::told(&model, desired, node.meta.uuid));
+    body["confirmed"] = match (said, known) {
+        (Told::Yes, _) => true.into(),
+        (Told::No, _) | (Told::Unknown, Told::No) => false.into(),
+        (Told::Unknown, Told::Unknown | Told::Yes) => Value::Null,
     };
     let revisions = api.desired.as_ref().map(|desired| desired.revisions(node.meta.uuid)).unwrap_or_default();
     body["published_revision"] = json!(revisions.published);
@@ -86,6 +88,9 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let unknown = || ApiError::new(ErrorType::ObjectNotFound, format!("the node's release has no task {}", quote(id)));
     let mut body = explain::task(answer, id, api.registry.now(), &ran).ok_or_else(unknown)?;
     let last = results.and_then(|results| results.tasks.get(id));
+    if let (Some(why), Some(aside)) = (facts::stuck_by(model, node), body["set_aside"].as_array_mut()) {
+        aside.push(format!("its agent is stuck, and begins nothing until that is mended: {why}").into());
+    }
     body["last"] = json!(last.map(
         |last| json!({
             "at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output,

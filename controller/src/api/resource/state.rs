@@ -9,16 +9,16 @@ use stemma_core::catalog::Meant;
 use stemma_core::finding::Finding;
 use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Answer, Resolution};
-use stemma_core::status::{self, A_TASK_FAILED, Facts, Liveness, State, Status, Told};
+use stemma_core::status::{self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, State, Status, TaskOutcome};
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
 
 use super::view;
 use crate::api::Api;
-use crate::cache::Model;
-use crate::reconcile::facts;
+use crate::cache::{Model, released};
 use crate::reconcile::waves::Shut;
+use crate::reconcile::{Reconciler, facts};
 use crate::status as table;
 
 /// A node's traits with their sources.
@@ -55,7 +55,7 @@ pub(super) fn said(model: &Model, node: &Node) -> Value {
 
 /// Whether a node's agent is there.
 pub(super) fn liveness(api: &Api, node: Uuid) -> Liveness {
-    api.desired.as_ref().map_or(Liveness::Absent, |desired| desired.status().liveness(node))
+    api.desired.as_ref().map_or(Liveness::Absent, |desired| desired.liveness(node))
 }
 
 /// How many of these nodes stand in each state.
@@ -154,10 +154,7 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
     let is_store_waiting = is_store_waiting(api);
     let liveness = liveness(api, node.meta.uuid);
     let is_blocked = table.is_some_and(|table| table.is_blocked(node.meta.uuid));
-    let told = match api.desired.as_ref().map_or(Told::Unknown, |desired| desired.told(node.meta.uuid)) {
-        Told::Unknown => facts.told,
-        told => told,
-    };
+    let told = api.desired.as_ref().map_or(facts.told, |desired| facts::told(model, desired, node.meta.uuid));
     Facts {
         liveness,
         is_doubled,
@@ -171,12 +168,25 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
     }
 }
 
-/// Why a node stands where it stands: where a task failed, which; where others keep it, who.
-pub(super) fn reason(api: &Api, model: &Model, node: &Node, facts: &Facts, mode: Mode) -> Cow<'static, str> {
+/// Why a node stands where it stands: where a task failed, which; where an error is found, the first; where others keep it, who. Who keeps one
+/// that is not blocked is said as far as the last pass knows it.
+pub(super) fn reason(
+    api: &Api,
+    model: &Model,
+    node: &Node,
+    (facts, resolution): (&Facts, &Resolution),
+    mode: Mode,
+) -> Cow<'static, str> {
     let status = facts.status();
+    let kept = |reconciler: &Reconciler| reconciler.shut_in_last_pass(model, node.id()).unwrap_or_default();
     let said = match status.state {
         State::Failed if status.reason == A_TASK_FAILED => status::failed_tasks(facts::news(model, node.meta.uuid)),
+        State::Failed if status.reason == AN_ERROR => {
+            let findings = findings_of_answer(api, model, node, resolution);
+            status::first_error(&findings).map(|code| format!("{AN_ERROR}: {code}"))
+        }
         State::Blocked => waits(api, model, node, status, mode),
+        State::Waiting | State::Changing => waits_at(api, model, node, (status, mode), kept),
         State::Held => kept_release(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
         State::Unplaced
         | State::Parked
@@ -184,9 +194,7 @@ pub(super) fn reason(api: &Api, model: &Model, node: &Node, facts: &Facts, mode:
         | State::Stuck
         | State::Failed
         | State::Paused
-        | State::Waiting
         | State::Drifted
-        | State::Changing
         | State::Noop
         | State::Converged => None,
     };
@@ -199,34 +207,66 @@ pub(super) fn kept_release(model: &Model, node: &Node) -> Option<String> {
 }
 
 /// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being
-/// run. It costs more than the status, and is worked out only where one node is asked for.
+/// run. It costs more than the status, and is worked out only where one node is asked for, or where it says who blocks one.
 pub(super) fn waits(api: &Api, model: &Model, node: &Node, status: Status, mode: Mode) -> Option<String> {
+    waits_at(api, model, node, (status, mode), |reconciler| reconciler.shut(model, node.id()))
+}
+
+/// The same of barriers that are asked of the reconciler so.
+fn waits_at(
+    api: &Api,
+    model: &Model,
+    node: &Node,
+    (status, mode): (Status, Mode),
+    shut: impl FnOnce(&Reconciler) -> Vec<Shut>,
+) -> Option<String> {
     let is_there = liveness(api, node.meta.uuid) == Liveness::Connected && mode == Mode::Apply;
     let is_free = matches!(status.state, State::Waiting | State::Blocked | State::Changing);
     // What waits for others waits for the fleet first.
     if is_store_waiting(api) || !(is_there && is_free && facts::tasks(model, node.meta.uuid).may_wait()) {
         return None;
     }
-    let shut = api.reconciler.as_ref()?.shut(model, node.id());
+    let shut = shut(api.reconciler.as_ref()?);
     let is_hindered = |one: &&Shut| one.nodes.iter().any(|id| is_hindered(api, model, id.0, &one.barrier.task));
     let first = shut.iter().find(is_hindered).or(shut.first())?;
     let why = |id: &NodeId| (name_of(model, *id), why_not_done(api, model, id.0, &first.barrier.task));
     let nodes: Vec<_> = first.nodes.iter().map(why).collect();
     let awaited = status::awaited(&first.barrier.task, &first.barrier.selector, &nodes, first.count as u64);
     // One that was done before the barrier shut again does not wait.
-    let is_done = |task: &str| {
-        facts::news(model, node.meta.uuid)
-            .any(|news| news.task == task && news.outcome == status::TaskOutcome::Succeeded)
-    };
+    let is_done = |task: &str| outcome(model, node.meta.uuid, task) == Some(TaskOutcome::Succeeded);
     let who = first.here.iter().find(|task| !is_done(task)).map_or("it", String::as_str);
     Some(format!("{who} waits for {awaited}"))
 }
 
+/// What became of a task on a node, in the task set that was released to it.
+fn outcome(model: &Model, node: Uuid, task: &str) -> Option<TaskOutcome> {
+    facts::news(model, node).find(|news| news.task == task).map(|news| news.outcome)
+}
+
+/// What is known of a task that others wait for on a node. A marker runs nowhere: the first task before it that is not done stands for it.
+fn awaited_on<'t>(model: &'t Model, node: Uuid, task: &'t str) -> Awaited<'t> {
+    let of = |task: &'t str| {
+        let was_released = released::was_released(model, node, task);
+        Awaited { task, outcome: outcome(model, node, task), was_released }
+    };
+    let before = model.fleet.profile(NodeId(node)).map(|profile| profile.stands_for(task)).unwrap_or_default();
+    let is_left = |one: &Awaited<'_>| one.outcome != Some(TaskOutcome::Succeeded);
+    // One that was released and does not run is left out.
+    let leaves_out = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
+    let open = before.into_iter().filter(|task| !leaves_out(task)).map(of).find(is_left);
+    open.unwrap_or_else(|| of(task))
+}
+
+/// What decides the state of a node that others wait for.
+fn facts_of_awaited(api: &Api, model: &Model, node: Uuid) -> Facts {
+    let of_last_pass = || api.desired.as_ref()?.status().facts(node);
+    let of_model = || Some(facts_of(api, model, model.nodes.get(node)?, &model.resolve(node)));
+    (if api.is_behind { of_model() } else { of_last_pass().or_else(of_model) }).unwrap_or_default()
+}
+
 /// Whether a node will not succeed in a task by itself.
 fn is_hindered(api: &Api, model: &Model, node: Uuid, task: &str) -> bool {
-    let is_set_aside = api.desired.as_ref().is_some_and(|desired| desired.status().holds_others_up(node));
-    is_set_aside
-        || facts::news(model, node).any(|news| news.task == task && news.outcome == status::TaskOutcome::Failed)
+    awaited_on(model, node, task).is_in_vain(&facts_of_awaited(api, model, node))
 }
 
 /// What a node is called.
@@ -236,10 +276,7 @@ pub(super) fn name_of(model: &Model, node: NodeId) -> String {
 
 /// Why a node has not succeeded in a task (so far).
 pub(super) fn why_not_done(api: &Api, model: &Model, node: Uuid, task: &str) -> String {
-    let is_paused = model.said.get(&node).is_some_and(|said| said.paused);
-    let outcome = facts::news(model, node).find(|news| news.task == task).map(|news| news.outcome);
-    let is_stuck = facts::stuck_by(model, node).is_some();
-    status::why_not_done(task, is_paused, is_stuck, liveness(api, node), outcome)
+    status::why_not_done(&awaited_on(model, node, task), &facts_of_awaited(api, model, node))
 }
 
 /// The first task that failed, of those that were released: the task, its sentence and since when.

@@ -34,7 +34,7 @@ use crate::records::common::{CommonValues, ValueList, ValuePart};
 use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult,
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult, ToldRecord,
 };
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
@@ -101,7 +101,7 @@ pub struct Model {
     /// When their silence began or ended.
     pub seen: ByNode<SeenRecord>,
     /// What they were told last.
-    pub told: ByNode<HeldRevision>,
+    pub told: ByNode<ToldRecord>,
     /// To which revision the store had come when it was first recorded what a host was told; `None`: it was not yet.
     pub told_since: Option<HeldRevision>,
     /// The epochs of the store; `None`: it is in its first one.

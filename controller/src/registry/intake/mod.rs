@@ -24,8 +24,8 @@ use super::Registry;
 use super::rate::{BytePace, ByteRate};
 use crate::blobs::Blobs;
 use crate::desired::DesiredTable;
-use crate::intake::{Intake, IntakeError, Part, Said, Seen, Stored, Taken};
-use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord};
+use crate::intake::{Intake, IntakeError, Part, Said, Seen, Stored, Taken, ToldParts};
+use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord, ToldRecord};
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
 
@@ -140,7 +140,8 @@ impl Intake for HostIntake {
             acknowledged: model.results.get(&node).map_or(0, |results| results.acknowledged),
             observation: model.observations.get(&node).map(|observation| observation.digest),
             silent: model.seen.get(&node).is_some_and(|seen| seen.lost),
-            told: model.told.get(&node).map(|told| **told).or(model.told_since),
+            told: model.told.get(&node).map(|told| told.state()).or(model.told_since),
+            told_parts: model.told.get(&node).and_then(|told| told.parts),
         }
     }
 
@@ -199,8 +200,8 @@ impl Intake for HostIntake {
 
     fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>> {
         let record = match seen {
-            Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000) },
-            Seen::Lost { since_s } => SeenRecord { lost: true, since: Timestamp(since_s * 1000) },
+            Seen::Connected { since_s } => SeenRecord { lost: false, since: Timestamp(since_s * 1000), untold: false },
+            Seen::Lost { since_s, untold } => SeenRecord { lost: true, since: Timestamp(since_s * 1000), untold },
         };
         Box::pin(async move {
             self.records
@@ -212,10 +213,11 @@ impl Intake for HostIntake {
         })
     }
 
-    fn told(&self, node: Uuid, told: HeldRevision) -> BoxFuture<'_, Result<(), IntakeError>> {
+    fn told(&self, node: Uuid, told: HeldRevision, parts: ToldParts) -> BoxFuture<'_, Result<(), IntakeError>> {
+        let record = ToldRecord { epoch: told.epoch, revision: told.revision, parts: Some(parts) };
         let mut transaction = Transaction::new()
             .require(Precondition::present(key::object(Kind::Node, node)))
-            .put(key::of_node(key::TOLD, node), codec::encode(&told));
+            .put(key::of_node(key::TOLD, node), codec::encode(&record));
         if self.registry.cache().model().told_since.is_none() {
             // Of an earlier version, which wrote no records, each host holds no later revision than this.
             let since = HeldRevision { epoch: told.epoch, revision: self.head() };

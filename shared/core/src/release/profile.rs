@@ -332,6 +332,20 @@ impl Profile {
     /// The barriers that stand before a task on its nodes, its own and those of what comes before it there, each with the task
     /// that waits at it.
     pub fn barriers_before(&self, ix: TaskIx) -> Vec<(TaskIx, &Barrier)> {
+        let before = self.up_to(ix);
+        let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
+        waits.map(|(at, barrier)| (self.tasks[*at as usize], &self.barriers[*barrier as usize])).collect()
+    }
+
+    /// The places in `barriers` of those that stand before a task on its nodes; each once.
+    pub(crate) fn barrier_places_before(&self, ix: TaskIx) -> BTreeSet<usize> {
+        let before = self.up_to(ix);
+        let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
+        waits.map(|(_, barrier)| *barrier as usize).collect()
+    }
+
+    /// The positions of a task and of all that comes before it.
+    fn up_to(&self, ix: TaskIx) -> BTreeSet<u32> {
         let is_it = |at: &u32| self.tasks[*at as usize] == ix;
         let mut before: BTreeSet<u32> = (0..).take(self.tasks.len()).filter(is_it).collect();
         // The edges of later tasks come later in the list, so one pass backwards meets all that comes before it.
@@ -340,8 +354,16 @@ impl Profile {
                 before.insert(*first);
             }
         }
-        let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
-        waits.map(|(at, barrier)| (self.tasks[*at as usize], &self.barriers[*barrier as usize])).collect()
+        before
+    }
+
+    /// What a node has to be done with where others wait for a task of its own: the task, or what comes before it where it is a marker.
+    pub fn stands_for(&self, id: &str) -> Vec<&str> {
+        let Some(ix) = self.release.find(id).filter(|ix| self.has(*ix)) else { return Vec::new() };
+        if !self.release.task(ix).is_skipped_type() {
+            return vec![self.release.id(ix)];
+        }
+        self.before_marker(ix).tasks.into_iter().map(|ix| self.release.id(ix)).collect()
     }
 
     /// What is over when the node has passed a marker of `tasks`. A marker runs nowhere, so nobody reports it.

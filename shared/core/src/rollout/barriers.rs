@@ -9,6 +9,10 @@
 //! release it is of; a stage of one name is one stage. So a barrier waits for what the order waits for that is checked when nodes
 //! are placed, and that `resolve` prints.
 //!
+//! Who waits at a shut barrier is blocked where it will not open by itself: a node that it waits for failed there, will run nothing, keeps a
+//! task set without the task, or is blocked itself before it comes to the task. The last follows chains, each as far as it goes: what is waited
+//! for in vain is found from those who hold others up onwards, so that nodes that wait for each other alone are never taken for blocked.
+//!
 //! A wave is kept from change to change: it is built again only where the profiles or releases of its cluster are others
 //! ([`Wave::is_current`]). A node that comes, goes or gets another task set, and a result, cost the barriers concerned.
 
@@ -31,8 +35,16 @@ pub trait TaskResults {
     fn done(&self, node: NodeId, task: &str) -> Done;
     /// Whether a node will run none of its tasks by itself, so that who waits for it waits until somebody does something.
     fn is_set_aside(&self, node: NodeId) -> bool;
-    /// Whether a task of that task set failed on a node.
+    /// Whether a task of that task set failed on a node, or ended there otherwise than well.
     fn has_failed(&self, node: NodeId, task: &str) -> bool;
+    /// Whether a node keeps the task set that it has, whatever it is to have next, until somebody does something.
+    fn keeps_its_set(&self, _node: NodeId) -> bool {
+        false
+    }
+    /// Whether a task is in the task set that was released to a node.
+    fn was_released(&self, _node: NodeId, _task: &str) -> bool {
+        true
+    }
 }
 
 /// What became of a task on a node, as far as others wait for it.
@@ -67,7 +79,7 @@ pub struct Wave {
     /// Per profile, and per barrier of it: what the barrier waits for.
     waits: BTreeMap<ProfileHash, (Arc<Profile>, Vec<Targets>)>,
     /// Per profile, the points that mean its nodes.
-    meant_by: BTreeMap<ProfileHash, BTreeMap<usize, Steps>>,
+    meant_by: BTreeMap<ProfileHash, BTreeMap<usize, Meant>>,
     members: BTreeMap<NodeId, Member>,
 }
 
@@ -76,8 +88,8 @@ pub struct Wave {
 pub struct Affected {
     profiles: BTreeSet<ProfileHash>,
     nodes: BTreeSet<NodeId>,
-    /// The profiles whose nodes may be blocked now, or no longer, beside those above.
-    hindered: BTreeSet<ProfileHash>,
+    /// The points that were waited for in vain before the first change; `None`: nothing changed.
+    hindered_before: Option<BTreeSet<usize>>,
 }
 
 /// What decides which points there are, and whom they mean.
@@ -93,6 +105,7 @@ struct Member {
     takes_part: bool,
     task_set: Option<[u8; 32]>,
     is_set_aside: bool,
+    keeps_its_set: bool,
 }
 
 /// Which point it is: a task's index means something in its own release alone.
@@ -107,10 +120,20 @@ struct Point {
     meant: usize,
     /// Those of them that have not succeeded.
     waits_for: BTreeSet<NodeId>,
-    /// Those of these that will not succeed by themselves.
+    /// How many of these there are of each profile.
+    of_profile: BTreeMap<ProfileHash, usize>,
+    /// Those of these that will not succeed by themselves, whatever barriers open.
     hindered: BTreeSet<NodeId>,
     /// The profiles with a barrier that waits for it.
     waiting: BTreeSet<ProfileHash>,
+}
+
+/// What a point means for the nodes of one profile.
+#[derive(Debug)]
+struct Meant {
+    steps: Steps,
+    /// The places of the profile's barriers that stand before these steps.
+    behind: BTreeSet<usize>,
 }
 
 /// What a node of one profile is to be done with at a point.
@@ -147,20 +170,9 @@ enum Waiting {
     ForMore,
 }
 
-/// What of a point decides what barriers are open, and who is blocked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
-    waiting: Waiting,
-    is_hindered: bool,
-}
-
 impl Affected {
-    fn add(&mut self, point: &Point, seen_before: Seen) {
-        let (seen_after, Seen { waiting: before, is_hindered }) = (point.seen(), seen_before);
-        let after = seen_after.waiting;
-        if is_hindered != seen_after.is_hindered {
-            self.hindered.extend(&point.waiting);
-        }
+    fn add(&mut self, point: &Point, before: Waiting) {
+        let after = point.waiting();
         if before == after {
             return;
         }
@@ -239,7 +251,8 @@ impl Wave {
         }
         let of = |member: Option<Member>| member.and_then(|member| self.meant_by.get(&member.profile));
         let touched: BTreeSet<usize> = of(old).into_iter().chain(of(new)).flat_map(BTreeMap::keys).copied().collect();
-        let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].seen())).collect();
+        let before: Vec<_> = touched.iter().map(|at| (*at, self.points[*at].waiting())).collect();
+        self.note_hindered(affected);
         self.leave(node);
         self.enter(fleet, results, node);
         for (at, before) in before {
@@ -256,13 +269,14 @@ impl Wave {
         tasks: &BTreeSet<String>,
         affected: &mut Affected,
     ) {
+        self.note_hindered(affected);
         let Some(member) = self.members.get(&node).filter(|member| member.takes_part) else { return };
         let Some(meant) = self.meant_by.get(&member.profile) else { return };
         let touched: BTreeSet<_> = tasks.iter().filter_map(|task| self.of_task.get(task)).flatten().collect();
-        for (at, steps) in touched.into_iter().filter_map(|at| meant.get_key_value(at)) {
+        for (at, meant) in touched.into_iter().filter_map(|at| meant.get_key_value(at)) {
             let point = &mut self.points[*at];
-            let before = point.seen();
-            point.take(results, node, member, steps);
+            let before = point.waiting();
+            point.take(results, node, member, &meant.steps);
             affected.add(point, before);
         }
     }
@@ -294,38 +308,121 @@ impl Wave {
 
     /// Which of the nodes that are affected are blocked: a barrier is shut for them that will not open by itself.
     pub fn blocked(&self, affected: &Affected) -> Vec<(NodeId, bool)> {
-        let profiles: BTreeSet<ProfileHash> = affected.profiles.union(&affected.hindered).copied().collect();
+        let hindered = self.hindered();
+        let before = affected.hindered_before.as_ref().unwrap_or(&hindered);
+        let turned = before.symmetric_difference(&hindered).filter_map(|at| self.points.get(*at));
+        let profiles: BTreeSet<ProfileHash> =
+            turned.flat_map(|point| &point.waiting).chain(&affected.profiles).copied().collect();
         let is_of = |(_, member): &(&NodeId, &Member)| profiles.contains(&member.profile);
         let members = (!profiles.is_empty()).then(|| self.members.iter().filter(is_of).map(|(node, _)| *node));
         let nodes: BTreeSet<NodeId> = members.into_iter().flatten().chain(affected.nodes.iter().copied()).collect();
-        let mut hindered: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
+        let mut shut: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
         let mut is_blocked = |node: &NodeId| {
             let Some(member) = self.members.get(node).filter(|member| member.takes_part) else { return false };
             let Some((_, barriers)) = self.waits.get(&member.profile) else { return false };
-            let is_hindered =
-                |targets: &&Targets| targets.own.iter().chain(&targets.behind).any(|at| self.points[*at].is_hindered());
-            let all = || barriers.iter().filter(is_hindered).map(|targets| self.left(targets)).collect();
-            let hindered = hindered.entry(member.profile).or_insert_with(all);
-            hindered.iter().any(|left| !left.is_nothing_for(*node))
+            let all = || self.left_in_vain(barriers, &hindered).collect();
+            shut.entry(member.profile).or_insert_with(all).iter().any(|left| !left.is_nothing_for(*node))
         };
         nodes.into_iter().map(|node| (node, is_blocked(&node))).collect()
     }
 
+    /// Notes the points that are waited for in vain, before the first change.
+    fn note_hindered(&self, affected: &mut Affected) {
+        affected.hindered_before.get_or_insert_with(|| self.hindered());
+    }
+
+    /// The points that are waited for in vain until somebody does something. From those where a node holds others up by itself it goes on
+    /// to those whose nodes are kept at barriers before these, so it ends when no more are found.
+    fn hindered(&self) -> BTreeSet<usize> {
+        let own = (0..).zip(&self.points).filter(|(_, point)| point.is_hindered());
+        let mut hindered: BTreeSet<usize> = own.map(|(at, _)| at).collect();
+        let mut found = !hindered.is_empty();
+        while found {
+            let is_more = |at: &usize| !hindered.contains(at) && self.is_kept_at(*at, &hindered);
+            let more: Vec<usize> = (0..self.points.len()).filter(is_more).collect();
+            found = !more.is_empty();
+            hindered.extend(more);
+        }
+        hindered
+    }
+
+    /// Whether a point is waited for in vain since nodes that it means are kept before it by points that are.
+    fn is_kept_at(&self, at: usize, hindered: &BTreeSet<usize>) -> bool {
+        let point = &self.points[at];
+        let mut kept: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
+        for profile in point.of_profile.keys() {
+            let left = self.left_before(profile, at, hindered);
+            if !left.is_empty() {
+                kept.insert(*profile, left);
+            }
+        }
+        let is_kept = |node: &NodeId| {
+            let left = self.members.get(node).and_then(|member| kept.get(&member.profile));
+            point.hindered.contains(node) || left.into_iter().flatten().any(|left| !left.is_nothing_for(*node))
+        };
+        match point.barrier.policy {
+            _ if kept.is_empty() || point.waiting() == Waiting::Nobody => false,
+            Policy::All => kept.iter().any(|(profile, left)| self.keeps_one(point, profile, left)),
+            Policy::Any => point.waits_for.iter().all(is_kept),
+        }
+    }
+
+    /// Whether one of the nodes of a profile that a point waits for waits at one of these.
+    fn keeps_one(&self, point: &Point, profile: &ProfileHash, all: &[Left]) -> bool {
+        let is_of = |node: &NodeId| {
+            point.waits_for.contains(node) && self.members.get(node).is_some_and(|member| member.profile == *profile)
+        };
+        let count = point.of_profile.get(profile).copied().unwrap_or_default();
+        // One that alone is waited for does not wait for itself.
+        all.iter().any(|left| count > usize::from(!left.behind && left.own.only().as_ref().is_some_and(is_of)))
+    }
+
+    /// What is left at the barriers before a point on the nodes of a profile that are waited for in vain.
+    fn left_before(&self, profile: &ProfileHash, at: usize, hindered: &BTreeSet<usize>) -> Vec<Left> {
+        let meant = self.meant_by.get(profile).and_then(|meant| meant.get(&at));
+        let Some(((_, barriers), meant)) = self.waits.get(profile).zip(meant) else { return Vec::new() };
+        self.left_in_vain(meant.behind.iter().filter_map(|at| barriers.get(*at)), hindered).collect()
+    }
+
+    /// What is left at those of these barriers that are shut and will not open by themselves.
+    fn left_in_vain<'a>(
+        &'a self,
+        barriers: impl IntoIterator<Item = &'a Targets>,
+        hindered: &'a BTreeSet<usize>,
+    ) -> impl Iterator<Item = Left> {
+        let is_in_vain =
+            move |targets: &&Targets| targets.own.iter().chain(&targets.behind).any(|at| hindered.contains(at));
+        barriers.into_iter().filter(is_in_vain).map(move |targets| self.left(targets))
+    }
+
     /// The barriers that are shut for a node, each with the nodes that it waits for.
     pub fn shut(&self, node: NodeId) -> Vec<(&Barrier, Cow<'_, BTreeSet<NodeId>>)> {
-        let Some(member) = self.members.get(&node) else { return Vec::new() };
-        let Some((profile, barriers)) = self.waits.get(&member.profile) else { return Vec::new() };
-        let shut =
-            profile.barriers.iter().zip(barriers).filter(|(_, targets)| !self.left(targets).is_nothing_for(node));
-        let nodes = |targets: &Targets| {
-            let points = targets.own.iter().chain(&targets.behind).map(|at| &self.points[*at]);
-            let unmet = points.filter(|point| point.waiting() != Waiting::Nobody);
-            match unmet.map(|point| &point.waits_for).collect::<Vec<_>>().as_slice() {
-                [only] => Cow::Borrowed(*only),
-                many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
-            }
-        };
-        shut.map(|(barrier, targets)| (barrier, nodes(targets))).collect()
+        let Some((profile, _)) = self.barriers_of(node) else { return Vec::new() };
+        let named = |at: usize| (&profile.barriers[at], self.awaited(profile.hash, at));
+        self.shut_places(node).into_iter().map(named).collect()
+    }
+
+    /// The places of these among the barriers of the node's profile.
+    pub fn shut_places(&self, node: NodeId) -> Vec<usize> {
+        let barriers = self.barriers_of(node).map(|(_, barriers)| barriers);
+        let places = (0..).zip(barriers.into_iter().flatten());
+        places.filter(|(_, targets)| !self.left(targets).is_nothing_for(node)).map(|(at, _)| at).collect()
+    }
+
+    /// The nodes that the barrier at a place of a profile waits for.
+    pub fn awaited(&self, profile: ProfileHash, at: usize) -> Cow<'_, BTreeSet<NodeId>> {
+        let targets = self.waits.get(&profile).and_then(|(_, barriers)| barriers.get(at));
+        let points = targets.into_iter().flat_map(|targets| targets.own.iter().chain(&targets.behind));
+        let unmet = points.map(|at| &self.points[*at]).filter(|point| point.waiting() != Waiting::Nobody);
+        match unmet.map(|point| &point.waits_for).collect::<Vec<_>>().as_slice() {
+            [only] => Cow::Borrowed(*only),
+            many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
+        }
+    }
+
+    fn barriers_of(&self, node: NodeId) -> Option<(&Arc<Profile>, &Vec<Targets>)> {
+        let member = self.members.get(&node)?;
+        self.waits.get(&member.profile).map(|(profile, barriers)| (profile, barriers))
     }
 
     fn left(&self, targets: &Targets) -> Left {
@@ -343,6 +440,7 @@ impl Wave {
             takes_part: fleet.takes_part(node),
             task_set: results.task_set(node),
             is_set_aside: results.is_set_aside(node),
+            keeps_its_set: results.keeps_its_set(node),
         })
     }
 
@@ -352,10 +450,10 @@ impl Wave {
         if !member.takes_part {
             return;
         }
-        for (at, steps) in self.meant_by.get(&member.profile).into_iter().flatten() {
+        for (at, meant) in self.meant_by.get(&member.profile).into_iter().flatten() {
             let point = &mut self.points[*at];
             point.meant += 1;
-            point.take(results, node, &member, steps);
+            point.take(results, node, &member, &meant.steps);
         }
     }
 
@@ -363,7 +461,7 @@ impl Wave {
         let Some(member) = self.members.remove(&node).filter(|member| member.takes_part) else { return };
         for at in self.meant_by.get(&member.profile).into_iter().flat_map(BTreeMap::keys) {
             self.points[*at].meant -= 1;
-            self.points[*at].forget(node);
+            self.points[*at].forget(node, member.profile);
         }
     }
 
@@ -404,10 +502,10 @@ impl Wave {
             } else {
                 Steps::Itself
             };
-            meant.insert(at, steps);
+            meant.insert(at, Meant { steps, behind: profile.barrier_places_before(ix) });
         }
-        for (at, steps) in &meant {
-            for id in steps.of_a_marker() {
+        for (at, meant) in &meant {
+            for id in meant.steps.of_a_marker() {
                 let points = self.of_task.entry(id.clone()).or_default();
                 if !points.contains(at) {
                     points.push(*at);
@@ -539,10 +637,15 @@ impl Steps {
         }
     }
 
-    fn has_failed(&self, results: &dyn TaskResults, node: NodeId, task: &str) -> bool {
+    /// Whether one of them will not succeed on a node by itself, whatever barriers open.
+    fn are_in_vain(&self, results: &dyn TaskResults, node: NodeId, member: &Member, task: &str) -> bool {
+        let is_in_vain = |task: &str| {
+            let is_lacking = member.keeps_its_set && !results.was_released(node, task);
+            results.has_failed(node, task) || (is_lacking && !results.done(node, task).is_over())
+        };
         match self {
-            Self::Itself => results.has_failed(node, task),
-            Self::Before(tasks) => tasks.iter().any(|task| results.has_failed(node, task)),
+            Self::Itself => is_in_vain(task),
+            Self::Before(tasks) => tasks.iter().any(|task| is_in_vain(task)),
         }
     }
 }
@@ -556,7 +659,7 @@ impl Left {
 impl Point {
     fn new(release: Arc<CompiledRelease>, barrier: Barrier) -> Self {
         let (waits_for, hindered, waiting) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Self { barrier, release, meant: 0, waits_for, hindered, waiting }
+        Self { barrier, release, meant: 0, waits_for, of_profile: BTreeMap::new(), hindered, waiting }
     }
 
     fn task(&self) -> &str {
@@ -565,27 +668,29 @@ impl Point {
 
     /// Takes in what became of its task, or of what stands for that, on a node that it means.
     fn take(&mut self, results: &dyn TaskResults, node: NodeId, member: &Member, steps: &Steps) {
-        self.forget(node);
+        self.forget(node, member.profile);
         if steps.are_over(results, node, self.task()) {
             return;
         }
-        let is_hindered = member.is_set_aside || steps.has_failed(results, node, self.task());
+        let is_hindered = member.is_set_aside || steps.are_in_vain(results, node, member, self.task());
         self.waits_for.insert(node);
+        *self.of_profile.entry(member.profile).or_default() += 1;
         if is_hindered {
             self.hindered.insert(node);
         }
     }
 
-    fn forget(&mut self, node: NodeId) {
-        self.waits_for.remove(&node);
+    fn forget(&mut self, node: NodeId, profile: ProfileHash) {
+        if self.waits_for.remove(&node) {
+            match self.of_profile.get_mut(&profile) {
+                Some(count) if *count > 1 => *count -= 1,
+                Some(_) | None => drop(self.of_profile.remove(&profile)),
+            }
+        }
         self.hindered.remove(&node);
     }
 
-    fn seen(&self) -> Seen {
-        Seen { waiting: self.waiting(), is_hindered: self.is_hindered() }
-    }
-
-    /// Whether it is waited for in vain until somebody does something: of one node, or of all where any is enough.
+    /// Whether one of its nodes alone makes it be waited for in vain, or all where any is enough.
     fn is_hindered(&self) -> bool {
         match (self.waiting(), self.barrier.policy) {
             (Waiting::Nobody, _) => false,

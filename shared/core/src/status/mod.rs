@@ -15,7 +15,9 @@ use crate::object::{NodeSpec, SaidOnHost};
 
 pub use beside::{Keeper, Next, Note, Told};
 pub use reported::{ORPHANS, Orphan, Orphans, STUCK, is_of_agent, orphans, stuck};
-pub use tasks::{A_TASK_FAILED, TaskNews, TaskOutcome, Tasks, awaited, failed_tasks, last_error, why_not_done};
+pub use tasks::{
+    A_TASK_FAILED, Awaited, TaskNews, TaskOutcome, Tasks, awaited, failed_tasks, first_error, last_error, why_not_done,
+};
 
 /// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize)]
@@ -38,7 +40,7 @@ pub enum State {
     Held,
     /// Nothing was heard of its tasks yet, or the whole fleet waits, since the store was restored.
     Waiting,
-    /// Its tasks wait for a task of another host, which will not do it by itself.
+    /// Its tasks wait for a task of another host, which will not do it by itself, or is blocked itself.
     Blocked,
     /// A task is not as it should be, and is left so.
     Drifted,
@@ -104,6 +106,9 @@ impl Liveness {
     }
 }
 
+/// Why a node is failed that has an error among its findings.
+pub const AN_ERROR: &str = "there is an error among its findings";
+
 /// When a node's agent was heard of.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard {
@@ -166,6 +171,8 @@ pub struct Facts {
     pub is_held: bool,
     /// Whether its host keeps paths of tasks that it runs no more.
     pub is_orphaned: bool,
+    /// Whether its mode lets it observe alone: it checks and runs no task.
+    pub only_observes: bool,
     /// Whether a barrier is shut for it, and a host that it waits for there holds it up.
     pub is_blocked: bool,
     /// Where it stands with its next task set.
@@ -174,6 +181,8 @@ pub struct Facts {
     pub told: Told,
     /// Its agent.
     pub liveness: Liveness,
+    /// Whether its host enrolled since the controller started, so that its agent is on its way where it is not there yet.
+    pub has_enrolled: bool,
     /// What became of the tasks that were released to it.
     pub tasks: Tasks,
 }
@@ -197,7 +206,7 @@ impl Facts {
             Self { tasks: Tasks::Failed, next: Next::Current | Next::Kept(_), .. } => (State::Failed, A_TASK_FAILED),
             Self { has_error: true, .. }
             | Self { is_report_refused: true, .. }
-            | Self { is_release_refused: true, .. } => (State::Failed, "there is an error among its findings"),
+            | Self { is_release_refused: true, .. } => (State::Failed, AN_ERROR),
             Self { paused: Some(Side::Operator), next: Next::Kept(_), .. } => {
                 (State::Paused, "its nodegroup or cluster is paused, and a newer task set waits")
             }
@@ -235,11 +244,22 @@ impl Facts {
         all.into_iter().filter_map(|(note, is_so)| is_so.then_some(note))
     }
 
-    /// Whether others that wait for a task of it wait until somebody does something: it will not run any by itself. One that is parked
-    /// is not waited for, and one that is held runs the task set that it keeps.
+    /// Whether others that wait for a task of it wait until somebody does something: it will not run any by itself. One whose agent never
+    /// joined runs none either, unless its host is about to. One that is parked is not waited for.
     pub fn holds_others_up(&self) -> bool {
-        let is_set_aside = self.liveness == Liveness::Silent || self.is_stuck || self.paused.is_some();
+        let is_there = match self.liveness {
+            Liveness::Absent => self.has_enrolled,
+            Liveness::Silent => false,
+            Liveness::Connected => true,
+        };
+        let is_set_aside = !is_there || self.is_stuck || self.is_ahead || self.only_observes || self.paused.is_some();
         is_set_aside && self.parked.is_none()
+    }
+
+    /// Whether it keeps the task set that it has until somebody does something: others wait in vain for a task that this one lacks. What is
+    /// due is kept from it where it was not released with the last pass.
+    pub fn keeps_its_set(&self) -> bool {
+        self.parked.is_none() && (self.next != Next::Current || self.is_release_refused)
     }
 }
 
@@ -412,9 +432,29 @@ mod tests {
             (Facts { paused: Some(Side::Host), ..placed(Tasks::Failed) }, true),
             (Facts { paused: Some(Side::Operator), ..placed(Tasks::Incomplete) }, true),
             (Facts { liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, true),
+            (Facts { liveness: Liveness::Absent, ..placed(Tasks::NotReleased) }, true),
+            (Facts { liveness: Liveness::Absent, has_enrolled: true, ..placed(Tasks::NotReleased) }, false),
+            (Facts { is_ahead: true, ..placed(Tasks::Incomplete) }, true),
+            (Facts { only_observes: true, ..placed(Tasks::Incomplete) }, true),
             (Facts { parked: Some(Side::Host), liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, false),
         ] {
             assert_eq!(facts.holds_others_up(), holds_up, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn y06_who_is_not_told_its_next_task_set_lacks_what_is_new_in_it() {
+        let kept = |keeper| Facts { next: Next::Kept(keeper), ..placed(Tasks::Succeeded) };
+        for (facts, keeps) in [
+            (placed(Tasks::Succeeded), false),
+            (kept(Keeper::Held(Side::Operator)), true),
+            (kept(Keeper::Undecided), true),
+            (kept(Keeper::Requirement), true),
+            (Facts { next: Next::Due, ..placed(Tasks::Succeeded) }, true),
+            (Facts { is_release_refused: true, ..placed(Tasks::Succeeded) }, true),
+            (Facts { parked: Some(Side::Host), ..kept(Keeper::Requirement) }, false),
+        ] {
+            assert_eq!((facts.keeps_its_set(), facts.holds_others_up()), (keeps, false), "{facts:?}");
         }
     }
 

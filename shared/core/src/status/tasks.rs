@@ -1,6 +1,7 @@
 //! What became of all tasks of a node together.
 
-use super::{Liveness, State, Status};
+use super::{Facts, Keeper, Liveness, Next, Side, State, Status};
+use crate::finding::{Finding, Severity};
 use crate::object::Timestamp;
 
 /// Why a node is failed of which a task failed.
@@ -134,20 +135,64 @@ pub fn failed_tasks<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<
     })
 }
 
+/// The code of the first error among findings, which a node's state names; `None`: there is none.
+pub fn first_error(findings: &[Finding]) -> Option<&str> {
+    findings.iter().find(|one| one.severity == Severity::Error).map(|one| one.code.as_str())
+}
+
+/// What is known of a task that others wait for on a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited<'a> {
+    /// The task.
+    pub task: &'a str,
+    /// What became of it there; `None`: not known yet.
+    pub outcome: Option<TaskOutcome>,
+    /// Whether it is in the task set that was released to the node.
+    pub was_released: bool,
+}
+
+impl Awaited<'_> {
+    /// Whether it will not succeed by itself on a node of which this is known.
+    pub fn is_in_vain(&self, facts: &Facts) -> bool {
+        match self.outcome {
+            Some(TaskOutcome::Succeeded) => false,
+            Some(TaskOutcome::Failed | TaskOutcome::Drifted | TaskOutcome::WouldChange) => true,
+            None => facts.holds_others_up() || facts.is_blocked || (facts.keeps_its_set() && !self.was_released),
+        }
+    }
+}
+
 /// Why a node that others wait for has not succeeded in a task yet.
-pub fn why_not_done(
-    task: &str,
-    paused_on_host: bool,
-    is_stuck: bool,
-    liveness: Liveness,
-    outcome: Option<TaskOutcome>,
-) -> String {
-    match (paused_on_host, liveness, outcome) {
-        (true, _, _) => "it was paused on its host".to_owned(),
-        (false, Liveness::Silent, _) => "it is silent".to_owned(),
-        (false, _, Some(TaskOutcome::Failed)) => format!("{task} failed there"),
-        (false, _, _) if is_stuck => "its agent is stuck".to_owned(),
-        (false, _, _) => format!("{task} has not succeeded there"),
+pub fn why_not_done(awaited: &Awaited<'_>, facts: &Facts) -> String {
+    let Awaited { task, outcome, was_released } = *awaited;
+    let why = match facts {
+        Facts { paused: Some(Side::Host), .. } => "it was paused on its host",
+        Facts { liveness: Liveness::Silent, .. } => "it is silent",
+        _ if outcome == Some(TaskOutcome::Failed) => return format!("{task} failed there"),
+        Facts { is_stuck: true, .. } => "its agent is stuck",
+        Facts { is_ahead: true, .. } => "its host is ahead of the store",
+        Facts { paused: Some(Side::Operator), .. } => "its nodegroup or cluster is paused",
+        Facts { liveness: Liveness::Absent, .. } => "its agent has not joined",
+        Facts { only_observes: true, .. } => "its mode is observe",
+        _ if outcome.is_none() && !was_released && facts.keeps_its_set() => {
+            return format!("{}, and has no task {task}", why_kept(facts.next));
+        }
+        Facts { is_blocked: true, .. } if outcome.is_none() => "it is blocked itself",
+        _ if outcome == Some(TaskOutcome::Drifted) => return format!("{task} drifted there, and is left so"),
+        _ if outcome == Some(TaskOutcome::WouldChange) => return format!("{task} was only checked there"),
+        _ => return format!("{task} has not succeeded there"),
+    };
+    why.to_owned()
+}
+
+/// Why a node keeps its task set, as others that wait for it are told.
+const fn why_kept(next: Next) -> &'static str {
+    match next {
+        Next::Kept(Keeper::Held(_)) => "it is held",
+        Next::Kept(Keeper::Paused) => "its nodegroup or cluster is paused",
+        Next::Kept(Keeper::Undecided) => "the condition of a task that it runs is undecided",
+        Next::Kept(Keeper::Requirement) => "it does not meet what its next task set requires",
+        Next::Current | Next::Due => "its next task set could not be released",
     }
 }
 
@@ -159,7 +204,15 @@ pub fn awaited(task: &str, selector: &str, nodes: &[(String, String)], of: u64) 
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("{task} on {selector}: {}{more}", named.join(", "))
+    let place = match selector {
+        "stage" => return format!("stage {task}: {}{more}", named.join(", ")),
+        "anywhere" => "every node that has it",
+        "any of anywhere" => "any node that has it",
+        "*" => "every node with a role or a tag",
+        "any of *" => "any node with a role or a tag",
+        selector => selector,
+    };
+    format!("{task} on {place}: {}{more}", named.join(", "))
 }
 
 #[cfg(test)]
@@ -168,17 +221,45 @@ mod tests {
 
     #[test]
     fn why_others_wait_names_what_keeps_the_node_first() {
-        use Liveness::{Connected, Silent};
-        for (paused, liveness, outcome, why) in [
-            (true, Silent, Some(TaskOutcome::Failed), "it was paused on its host"),
-            (false, Silent, Some(TaskOutcome::Failed), "it is silent"),
-            (false, Connected, Some(TaskOutcome::Failed), "a failed there"),
-            (false, Connected, Some(TaskOutcome::Drifted), "a has not succeeded there"),
-            (false, Connected, None, "a has not succeeded there"),
+        use Liveness::{Absent, Connected, Silent};
+        let held = Next::Kept(Keeper::Held(Side::Operator));
+        let here = Facts { liveness: Connected, ..Facts::default() };
+        let paused = |side| Facts { paused: Some(side), ..here };
+        let failed = Some(TaskOutcome::Failed);
+        for (facts, outcome, was_released, why, is_in_vain) in [
+            (Facts { liveness: Silent, ..paused(Side::Host) }, failed, true, "it was paused on its host", true),
+            (Facts { liveness: Silent, ..here }, failed, true, "it is silent", true),
+            (Facts { is_stuck: true, ..here }, failed, true, "a failed there", true),
+            (Facts { is_stuck: true, ..here }, None, true, "its agent is stuck", true),
+            (paused(Side::Operator), failed, true, "a failed there", true),
+            (paused(Side::Operator), None, true, "its nodegroup or cluster is paused", true),
+            (Facts { liveness: Absent, ..here }, None, false, "its agent has not joined", true),
+            (Facts { next: held, ..here }, None, false, "it is held, and has no task a", true),
+            (Facts { next: held, ..here }, None, true, "a has not succeeded there", false),
+            (Facts { is_blocked: true, ..here }, None, true, "it is blocked itself", true),
+            (Facts { only_observes: true, ..here }, None, true, "its mode is observe", true),
+            (here, Some(TaskOutcome::Drifted), true, "a drifted there, and is left so", true),
+            (here, Some(TaskOutcome::WouldChange), true, "a was only checked there", true),
+            (here, None, true, "a has not succeeded there", false),
         ] {
-            assert_eq!(why_not_done("a", paused, false, liveness, outcome), why);
-            let stuck = why_not_done("a", paused, true, liveness, outcome);
-            assert_eq!(stuck, why.replace("a has not succeeded there", "its agent is stuck"));
+            let awaited = Awaited { task: "a", outcome, was_released };
+            assert_eq!(why_not_done(&awaited, &facts), why);
+            assert_eq!(awaited.is_in_vain(&facts), is_in_vain, "y06: {why}");
+        }
+    }
+
+    #[test]
+    fn y06_whom_a_barrier_waits_for_is_said_in_words() {
+        let nodes = [("n1".to_owned(), "it is silent".to_owned())];
+        for (selector, says) in [
+            ("tags x", "a on tags x: n1 (it is silent) and 2 more"),
+            ("any of roles x", "a on any of roles x: n1 (it is silent) and 2 more"),
+            ("anywhere", "a on every node that has it: n1 (it is silent) and 2 more"),
+            ("any of anywhere", "a on any node that has it: n1 (it is silent) and 2 more"),
+            ("*", "a on every node with a role or a tag: n1 (it is silent) and 2 more"),
+            ("stage", "stage a: n1 (it is silent) and 2 more"),
+        ] {
+            assert_eq!(awaited("a", selector, &nodes, 3), says);
         }
     }
 

@@ -33,6 +33,8 @@ struct Results {
     done: BTreeSet<(NodeId, String)>,
     failed: BTreeSet<(NodeId, String)>,
     aside: BTreeSet<NodeId>,
+    /// Those that keep a task set in which there is nothing.
+    kept: BTreeSet<NodeId>,
 }
 
 impl TaskResults for Results {
@@ -50,6 +52,14 @@ impl TaskResults for Results {
 
     fn has_failed(&self, node: NodeId, task: &str) -> bool {
         self.failed.contains(&(node, task.to_owned()))
+    }
+
+    fn keeps_its_set(&self, node: NodeId) -> bool {
+        self.kept.contains(&node)
+    }
+
+    fn was_released(&self, node: NodeId, _task: &str) -> bool {
+        !self.kept.contains(&node)
     }
 }
 
@@ -224,7 +234,7 @@ fn keeps_a_wave(mut site: Site, tasks: &[&str; 3]) {
         let before = open(&kept);
         let mut affected = Affected::default();
         let blocked_before = blocked(&kept);
-        match below(11) {
+        match below(13) {
             0 => site.put_node(n, Some(X)),
             1 => site.put_node(n, Some(Y)),
             2 => site.put_node(n, None),
@@ -237,6 +247,8 @@ fn keeps_a_wave(mut site: Site, tasks: &[&str; 3]) {
             }
             7 => drop(site.results.aside.insert(node(n))),
             8 => drop(site.results.aside.remove(&node(n))),
+            9 => drop(site.results.kept.insert(node(n))),
+            10 => drop(site.results.kept.remove(&node(n))),
             _ => {
                 let task = tasks[usize::try_from(below(3)).unwrap()];
                 let is_done = below(4) > 0;
@@ -395,6 +407,74 @@ fn y06_who_waits_for_a_host_that_will_not_do_it_by_itself_is_blocked() {
     (7..=8).for_each(|n| site.set_done(n, "b", true));
     site.results.failed.insert((node(6), "b".to_owned()));
     assert_eq!(blocked(&site.wave()), BTreeSet::from([node(7), node(8)]));
+}
+
+/// n1 does a; n2 waits with b for a; n3 waits with d for c, which n2 runs after b; n4 waits for d on any node, and n5 has d too. What is expected
+/// follows from who waits for whom.
+fn chain() -> Site {
+    let mut site = Site { fleet: Fleet::new(), results: Results::default() };
+    let task = |id: &str, tag: &str, more: serde_json::Value| {
+        let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    let groups = [(1, "p"), (2, "q"), (3, "r"), (4, "s"), (5, "t")];
+    let names = json!({"p": {}, "q": {}, "r": {}, "s": {}, "t": {}});
+    let spec = json!({
+        "roles": names, "tags": names,
+        "tasks": [
+            task("a", "p", json!({})),
+            task("b", "q", json!({"cross_depends": [{"name": "a", "tags": ["p"]}]})),
+            task("c", "q", json!({"requires": ["b"]})),
+            task("d", "r", json!({"cross_depends": [{"name": "c", "tags": ["q"]}], "tags": ["r", "t"]})),
+            task("e", "s", json!({"cross_depends": [{"name": "d", "tags": ["r", "t"], "policy": "any"}]})),
+        ],
+    });
+    site.put_release("site", &serde_json::from_value(spec).unwrap());
+    let spec = ClusterSpec { release: Some(ReleaseRef::new("site").unwrap()), ..ClusterSpec::default() };
+    site.apply(Change::Cluster(object(CLUSTER.0, ObjectName::new("c").unwrap(), spec)));
+    for (n, role) in groups {
+        site.put_group(0x10 + n, role, None);
+        site.put_node(n, Some(0x10 + n));
+    }
+    site
+}
+
+#[test]
+fn y06_who_waits_for_a_host_that_is_blocked_itself_is_blocked() {
+    let of = |nodes: &[u128]| nodes.iter().copied().map(node).collect::<BTreeSet<_>>();
+    let all = |site: &Site| blocked(&site.wave());
+    let mut site = chain();
+    assert_eq!(all(&site), of(&[]), "all of them only wait");
+    site.results.failed.insert((node(1), "a".to_owned()));
+    assert_eq!(all(&site), of(&[2, 3, 4, 5]), "a failed: b, what comes after b, and who waits for that");
+    let mut affected = Affected::default();
+    let mut kept = site.wave();
+    site.results.failed.clear();
+    kept.put_results(&site.results, node(1), &BTreeSet::from(["a".to_owned()]), &mut affected);
+    let said: BTreeSet<_> = kept.blocked(&affected).into_iter().collect();
+    assert!([2, 3, 4, 5].iter().all(|n| said.contains(&(node(*n), false))), "each end of the chain is told: {said:?}");
+    // b is done there, and c failed: who waits for a waits for nobody.
+    site.set_done(1, "a", true);
+    site.set_done(2, "b", true);
+    site.results.failed.insert((node(2), "c".to_owned()));
+    assert_eq!(all(&site), of(&[3, 4, 5]));
+    // Any node is enough for e: one of the two does d.
+    site.set_done(5, "d", true);
+    assert_eq!(all(&site), of(&[3, 5]));
+}
+
+#[test]
+fn y06_who_waits_for_a_task_that_a_kept_task_set_lacks_is_blocked() {
+    let of = |nodes: &[u128]| nodes.iter().copied().map(node).collect::<BTreeSet<_>>();
+    let mut site = chain();
+    site.results.kept.insert(node(1));
+    assert_eq!(blocked(&site.wave()), of(&[2, 3, 4, 5]));
+    site.set_done(1, "a", true);
+    assert_eq!(blocked(&site.wave()), of(&[]), "it had done it before");
+    site.set_done(1, "a", false);
+    site.say(1, Some(SaidOnHost { parked: Some("x".into()), ..SaidOnHost::default() }));
+    assert_eq!(blocked(&site.wave()), of(&[]), "nobody waits for one that is parked");
 }
 
 #[test]
