@@ -329,7 +329,7 @@ async fn y06_who_waits_for_a_host_that_is_paused_is_blocked_until_it_goes_on() {
 }
 
 /// Task a of tag x, b of tag y behind it, and e of tag z behind b; the group of x with more.
-fn long_site(version: &str, tasks: &[&str], of_x: Value) -> Value {
+fn long_site(version: &str, tasks: &[&str], of_x: &Value) -> Value {
     let task = |id: &str| {
         let (tag, after) = match id {
             "b" => ("y", json!([{"name": "a", "tags": ["x"]}])),
@@ -363,7 +363,7 @@ const BEHIND: &str = "e waits for b on tags y: n2 (it is blocked itself)";
 #[tokio::test]
 async fn y06_a_chain_of_hosts_behind_one_that_failed_is_blocked_to_its_end() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
-    fleet.apply(long_site("1", &["a", "b", "e"], json!({}))).await;
+    fleet.apply(long_site("1", &["a", "b", "e"], &json!({}))).await;
     let mut first = fleet.join_group("c/gx", "n1").await;
     let mut others = [fleet.join_group("c/gy", "n2").await, fleet.join_group("c/gz", "n3").await];
     take(&mut first).await;
@@ -392,7 +392,7 @@ async fn y06_who_waits_for_a_host_that_never_joined_or_meets_no_requirement_is_b
         ),
     ] {
         let fleet = Fleet::start_with(|own| *own = options()).await;
-        fleet.apply(long_site("1", &["a", "b", "e"], of_x)).await;
+        fleet.apply(long_site("1", &["a", "b", "e"], &of_x)).await;
         if joins {
             let mut first = fleet.join_group("c/gx", "n1").await;
             first.news(0).await;
@@ -413,7 +413,7 @@ async fn y06_who_waits_for_a_host_that_never_joined_or_meets_no_requirement_is_b
 #[tokio::test]
 async fn y06_who_waits_for_a_task_that_a_held_or_paused_host_lacks_is_blocked() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
-    fleet.apply(long_site("1", &["x0", "y0", "z0"], json!({}))).await;
+    fleet.apply(long_site("1", &["x0", "y0", "z0"], &json!({}))).await;
     let mut hosts = Vec::new();
     for (group, name) in [("c/gx", "n1"), ("c/gy", "n2"), ("c/gz", "n3")] {
         let mut host = fleet.join_group(group, name).await;
@@ -423,7 +423,7 @@ async fn y06_who_waits_for_a_task_that_a_held_or_paused_host_lacks_is_blocked() 
     }
     let node = |hold: Value| json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx", "hold": hold}]);
     fleet.apply(node(json!({"reason": "a disk"}))).await;
-    fleet.apply(long_site("2", &["a", "b", "e"], json!({}))).await;
+    fleet.apply(long_site("2", &["a", "b", "e"], &json!({}))).await;
     for host in &mut hosts[1..] {
         take(host).await;
     }
@@ -433,10 +433,10 @@ async fn y06_who_waits_for_a_task_that_a_held_or_paused_host_lacks_is_blocked() 
         list.to_string().contains("n1 (it is held, and has no task a)"),
         "the list says what the node says: {list}"
     );
-    fleet.apply(long_site("2", &["a", "b", "e"], json!({"paused": true}))).await;
+    fleet.apply(long_site("2", &["a", "b", "e"], &json!({"paused": true}))).await;
     let paused = "b waits for a on tags x: n1 (its nodegroup or cluster is paused)";
     until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == paused).await;
-    fleet.apply(long_site("2", &["a", "b", "e"], json!({"paused": false}))).await;
+    fleet.apply(long_site("2", &["a", "b", "e"], &json!({"paused": false}))).await;
     fleet.apply(json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx"}])).await;
     for name in ["n2", "n3"] {
         until(&fleet, name, |node| node["state"] == "changing").await;

@@ -94,6 +94,14 @@ pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
     text_map(document(bytes)?)
 }
 
+/// Reads one document that is a map of values itself: its keys are no fields, so each number in it is a number.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
+    read(document(bytes)?, Place::Inside)
+}
+
 fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
     if bytes.starts_with("\u{feff}".as_bytes()) {
         return Err(BadJson::new(

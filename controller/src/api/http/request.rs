@@ -299,6 +299,15 @@ impl Request {
         Ok(json::parse_texts(&self.body)?)
     }
 
+    /// The body as a map of values by itself.
+    ///
+    /// # Errors
+    /// As [`Self::json`].
+    pub(crate) fn values(&self) -> Result<Value, ApiError> {
+        self.check_media_type()?;
+        Ok(json::parse_values(&self.body)?)
+    }
+
     /// The body as a JSON object.
     ///
     /// # Errors

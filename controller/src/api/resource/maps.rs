@@ -128,16 +128,19 @@ fn no_map<S: Shown>(map: MapName) -> ApiError {
 /// For a body that is no JSON object.
 pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError> {
     let body = request.object().map_err(|error| within(map, error));
-    let is_of_text = map != MapName::Parameters.name();
+    if map == MapName::Parameters.name() {
+        // A parameter may be called as a field whose numbers are text elsewhere.
+        body?;
+        return request.values().map_err(|error| within(map, error));
+    }
     if let Ok(body) = &body
-        && is_of_text
         && let (1, Some(changes @ Value::Object(_))) = (body.len(), body.get(map))
     {
         return Ok(changes.clone());
     }
     // The body is the map itself: where its values are text, numbers that no other body may hold are read as such.
     match request.texts() {
-        Ok(changes @ Value::Object(_)) if is_of_text => Ok(changes),
+        Ok(changes @ Value::Object(_)) => Ok(changes),
         Ok(_) | Err(_) => body.map(Value::Object),
     }
 }

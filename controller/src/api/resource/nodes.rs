@@ -97,16 +97,22 @@ impl Shown for NodeSpec {
 
     fn adapt(body: &mut Map<String, Value>) -> Result<(), ApiError> {
         check_reports(body.get("reports").is_some_and(|said| !said.is_null()))?;
-        // What an answer shows is null, and may be sent back.
-        if let Some(name) = Self::COMPUTED.iter().find(|name| body.get(**name).is_some_and(|said| !said.is_null())) {
-            return Err(computed(Kind::Node, name));
-        }
         if body.contains_key("traits") {
             let message = "Cannot patch /traits: a node's traits are a resource of their own";
             let advice = "PUT /v1/nodes/{node}/traits, or `stemma trait add`";
             return Err(ApiError::new(ErrorType::FieldUnknown, message).field("traits").detail(advice));
         }
         Ok(())
+    }
+
+    /// What no write sets may be said again as it is stored, and `null`, which an answer shows.
+    fn check_fixed(_model: &Model, spec: &Self, fields: &Map<String, Value>) -> Result<(), ApiError> {
+        let says_other =
+            |name: &str| fields.get(name).is_some_and(|said| !said.is_null() && spec.extra.get(name) != Some(said));
+        match Self::COMPUTED.iter().find(|name| says_other(name)) {
+            Some(name) => Err(computed(Kind::Node, name)),
+            None => Ok(()),
+        }
     }
 
     fn no_name() -> Result<Option<NodeName>, ApiError> {

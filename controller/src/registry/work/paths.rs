@@ -59,9 +59,9 @@ impl Work<'_> {
     }
 }
 
-/// What a node runs, where a task of it may have no path: few releases have such, and only their nodes are resolved.
+/// What a node runs, where a path that is written out may be that of another task: few releases have such, and only their nodes are resolved.
 fn meeting(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
-    model.fleet.profile(node).filter(|profile| profile.may_lack_paths())?;
+    model.fleet.profile(node).filter(|profile| profile.may_share_plain_paths())?;
     Some(Arc::clone(model.resolve(node.0).answer()?.task_set()?))
 }
 

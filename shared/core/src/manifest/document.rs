@@ -115,7 +115,7 @@ pub fn read_document(json: &str) -> Result<Document, BodyError> {
             Key::Node(NodeName::new(&name).map_err(|why| BodyError::new("name", why.to_string()))?)
         }
         "Namespace" => {
-            let wrong = |why: crate::name::InvalidName| BodyError::new(named_by, why.to_string());
+            let wrong = |why: InvalidName| BodyError::new(named_by, why.to_string());
             Key::Namespace(NamespaceName::of_new(&name).map_err(wrong)?)
         }
         "InspectionRule" => Key::InspectionRule(object_name("name", &name)?),
@@ -165,7 +165,7 @@ fn release(body: &mut Body, name: &str) -> Result<ReleaseRef, BodyError> {
         let reason = format!("{raw} is no text; a bare 2026.10 would be the number 2026.1: write \"{raw}\"");
         return Err(BodyError::new("version", reason));
     }
-    let wrong = |why: crate::name::InvalidName| BodyError::new("name", why.to_string());
+    let wrong = |why: InvalidName| BodyError::new("name", why.to_string());
     if name.contains('@') {
         return Err(BodyError::new("name", "a release's version is in `version`, not in its name"));
     }

@@ -607,8 +607,8 @@ mod tests {
             for (said, place) in [
                 (says(&of(serde_json::json!(["web", word])), role_names), "[1]"),
                 (says(&of(serde_json::json!({word: {}})), role_changes), word),
-                (says(&of(serde_json::json!({"a": {"role": word}})), super::tags), "a.role"),
-                (says(&of(serde_json::json!({"a": {"conflicts": ["b", word]}})), super::roles), "a.conflicts[1]"),
+                (says(&of(serde_json::json!({"a": {"role": word}})), tags), "a.role"),
+                (says(&of(serde_json::json!({"a": {"conflicts": ["b", word]}})), roles), "a.conflicts[1]"),
                 (says(&of(serde_json::json!([{"roles": [word], "use": "p"}])), extensions), "[0].roles[0]"),
                 (says(&of(serde_json::json!({word: "n"})), primaries), word),
             ] {

@@ -500,6 +500,13 @@ fn tasks_ranks(tasks: &[CompiledTask]) -> Vec<(usize, u32)> {
     rank(tasks.len(), &edges).into_iter().zip(0..).collect()
 }
 
+/// The stages that entries of a task mean, which hold as what `requires` and `required_for` say. A stage does not wait for itself.
+fn stages_of<'a>(tasks: &'a [CompiledTask], of: usize, entries: &'a [Cross]) -> impl Iterator<Item = usize> + 'a {
+    let of_stages = entries.iter().filter(|entry| matches!(entry.target, Target::Stages));
+    let meant = of_stages.flat_map(|entry| entry.tasks.iter()).map(|ix| ix.at());
+    meant.filter(move |ix| *ix != of && tasks[*ix].task.is_stage())
+}
+
 /// Whether tasks wait for each other on one node or through stages, by names and patterns, where of what a task says of others only that
 /// counts which `counts` keeps.
 fn is_circular(tasks: &[CompiledTask], counts: impl Fn(usize, TaskIx) -> bool) -> bool {
@@ -508,6 +515,8 @@ fn is_circular(tasks: &[CompiledTask], counts: impl Fn(usize, TaskIx) -> bool) -
         let counted = |ix: &&TaskIx| !tasks[ix.at()].task.is_group() && counts(at, **ix);
         edges.extend(task.requires.iter().filter(counted).map(|before| (before.at(), at)));
         edges.extend(task.required_for.iter().filter(counted).map(|after| (at, after.at())));
+        edges.extend(stages_of(tasks, at, &task.cross_depends).map(|before| (before, at)));
+        edges.extend(stages_of(tasks, at, &task.cross_depended_by).map(|after| (at, after)));
     }
     find_cycle(tasks.len(), &edges).is_some()
 }

@@ -1,5 +1,7 @@
 //! What is refused where a release is written, and taken where one is read.
 
+use std::collections::BTreeSet;
+
 use super::ReleaseError;
 use super::circle::{OfStages, circle};
 use crate::condition::Author;
@@ -13,8 +15,9 @@ pub fn refused(spec: &ReleaseSpec, before: Option<&ReleaseSpec>, author: &dyn Au
     let error = |id: &str, (field, reason)| ReleaseError::Field { field: format!("task {id} {field}"), reason };
     let tasks = spec.tasks.iter().filter(is_new);
     let mistaken = tasks.flat_map(|task| mistakes(task, author).into_iter().map(|one| error(&task.id, one)));
-    let known = before.and_then(through_stages);
-    let circle = through_stages(spec).filter(|path| known.as_ref() != Some(path));
+    let ids = |path: &[String]| path.iter().cloned().collect::<BTreeSet<_>>();
+    let known = before.and_then(through_stages).map(|path| ids(&path));
+    let circle = through_stages(spec).filter(|path| known != Some(ids(path)));
     mistaken.chain(circle.map(|path| ReleaseError::Cycle { path })).collect()
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 
 use super::cycle::topological;
-use super::path::may_lack_paths;
+use super::path::{TaskPath, may_lack_paths};
 use super::select::{NameSelector, Pattern};
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
@@ -287,6 +287,12 @@ impl Profile {
     /// Whether two of its tasks may write one path, or one may have a path that no host takes: where not, no node is looked at for that.
     pub fn may_lack_paths(&self) -> bool {
         !self.may_lack_paths.is_empty()
+    }
+
+    /// Whether a path that is written out may be that of another task.
+    pub fn may_share_plain_paths(&self) -> bool {
+        let is_plain = |ix: &TaskIx| self.release.task(*ix).path.as_ref().is_some_and(TaskPath::is_plain);
+        self.may_lack_paths.iter().any(is_plain)
     }
 
     /// Whether the task falls to the nodes, in phase `apply`.

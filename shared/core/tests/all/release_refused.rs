@@ -218,6 +218,8 @@ fn y06_what_a_stage_says_of_tasks_is_left_out_with_a_finding_where_it_closes_a_c
         (json!({"requires": ["a"]}), json!({"requires": ["st"]}), true),
         (json!({"requires": ["/a/"]}), json!({"requires": ["st"]}), true),
         (json!({"required_for": ["a"]}), json!({"required_for": ["st"]}), true),
+        (json!({"requires": ["a"]}), json!({"cross_depends": [{"name": "st", "role": null}]}), true),
+        (json!({"required_for": ["a"]}), json!({"cross_depended_by": [{"name": "st", "role": null}]}), true),
         (json!({"requires": ["a"]}), json!({}), false),
         (json!({"required_for": ["a"]}), json!({"requires": ["st"]}), false),
     ] {

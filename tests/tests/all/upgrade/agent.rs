@@ -53,7 +53,7 @@ pub(crate) fn run_speaking(
     let identity = Identity::load(&*host)?;
     let trust = Trust::new(&identity)?;
     let (sync_end, apply_end) = pair_up_to(newest);
-    let site = Site { host: host.clone(), ledger };
+    let site = Site::new(host.clone(), ledger);
     let half =
         ApplyWorker::new(site, Config::load(&*host)?, Some(trust), apply_end, WakeListener::never(), Until::Stopped)?
             .watching();
