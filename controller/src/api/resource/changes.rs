@@ -13,7 +13,8 @@ use stemma_core::manifest::{Owners, kept_by_others, owners};
 use stemma_core::object::{Kind, NodeId, Object};
 use stemma_core::ownership::{Manager, Owner, Said};
 
-use super::objects::{Shown, fields_of};
+use super::objects::Shown;
+use super::stored::fields_of;
 use super::view;
 use crate::api::Api;
 use crate::cache::Model;

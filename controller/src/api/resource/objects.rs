@@ -17,6 +17,7 @@ use stemma_wire::error::{ApiError, ErrorType};
 use uuid::Uuid;
 
 use super::filter::{Asked, Filter, Kept, read_selector};
+use super::stored::fields_of;
 use super::{kept, stored, view};
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Reply, Request};
@@ -276,22 +277,6 @@ pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
 /// The fields of a spec as a body would say them, those at their defaults left out.
 pub(super) fn shown_fields<S: Fields>(api: &Api, work: &Work<'_>, spec: &S) -> Map<String, Value> {
     fields_of(spec, &ModelNames::new(&work.model, &api.traits), &|_| true)
-}
-
-/// The same, of those fields that are wanted.
-pub(super) fn fields_of<S: Fields>(
-    spec: &S,
-    names: &ModelNames<'_>,
-    wanted: &dyn Fn(&str) -> bool,
-) -> Map<String, Value> {
-    let is_veiled = |name: &str| spec.is_veiled() && S::VEILED.contains(&name);
-    let shown = S::FIELDS.iter().filter(|field| wanted(field.name) && !is_veiled(field.name));
-    let shown = shown.map(|field| (field.name.to_owned(), (field.show)(spec, names)));
-    let mut fields: Map<String, Value> = shown.filter(|(_, value)| !value.is_null()).collect();
-    if !S::EXTRA.is_empty() {
-        fields.extend(spec.extra_ref().clone());
-    }
-    fields
 }
 
 /// A value as JSON text.

@@ -4,7 +4,6 @@
 use serde_json::{Map, Value, json};
 use stemma_core::manifest::Fields;
 
-use super::objects::fields_of;
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
 use crate::api::http::request::Request;
@@ -40,6 +39,22 @@ fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
             [&node.tags.assigned, &node.tags.unassigned].map(|tags| tags.members().collect::<Vec<_>>());
         fields.insert("traits".to_owned(), json!(traits));
         fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
+    }
+    fields
+}
+
+/// The wanted fields of a spec as a body would say them, those at their defaults left out.
+pub(super) fn fields_of<S: Fields>(
+    spec: &S,
+    names: &ModelNames<'_>,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Map<String, Value> {
+    let is_veiled = |name: &str| spec.is_veiled() && S::VEILED.contains(&name);
+    let shown = S::FIELDS.iter().filter(|field| wanted(field.name) && !is_veiled(field.name));
+    let shown = shown.map(|field| (field.name.to_owned(), (field.show)(spec, names)));
+    let mut fields: Map<String, Value> = shown.filter(|(_, value)| !value.is_null()).collect();
+    if !S::EXTRA.is_empty() {
+        fields.extend(spec.extra_ref().clone());
     }
     fields
 }
