@@ -45,7 +45,7 @@ pub(crate) async fn get(api: &mut Api, names: &[String], filter: &Filter, output
         Output::Table => say!("{}", listed(&rows, &filter.fields)),
         Output::Wide => {
             say!("{}", listed(&rows, &filter.fields));
-            rows.retain(|row| count(row, "different_changes") > 0);
+            rows.retain(|row| count(row, "would_change") + count(row, "drifted") > 0);
             for task in ids(&rows) {
                 let task = api.get(&path::of_nodes(Endpoint::ShowTask, &[&task], filter)).await?;
                 releases(&task).filter_map(differing).for_each(|text| say!("\n{text}"));
@@ -180,15 +180,29 @@ fn groups(row: &Value, field: &str) -> Option<String> {
 fn group(group: &Value) -> String {
     let said = |field: &str| group.get(field).and_then(Value::as_str).unwrap_or_default();
     let all = count(group, "count");
-    let head = format!("{}: {} ({})", hosts(all), named(group.get("nodes"), all), said("digest"));
+    let nodes = named(group.get("nodes"), all);
+    let head = match group.get("comparable").and_then(Value::as_bool) {
+        Some(false) => format!("{}: {nodes}", not_compared(all, said("outcome"))),
+        _ => format!("{}: {nodes} ({})", hosts(all), said("digest")),
+    };
     let body = if said("diff").is_empty() { said("message") } else { said("diff") };
     let lines: Vec<String> =
         body.lines().take(MOST_LINES).map(|line| format!("\n    {}", printable_line(line))).collect();
     let more = match body.lines().count().saturating_sub(MOST_LINES) {
         0 => String::new(),
-        more => format!("\n    and {more} more lines; -o json shows all of them"),
+        more => format!("\n    and {more} more lines; -o json shows what the host sent"),
     };
     format!("\n  {}{}{more}", printable(&head), lines.concat())
+}
+
+/// So many hosts of which nobody knows whether they would change the same.
+fn not_compared(count: u64, outcome: &str) -> String {
+    let what = if outcome == "Drifted" { "left it drifted" } else { "would change it" };
+    let why = match count {
+        1 => "the difference is cut or not shown, so it is not compared",
+        _ => "the differences are cut or not shown, so they are not compared",
+    };
+    format!("{} {what} ({why})", hosts(count))
 }
 
 fn hosts(count: u64) -> String {
@@ -222,6 +236,35 @@ mod tests {
         );
         assert!(differing(&row()).unwrap().starts_with("task conf of site@1\n  8 hosts: "));
         assert_eq!(differing(&json!({"task": "conf", "differences": []})), None);
+    }
+
+    #[test]
+    fn y09_hosts_whose_differences_are_not_whole_are_not_said_to_change_the_same() {
+        let cut = format!("{}… 9 more lines\n", "+a\n".repeat(20));
+        let lines = "\n    +a".repeat(20);
+        for (count, nodes, outcome, diff, shown) in [
+            (
+                2,
+                json!(["a1", "a2"]),
+                "WouldChange",
+                "",
+                "\n  2 hosts would change it (the differences are cut or not shown, so they are not compared): a1, a2"
+                    .to_owned(),
+            ),
+            (
+                1,
+                json!(["a1"]),
+                "Drifted",
+                &*cut,
+                format!(
+                    "\n  1 host left it drifted (the difference is cut or not shown, so it is not compared): a1{lines}\n    \
+                     and 1 more lines; -o json shows what the host sent"
+                ),
+            ),
+        ] {
+            let of = json!({"digest": null, "comparable": false, "outcome": outcome, "count": count, "nodes": nodes, "message": "", "diff": diff});
+            assert_eq!(group(&of), shown);
+        }
     }
 
     #[test]

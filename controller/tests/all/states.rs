@@ -523,6 +523,32 @@ async fn until_told_of(fleet: &Fleet, count: u64) -> Value {
     panic!("{list}");
 }
 
+/// The beginnings of two long differences may be the same where their ends are not, and of sensitive tasks nothing is known.
+#[tokio::test]
+async fn y09_hosts_whose_differences_are_cut_or_not_sent_are_not_compared() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site("1")).await;
+    let (cut, mut hosts) = ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n… 900 more lines\n", Vec::new());
+    for (name, diff) in [("n1", cut), ("n2", cut), ("n3", ""), ("n4", "-a\n+b\n")] {
+        let mut host = fleet.join_group("c/gx", name).await;
+        take(&mut host).await;
+        result_with(&mut host, 1, ("a", Outcome::WouldChange), diff).await;
+        hosts.push(host);
+    }
+    let list = until_told_of(&fleet, 4).await;
+    assert_eq!((&list["tasks"][0]["would_change"], &list["tasks"][0]["different_changes"]), (&json!(4), &json!(1)));
+    let task = fleet.read("/v1/tasks/a").await;
+    for group in task["releases"][0]["differences"].as_array().unwrap() {
+        let is_comparable = group["nodes"] == json!(["n4"]);
+        assert_eq!(
+            (&group["comparable"], group["digest"].is_null()),
+            (&json!(is_comparable), !is_comparable),
+            "{group}"
+        );
+    }
+    fleet.controller.stop().await;
+}
+
 /// What `noop` would change was to be read host by host.
 #[tokio::test]
 async fn y09_tasks_are_seen_over_hosts_with_what_they_would_change_on_which() {
