@@ -9,6 +9,7 @@ use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told,
 use stemma_core::status::{ORPHANS, STUCK};
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
+use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
@@ -163,7 +164,8 @@ pub(crate) fn news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'
         let set = task_sets(model, released);
         runs(model, released).filter_map(move |task| {
             let StoredResult { at, result, .. } = results.of(&set, task)?;
-            Some(TaskNews { task, outcome: result.outcome.of_node(), message: &result.message, since: *at })
+            let (outcome, was_tried) = (result.outcome.of_node(), result.outcome != Outcome::DependencyFailed);
+            Some(TaskNews { task, outcome, was_tried, message: &result.message, since: *at })
         })
     })
 }

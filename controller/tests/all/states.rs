@@ -523,6 +523,30 @@ async fn until_told_of(fleet: &Fleet, count: u64) -> Value {
     panic!("{list}");
 }
 
+/// What did not run since another task failed is no failure of its own: who looks for what to mend is led to the one that failed.
+#[tokio::test]
+async fn y09_a_task_that_did_not_run_is_not_counted_as_failed() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let after_a =
+        json!({"id": "c", "type": "shell", "tags": ["x"], "requires": ["a"], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().push(after_a);
+    fleet.apply(site).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    take(&mut host).await;
+    result(&mut host, 1, "a", Outcome::Failed).await;
+    result(&mut host, 2, "c", Outcome::DependencyFailed).await;
+    let list = until_told_of(&fleet, 2).await;
+    let rows = list["tasks"].as_array().unwrap();
+    let of = |row: &Value| (row["id"].clone(), row["failed"].clone(), row["not_run"].clone(), row["failed_on"].clone());
+    assert_eq!(of(&rows[0]), (json!("site@1/a"), json!(1), json!(0), json!(["n1"])));
+    assert_eq!(of(&rows[1]), (json!("site@1/c"), json!(0), json!(1), json!([])));
+    let task = fleet.read("/v1/tasks/c").await["releases"][0].clone();
+    assert_eq!((&task["failures"], &task["not_run_because"][0]["nodes"]), (&json!([]), &json!(["n1"])));
+    until(&fleet, "n1", |node| node["state"] == "failed" && node["state_reason"] == "task a failed").await;
+    fleet.controller.stop().await;
+}
+
 /// The beginnings of two long differences may be the same where their ends are not, and of sensitive tasks nothing is known.
 #[tokio::test]
 async fn y09_hosts_whose_differences_are_cut_or_not_sent_are_not_compared() {

@@ -44,6 +44,8 @@ struct Tally<'m> {
     would_change: usize,
     drifted: usize,
     failures: Groups<'m>,
+    /// Nodes on which it did not run, since one that it depends on failed there.
+    not_run: Groups<'m>,
     differences: Groups<'m>,
     /// Nodes of which no result is there.
     unended: Group<'m>,
@@ -144,7 +146,7 @@ impl<'m> Tally<'m> {
                 self.differences.add("Drifted", result, node, most);
             }
             Outcome::Failed => self.failures.add("Failed", result, node, most),
-            Outcome::DependencyFailed => self.failures.add("DependencyFailed", result, node, most),
+            Outcome::DependencyFailed => self.not_run.add("DependencyFailed", result, node, most),
             Outcome::Unsupported => self.failures.add("Unsupported", result, node, most),
             Outcome::Unknown => self.failures.add("Unknown", result, node, most),
         }
@@ -152,20 +154,22 @@ impl<'m> Tally<'m> {
 
     /// How many stand where, and the first that failed.
     fn row(&self, (task, release): &Key<'_>) -> Value {
-        let (failed, unended) = (self.failures.count(), self.blocked + self.waiting);
+        let (failed, not_run) = (self.failures.count(), self.not_run.count());
+        let unended = self.blocked + self.waiting;
         json!({
             "id": format!("{release}/{task}"), "task": task, "release": release,
-            "nodes": self.converged + self.would_change + self.drifted + failed + unended,
+            "nodes": self.converged + self.would_change + self.drifted + failed + not_run + unended,
             "converged": self.converged, "changed": self.changed, "waiting": self.waiting, "blocked": self.blocked,
-            "failed": failed, "would_change": self.would_change, "drifted": self.drifted,
+            "failed": failed, "not_run": not_run, "would_change": self.would_change, "drifted": self.drifted,
             "failed_on": self.failures.first(), "different_changes": self.differences.different(),
         })
     }
 
-    /// The same, with who failed and why, what differs where, and who is waited for.
+    /// The same, with who failed and why, who did not run it and why, what differs where, and who is waited for.
     fn whole(&self, key: &Key<'_>) -> Value {
         let mut row = self.row(key);
         row["failures"] = self.failures.shown().into();
+        row["not_run_because"] = self.not_run.shown().into();
         row["differences"] = self.differences.compared().into();
         row["unended_on"] = json!(self.unended.names());
         row

@@ -112,6 +112,8 @@ pub struct TaskNews<'a> {
     pub task: &'a str,
     /// What became of it.
     pub outcome: TaskOutcome,
+    /// Whether it was tried. One that did not run, since one that it depends on failed, failed with that one.
+    pub was_tried: bool,
     /// What the host said of that.
     pub message: &'a str,
     /// Since when.
@@ -125,9 +127,10 @@ pub fn last_error<'a>(news: impl IntoIterator<Item = TaskNews<'a>>, time: fn(Tim
     Some(format!("task {}: {said} (since {})", failed.task, time(failed.since)))
 }
 
-/// Which tasks failed, by the first of them in the order in which they run, and how many more; `None`: none did.
+/// Which tasks failed, by the first of them in the order in which they run, and how many more; `None`: none did. Those that did not run since
+/// others failed are not among them.
 pub fn failed_tasks<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<String> {
-    let mut failed = news.into_iter().filter(|one| one.outcome == TaskOutcome::Failed);
+    let mut failed = news.into_iter().filter(|one| one.outcome == TaskOutcome::Failed && one.was_tried);
     let first = failed.next()?.task;
     Some(match failed.count() {
         0 => format!("task {first} failed"),
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_last_error_is_that_of_the_first_task_that_failed() {
-        let news = |task, outcome, message| TaskNews { task, outcome, message, since: Timestamp(1) };
+        let news = |task, outcome, message| TaskNews { task, outcome, was_tried: true, message, since: Timestamp(1) };
         let time = |at: Timestamp| at.0.to_string();
         let (good, bad) = (TaskOutcome::Drifted, TaskOutcome::Failed);
         for (told, error) in [
@@ -283,12 +286,15 @@ mod tests {
 
     #[test]
     fn y06_the_first_task_that_failed_is_named_with_how_many_more() {
-        let news = |task, outcome| TaskNews { task, outcome, message: "", since: Timestamp(1) };
+        let news = |task, outcome| TaskNews { task, outcome, was_tried: true, message: "", since: Timestamp(1) };
+        let not_run = |task| TaskNews { was_tried: false, ..news(task, TaskOutcome::Failed) };
         let (good, bad) = (TaskOutcome::Succeeded, TaskOutcome::Failed);
         for (told, says) in [
             (vec![news("a", good)], None),
             (vec![news("a", good), news("b", bad)], Some("task b failed")),
             (vec![news("b", bad), news("a", bad), news("c", bad)], Some("task b failed, and 2 more")),
+            (vec![not_run("a"), news("b", bad), not_run("c")], Some("task b failed")),
+            (vec![not_run("a")], None),
         ] {
             assert_eq!(failed_tasks(told).as_deref(), says);
         }
