@@ -157,6 +157,14 @@ fn tasks_of(model: &Model, node: Uuid, set: &[PartDigest]) -> Tasks {
     Tasks::of(model.released.get(&node).map(Arc::as_ref).map(outcomes), results.is_some())
 }
 
+/// The tasks that were released to a node of which no result is there, in their order.
+pub(crate) fn unended(model: &Model, node: Uuid) -> impl Iterator<Item = &str> {
+    model.released.get(&node).into_iter().flat_map(move |released| {
+        let (set, results) = (task_sets(model, released), model.results.get(&node));
+        runs(model, released).filter(move |task| results.is_none_or(|results| results.of(&set, task).is_none()))
+    })
+}
+
 /// What is known of the tasks that were released to a node, in their order.
 pub(crate) fn news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'_>> {
     let known = model.released.get(&node).zip(model.results.get(&node));

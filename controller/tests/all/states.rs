@@ -523,6 +523,27 @@ async fn until_told_of(fleet: &Fleet, count: u64) -> Value {
     panic!("{list}");
 }
 
+/// "Results are still to come" said nothing of the task that runs.
+#[tokio::test]
+async fn y09_the_task_whose_result_has_not_come_is_named() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let after = |before: &str, id: &str| json!({"id": id, "type": "shell", "tags": ["x"], "requires": [before], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().extend([after("a", "c"), after("c", "d")]);
+    fleet.apply(site).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    take(&mut host).await;
+    for (sequence, task, reason) in [
+        (1, "a", "the results of task c and of 1 more have not come yet"),
+        (2, "c", "the result of task d has not come yet"),
+    ] {
+        result(&mut host, sequence, task, Outcome::Changed).await;
+        until(&fleet, "n1", |node| node["state"] == "changing" && node["state_reason"] == reason).await;
+        until_listed(&fleet, "n1", reason).await;
+    }
+    fleet.controller.stop().await;
+}
+
 /// What did not run since another task failed is no failure of its own: who looks for what to mend is led to the one that failed.
 #[tokio::test]
 async fn y09_a_task_that_did_not_run_is_not_counted_as_failed() {

@@ -7,6 +7,9 @@ use crate::object::Timestamp;
 /// Why a node is failed of which a task failed.
 pub const A_TASK_FAILED: &str = "a task failed";
 
+/// Why a node is changing of whose tasks some have not ended.
+pub const RESULTS_TO_COME: &str = "results are still to come";
+
 /// What became of one task in the task set that is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
@@ -97,7 +100,7 @@ impl Tasks {
             (Self::Unreported, _) => (State::Waiting, "nothing was heard of its tasks yet"),
             (Self::Failed, _) => (State::Failed, A_TASK_FAILED),
             (Self::Drifted, _) => (State::Drifted, "a task is not as it should be, and is left so"),
-            (Self::Incomplete, _) => (State::Changing, "results are still to come"),
+            (Self::Incomplete, _) => (State::Changing, RESULTS_TO_COME),
             (Self::WouldChange, _) => (State::Noop, "its tasks were checked, and something would change"),
             (Self::Succeeded, _) => (State::Converged, "all of its tasks have succeeded"),
         };
@@ -135,6 +138,16 @@ pub fn failed_tasks<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<
     Some(match failed.count() {
         0 => format!("task {first} failed"),
         more => format!("task {first} failed, and {more} more"),
+    })
+}
+
+/// Which results are still to come, by the first of these tasks in the order in which they run, and how many more; `None`: all have come.
+pub fn awaited_results<'a>(unended: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let mut unended = unended.into_iter();
+    let first = unended.next()?;
+    Some(match unended.count() {
+        0 => format!("the result of task {first} has not come yet"),
+        more => format!("the results of task {first} and of {more} more have not come yet"),
     })
 }
 
@@ -297,6 +310,17 @@ mod tests {
             (vec![not_run("a")], None),
         ] {
             assert_eq!(failed_tasks(told).as_deref(), says);
+        }
+    }
+
+    #[test]
+    fn y09_the_first_result_that_is_still_to_come_is_named_with_how_many_more() {
+        for (unended, says) in [
+            (&[][..], None),
+            (&["slow"], Some("the result of task slow has not come yet")),
+            (&["slow", "a", "b"], Some("the results of task slow and of 2 more have not come yet")),
+        ] {
+            assert_eq!(awaited_results(unended.iter().copied()).as_deref(), says);
         }
     }
 
