@@ -21,6 +21,7 @@ const COUNTED: &[(&str, &str)] = &[
     ("would_change", "would change"),
     ("drifted", "drifted"),
     ("failed", "failed"),
+    ("not_run", "not run"),
     ("blocked", "blocked"),
     ("waiting", "waiting"),
 ];
@@ -45,7 +46,7 @@ pub(crate) async fn get(api: &mut Api, names: &[String], filter: &Filter, output
         Output::Table => say!("{}", listed(&rows, &filter.fields)),
         Output::Wide => {
             say!("{}", listed(&rows, &filter.fields));
-            rows.retain(|row| count(row, "different_changes") > 0);
+            rows.retain(|row| count(row, "would_change") + count(row, "drifted") > 0);
             for task in ids(&rows) {
                 let task = api.get(&path::of_nodes(Endpoint::ShowTask, &[&task], filter)).await?;
                 releases(&task).filter_map(differing).for_each(|text| say!("\n{text}"));
@@ -135,7 +136,7 @@ fn named(nodes: Option<&Value>, all: u64) -> String {
     }
 }
 
-/// A task of one release: how many nodes stand where, who failed and why, who is waited for, and what differs.
+/// A task of one release: how many nodes stand where, who failed and why, who did not run it, who is waited for, and what differs.
 fn described(row: &Value) -> String {
     let counts: Vec<String> = COUNTED
         .iter()
@@ -147,6 +148,9 @@ fn described(row: &Value) -> String {
         printable(&format!("task {} of {}: {nodes}: {}", task_of(row), cell(row.get("release")), counts.join(", ")));
     if let Some(failed) = groups(row, "failures") {
         text.push_str(&format!("\n\nFAILED{failed}"));
+    }
+    if let Some(not_run) = groups(row, "not_run_because") {
+        text.push_str(&format!("\n\nNOT RUN{not_run}"));
     }
     let unended = count(row, "waiting") + count(row, "blocked");
     if unended > 0 {
@@ -168,8 +172,11 @@ fn groups(row: &Value, field: &str) -> Option<String> {
     let groups = row.get(field).and_then(Value::as_array).filter(|groups| !groups.is_empty())?;
     let mut text: String = groups.iter().map(group).collect();
     let shown: u64 = groups.iter().map(|group| count(group, "count")).sum();
-    let all =
-        if field == "failures" { count(row, "failed") } else { count(row, "would_change") + count(row, "drifted") };
+    let all = match field {
+        "failures" => count(row, "failed"),
+        "not_run_because" => count(row, "not_run"),
+        _ => count(row, "would_change") + count(row, "drifted"),
+    };
     if all > shown {
         text.push_str(&format!("\n  and {} with others", hosts(all - shown)));
     }
@@ -180,15 +187,29 @@ fn groups(row: &Value, field: &str) -> Option<String> {
 fn group(group: &Value) -> String {
     let said = |field: &str| group.get(field).and_then(Value::as_str).unwrap_or_default();
     let all = count(group, "count");
-    let head = format!("{}: {} ({})", hosts(all), named(group.get("nodes"), all), said("digest"));
+    let nodes = named(group.get("nodes"), all);
+    let head = match group.get("comparable").and_then(Value::as_bool) {
+        Some(false) => format!("{}: {nodes}", not_compared(all, said("outcome"))),
+        _ => format!("{}: {nodes} ({})", hosts(all), said("digest")),
+    };
     let body = if said("diff").is_empty() { said("message") } else { said("diff") };
     let lines: Vec<String> =
         body.lines().take(MOST_LINES).map(|line| format!("\n    {}", printable_line(line))).collect();
     let more = match body.lines().count().saturating_sub(MOST_LINES) {
         0 => String::new(),
-        more => format!("\n    and {more} more lines; -o json shows all of them"),
+        more => format!("\n    and {more} more lines; -o json shows what the host sent"),
     };
     format!("\n  {}{}{more}", printable(&head), lines.concat())
+}
+
+/// So many hosts of which nobody knows whether they would change the same.
+fn not_compared(count: u64, outcome: &str) -> String {
+    let what = if outcome == "Drifted" { "left it drifted" } else { "would change it" };
+    let why = match count {
+        1 => "the difference is cut or not shown, so it is not compared",
+        _ => "the differences are cut or not shown, so they are not compared",
+    };
+    format!("{} {what} ({why})", hosts(count))
 }
 
 fn hosts(count: u64) -> String {
@@ -204,9 +225,10 @@ mod tests {
     fn row() -> Value {
         let group = |count: u64, nodes: &[&str], message: &str, diff: &str| json!({"digest": "0123456789ab", "outcome": "WouldChange", "count": count, "nodes": nodes, "message": message, "diff": diff});
         json!({
-            "id": "site@1/conf", "task": "conf", "release": "site@1", "nodes": 14, "converged": 2, "changed": 1, "waiting": 1, "blocked": 0,
-            "failed": 2, "would_change": 9, "drifted": 0, "failed_on": ["n1"], "different_changes": 2, "unended_on": ["n9"],
+            "id": "site@1/conf", "task": "conf", "release": "site@1", "nodes": 15, "converged": 2, "changed": 1, "waiting": 1, "blocked": 0,
+            "failed": 2, "not_run": 1, "would_change": 9, "drifted": 0, "failed_on": ["n1"], "different_changes": 2, "unended_on": ["n9"],
             "failures": [group(2, &["n1", "n2"], "no space left", "")],
+            "not_run_because": [group(1, &["n8"], "it did not run: disk failed", "")],
             "differences": [group(8, &["n3", "n4"], "", "-a\n+b\n"), group(1, &["n5"], "", "-a\n+\u{1b}c\n")],
         })
     }
@@ -215,8 +237,9 @@ mod tests {
     fn y09_a_task_says_how_many_hosts_would_change_the_same() {
         assert_eq!(
             described(&row()),
-            "task conf of site@1: 14 hosts: 2 converged, 9 would change, 2 failed, 1 waiting\n\n\
+            "task conf of site@1: 15 hosts: 2 converged, 9 would change, 2 failed, 1 not run, 1 waiting\n\n\
              FAILED\n  2 hosts: n1, n2 (0123456789ab)\n    no space left\n\n\
+             NOT RUN\n  1 host: n8 (0123456789ab)\n    it did not run: disk failed\n\n\
              NOT ENDED\n  n9\n\n\
              DIFFERS\n  8 hosts: n3, n4 and 6 more (0123456789ab)\n    -a\n    +b\n  1 host: n5 (0123456789ab)\n    -a\n    +\\u{1b}c"
         );
@@ -225,10 +248,39 @@ mod tests {
     }
 
     #[test]
+    fn y09_hosts_whose_differences_are_not_whole_are_not_said_to_change_the_same() {
+        let cut = format!("{}… 9 more lines\n", "+a\n".repeat(20));
+        let lines = "\n    +a".repeat(20);
+        for (count, nodes, outcome, diff, shown) in [
+            (
+                2,
+                json!(["a1", "a2"]),
+                "WouldChange",
+                "",
+                "\n  2 hosts would change it (the differences are cut or not shown, so they are not compared): a1, a2"
+                    .to_owned(),
+            ),
+            (
+                1,
+                json!(["a1"]),
+                "Drifted",
+                &*cut,
+                format!(
+                    "\n  1 host left it drifted (the difference is cut or not shown, so it is not compared): a1{lines}\n    \
+                     and 1 more lines; -o json shows what the host sent"
+                ),
+            ),
+        ] {
+            let of = json!({"digest": null, "comparable": false, "outcome": outcome, "count": count, "nodes": nodes, "message": "", "diff": diff});
+            assert_eq!(group(&of), shown);
+        }
+    }
+
+    #[test]
     fn y09_a_list_of_tasks_names_the_hosts_that_failed() {
         let shown = listed(&[row()], &[]);
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[1], ["conf", "site@1", "14", "2", "9", "0", "2", "0", "1", "n1", "and", "1", "more"]);
+        assert_eq!(lines[1], ["conf", "site@1", "15", "2", "9", "0", "2", "1", "0", "1", "n1", "and", "1", "more"]);
         assert_eq!(listed(&[row()], &["task".to_owned()]).lines().nth(1), Some("conf"));
     }
 }

@@ -9,6 +9,7 @@ use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told,
 use stemma_core::status::{ORPHANS, STUCK};
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
+use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
@@ -156,6 +157,14 @@ fn tasks_of(model: &Model, node: Uuid, set: &[PartDigest]) -> Tasks {
     Tasks::of(model.released.get(&node).map(Arc::as_ref).map(outcomes), results.is_some())
 }
 
+/// The tasks that were released to a node of which no result is there, in their order.
+pub(crate) fn unended(model: &Model, node: Uuid) -> impl Iterator<Item = &str> {
+    model.released.get(&node).into_iter().flat_map(move |released| {
+        let (set, results) = (task_sets(model, released), model.results.get(&node));
+        runs(model, released).filter(move |task| results.is_none_or(|results| results.of(&set, task).is_none()))
+    })
+}
+
 /// What is known of the tasks that were released to a node, in their order.
 pub(crate) fn news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'_>> {
     let known = model.released.get(&node).zip(model.results.get(&node));
@@ -163,7 +172,8 @@ pub(crate) fn news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'
         let set = task_sets(model, released);
         runs(model, released).filter_map(move |task| {
             let StoredResult { at, result, .. } = results.of(&set, task)?;
-            Some(TaskNews { task, outcome: result.outcome.of_node(), message: &result.message, since: *at })
+            let (outcome, was_tried) = (result.outcome.of_node(), result.outcome != Outcome::DependencyFailed);
+            Some(TaskNews { task, outcome, was_tried, message: &result.message, since: *at })
         })
     })
 }

@@ -523,6 +523,77 @@ async fn until_told_of(fleet: &Fleet, count: u64) -> Value {
     panic!("{list}");
 }
 
+/// "Results are still to come" said nothing of the task that runs.
+#[tokio::test]
+async fn y09_the_task_whose_result_has_not_come_is_named() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let after = |before: &str, id: &str| json!({"id": id, "type": "shell", "tags": ["x"], "requires": [before], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().extend([after("a", "c"), after("c", "d")]);
+    fleet.apply(site).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    take(&mut host).await;
+    for (sequence, task, reason) in [
+        (1, "a", "the results of task c and of 1 more have not come yet"),
+        (2, "c", "the result of task d has not come yet"),
+    ] {
+        result(&mut host, sequence, task, Outcome::Changed).await;
+        until(&fleet, "n1", |node| node["state"] == "changing" && node["state_reason"] == reason).await;
+        until_listed(&fleet, "n1", reason).await;
+    }
+    fleet.controller.stop().await;
+}
+
+/// What did not run since another task failed is no failure of its own: who looks for what to mend is led to the one that failed.
+#[tokio::test]
+async fn y09_a_task_that_did_not_run_is_not_counted_as_failed() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let after_a =
+        json!({"id": "c", "type": "shell", "tags": ["x"], "requires": ["a"], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().push(after_a);
+    fleet.apply(site).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    take(&mut host).await;
+    result(&mut host, 1, "a", Outcome::Failed).await;
+    result(&mut host, 2, "c", Outcome::DependencyFailed).await;
+    let list = until_told_of(&fleet, 2).await;
+    let rows = list["tasks"].as_array().unwrap();
+    let of = |row: &Value| (row["id"].clone(), row["failed"].clone(), row["not_run"].clone(), row["failed_on"].clone());
+    assert_eq!(of(&rows[0]), (json!("site@1/a"), json!(1), json!(0), json!(["n1"])));
+    assert_eq!(of(&rows[1]), (json!("site@1/c"), json!(0), json!(1), json!([])));
+    let task = fleet.read("/v1/tasks/c").await["releases"][0].clone();
+    assert_eq!((&task["failures"], &task["not_run_because"][0]["nodes"]), (&json!([]), &json!(["n1"])));
+    until(&fleet, "n1", |node| node["state"] == "failed" && node["state_reason"] == "task a failed").await;
+    fleet.controller.stop().await;
+}
+
+/// The beginnings of two long differences may be the same where their ends are not, and of sensitive tasks nothing is known.
+#[tokio::test]
+async fn y09_hosts_whose_differences_are_cut_or_not_sent_are_not_compared() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site("1")).await;
+    let (cut, mut hosts) = ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n… 900 more lines\n", Vec::new());
+    for (name, diff) in [("n1", cut), ("n2", cut), ("n3", ""), ("n4", "-a\n+b\n")] {
+        let mut host = fleet.join_group("c/gx", name).await;
+        take(&mut host).await;
+        result_with(&mut host, 1, ("a", Outcome::WouldChange), diff).await;
+        hosts.push(host);
+    }
+    let list = until_told_of(&fleet, 4).await;
+    assert_eq!((&list["tasks"][0]["would_change"], &list["tasks"][0]["different_changes"]), (&json!(4), &json!(1)));
+    let task = fleet.read("/v1/tasks/a").await;
+    for group in task["releases"][0]["differences"].as_array().unwrap() {
+        let is_comparable = group["nodes"] == json!(["n4"]);
+        assert_eq!(
+            (&group["comparable"], group["digest"].is_null()),
+            (&json!(is_comparable), !is_comparable),
+            "{group}"
+        );
+    }
+    fleet.controller.stop().await;
+}
+
 /// What `noop` would change was to be read host by host.
 #[tokio::test]
 async fn y09_tasks_are_seen_over_hosts_with_what_they_would_change_on_which() {

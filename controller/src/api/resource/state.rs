@@ -9,7 +9,9 @@ use stemma_core::catalog::Meant;
 use stemma_core::finding::Finding;
 use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Answer, Resolution};
-use stemma_core::status::{self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, State, Status, TaskOutcome};
+use stemma_core::status::{
+    self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, RESULTS_TO_COME, State, Status, TaskOutcome,
+};
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
 use uuid::Uuid;
@@ -168,8 +170,8 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
     }
 }
 
-/// Why a node stands where it stands: where a task failed, which; where an error is found, the first; where others keep it, who. Who keeps one
-/// that is not blocked is said as far as the last pass knows it.
+/// Why a node stands where it stands: where a task failed, which; where an error is found, the first; where others keep it, who; where results
+/// are still to come, of which task. Who keeps one that is not blocked is said as far as the last pass knows it.
 pub(super) fn reason(
     api: &Api,
     model: &Model,
@@ -186,6 +188,8 @@ pub(super) fn reason(
             status::first_error(&findings).map(|code| format!("{AN_ERROR}: {code}"))
         }
         State::Blocked => waits(api, model, node, status, mode),
+        State::Changing if status.reason == RESULTS_TO_COME => waits_at(api, model, node, (status, mode), kept)
+            .or_else(|| status::awaited_results(facts::unended(model, node.meta.uuid))),
         State::Waiting | State::Changing => waits_at(api, model, node, (status, mode), kept),
         State::Held => kept_release(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
         State::Unplaced

@@ -1,7 +1,7 @@
 //! Tasks over the nodes that have them: how far each has come where, who failed and why, and what it would change on which hosts.
 //!
 //! It is worked out of what was released and reported; nothing is stored for it. A host sends no difference of a sensitive task, so none is
-//! shown.
+//! shown. Differences that are not whole are not compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,8 @@ struct Tally<'m> {
     would_change: usize,
     drifted: usize,
     failures: Groups<'m>,
+    /// Nodes on which it did not run, since one that it depends on failed there.
+    not_run: Groups<'m>,
     differences: Groups<'m>,
     /// Nodes of which no result is there.
     unended: Group<'m>,
@@ -144,7 +146,7 @@ impl<'m> Tally<'m> {
                 self.differences.add("Drifted", result, node, most);
             }
             Outcome::Failed => self.failures.add("Failed", result, node, most),
-            Outcome::DependencyFailed => self.failures.add("DependencyFailed", result, node, most),
+            Outcome::DependencyFailed => self.not_run.add("DependencyFailed", result, node, most),
             Outcome::Unsupported => self.failures.add("Unsupported", result, node, most),
             Outcome::Unknown => self.failures.add("Unknown", result, node, most),
         }
@@ -152,21 +154,23 @@ impl<'m> Tally<'m> {
 
     /// How many stand where, and the first that failed.
     fn row(&self, (task, release): &Key<'_>) -> Value {
-        let (failed, unended) = (self.failures.count(), self.blocked + self.waiting);
+        let (failed, not_run) = (self.failures.count(), self.not_run.count());
+        let unended = self.blocked + self.waiting;
         json!({
             "id": format!("{release}/{task}"), "task": task, "release": release,
-            "nodes": self.converged + self.would_change + self.drifted + failed + unended,
+            "nodes": self.converged + self.would_change + self.drifted + failed + not_run + unended,
             "converged": self.converged, "changed": self.changed, "waiting": self.waiting, "blocked": self.blocked,
-            "failed": failed, "would_change": self.would_change, "drifted": self.drifted,
-            "failed_on": self.failures.first(), "different_changes": self.differences.0.len(),
+            "failed": failed, "not_run": not_run, "would_change": self.would_change, "drifted": self.drifted,
+            "failed_on": self.failures.first(), "different_changes": self.differences.different(),
         })
     }
 
-    /// The same, with who failed and why, what differs where, and who is waited for.
+    /// The same, with who failed and why, who did not run it and why, what differs where, and who is waited for.
     fn whole(&self, key: &Key<'_>) -> Value {
         let mut row = self.row(key);
-        row["failures"] = self.failures.shown();
-        row["differences"] = self.differences.shown();
+        row["failures"] = self.failures.shown().into();
+        row["not_run_because"] = self.not_run.shown().into();
+        row["differences"] = self.differences.compared().into();
         row["unended_on"] = json!(self.unended.names());
         row
     }
@@ -204,8 +208,26 @@ impl<'m> Groups<'m> {
         nodes
     }
 
+    /// How many different differences there are among those that are whole.
+    fn different(&self) -> usize {
+        self.0.keys().filter(|(_, diff, _)| is_whole(diff)).count()
+    }
+
+    /// The same groups as differences: those that are not whole are not compared, and have no digest.
+    fn compared(&self) -> Vec<Value> {
+        let mut groups = self.shown();
+        for group in &mut groups {
+            let is_whole = group["diff"].as_str().is_some_and(is_whole);
+            group["comparable"] = is_whole.into();
+            if !is_whole {
+                group["digest"] = Value::Null;
+            }
+        }
+        groups
+    }
+
     /// The groups of the most nodes first.
-    fn shown(&self) -> Value {
+    fn shown(&self) -> Vec<Value> {
         let mut groups: Vec<_> = self.0.iter().collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count));
         let shown = groups.into_iter().take(MOST_GROUPS).map(|((outcome, diff, message), group)| {
@@ -217,5 +239,33 @@ impl<'m> Groups<'m> {
             })
         });
         shown.collect()
+    }
+}
+
+/// Whether a difference says all that a task would change, so that hosts with the same one would change the same. One that its host cut, that
+/// it withheld, or that is of bytes which are no text ends with a line that no unified diff has; of a sensitive task there is none.
+fn is_whole(diff: &str) -> bool {
+    diff.lines().last().is_some_and(|line| line.starts_with(['+', '-', ' ', '@', '\\']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last lines are those that agents write.
+    #[test]
+    fn y09_a_difference_that_its_host_cut_or_withheld_is_not_compared() {
+        for (diff, whole) in [
+            ("--- /f (mode 0644)\n+++ /f (mode 0600)\n", true),
+            ("--- /dev/null\n+++ /f (mode 0644)\n@@ -0,0 +1 @@\n+… 3 more lines\n", true),
+            ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n+b\n\\ No newline at end of file\n", true),
+            ("--- /f\n+++ /f\n@@ -1,2 +1,2 @@\n-a\n+b\n \n", true),
+            ("--- /f\n+++ /f\n@@ -1 +1 @@\n-a\n… 3 more lines\n", false),
+            ("--- /f\n+++ /f\nlines are withheld: a sensitive task has kept this file\n", false),
+            ("--- /f\n+++ /f\n700000 bytes become 700001\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_whole(diff), whole, "{diff}");
+        }
     }
 }

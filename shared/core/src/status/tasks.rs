@@ -7,6 +7,9 @@ use crate::object::Timestamp;
 /// Why a node is failed of which a task failed.
 pub const A_TASK_FAILED: &str = "a task failed";
 
+/// Why a node is changing of whose tasks some have not ended.
+pub const RESULTS_TO_COME: &str = "results are still to come";
+
 /// What became of one task in the task set that is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskOutcome {
@@ -97,7 +100,7 @@ impl Tasks {
             (Self::Unreported, _) => (State::Waiting, "nothing was heard of its tasks yet"),
             (Self::Failed, _) => (State::Failed, A_TASK_FAILED),
             (Self::Drifted, _) => (State::Drifted, "a task is not as it should be, and is left so"),
-            (Self::Incomplete, _) => (State::Changing, "results are still to come"),
+            (Self::Incomplete, _) => (State::Changing, RESULTS_TO_COME),
             (Self::WouldChange, _) => (State::Noop, "its tasks were checked, and something would change"),
             (Self::Succeeded, _) => (State::Converged, "all of its tasks have succeeded"),
         };
@@ -112,6 +115,8 @@ pub struct TaskNews<'a> {
     pub task: &'a str,
     /// What became of it.
     pub outcome: TaskOutcome,
+    /// Whether it was tried. One that did not run, since one that it depends on failed, failed with that one.
+    pub was_tried: bool,
     /// What the host said of that.
     pub message: &'a str,
     /// Since when.
@@ -125,13 +130,24 @@ pub fn last_error<'a>(news: impl IntoIterator<Item = TaskNews<'a>>, time: fn(Tim
     Some(format!("task {}: {said} (since {})", failed.task, time(failed.since)))
 }
 
-/// Which tasks failed, by the first of them in the order in which they run, and how many more; `None`: none did.
+/// Which tasks failed, by the first of them in the order in which they run, and how many more; `None`: none did. Those that did not run since
+/// others failed are not among them.
 pub fn failed_tasks<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<String> {
-    let mut failed = news.into_iter().filter(|one| one.outcome == TaskOutcome::Failed);
+    let mut failed = news.into_iter().filter(|one| one.outcome == TaskOutcome::Failed && one.was_tried);
     let first = failed.next()?.task;
     Some(match failed.count() {
         0 => format!("task {first} failed"),
         more => format!("task {first} failed, and {more} more"),
+    })
+}
+
+/// Which results are still to come, by the first of these tasks in the order in which they run, and how many more; `None`: all have come.
+pub fn awaited_results<'a>(unended: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let mut unended = unended.into_iter();
+    let first = unended.next()?;
+    Some(match unended.count() {
+        0 => format!("the result of task {first} has not come yet"),
+        more => format!("the results of task {first} and of {more} more have not come yet"),
     })
 }
 
@@ -265,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_last_error_is_that_of_the_first_task_that_failed() {
-        let news = |task, outcome, message| TaskNews { task, outcome, message, since: Timestamp(1) };
+        let news = |task, outcome, message| TaskNews { task, outcome, was_tried: true, message, since: Timestamp(1) };
         let time = |at: Timestamp| at.0.to_string();
         let (good, bad) = (TaskOutcome::Drifted, TaskOutcome::Failed);
         for (told, error) in [
@@ -283,14 +299,28 @@ mod tests {
 
     #[test]
     fn y06_the_first_task_that_failed_is_named_with_how_many_more() {
-        let news = |task, outcome| TaskNews { task, outcome, message: "", since: Timestamp(1) };
+        let news = |task, outcome| TaskNews { task, outcome, was_tried: true, message: "", since: Timestamp(1) };
+        let not_run = |task| TaskNews { was_tried: false, ..news(task, TaskOutcome::Failed) };
         let (good, bad) = (TaskOutcome::Succeeded, TaskOutcome::Failed);
         for (told, says) in [
             (vec![news("a", good)], None),
             (vec![news("a", good), news("b", bad)], Some("task b failed")),
             (vec![news("b", bad), news("a", bad), news("c", bad)], Some("task b failed, and 2 more")),
+            (vec![not_run("a"), news("b", bad), not_run("c")], Some("task b failed")),
+            (vec![not_run("a")], None),
         ] {
             assert_eq!(failed_tasks(told).as_deref(), says);
+        }
+    }
+
+    #[test]
+    fn y09_the_first_result_that_is_still_to_come_is_named_with_how_many_more() {
+        for (unended, says) in [
+            (&[][..], None),
+            (&["slow"], Some("the result of task slow has not come yet")),
+            (&["slow", "a", "b"], Some("the results of task slow and of 2 more have not come yet")),
+        ] {
+            assert_eq!(awaited_results(unended.iter().copied()).as_deref(), says);
         }
     }
 
