@@ -354,5 +354,6 @@ fn shown(seen: &Seen<'_>, object: &AuditedObject) -> Value {
     json!({
         "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| name.to_owned()),
         "action": object.action, "before": object.before, "part": object.part,
+        "part_action": object.part_action,
     })
 }
