@@ -147,7 +147,7 @@ pub struct AuditedObject {
     pub uuid: Uuid,
     /// Its name at the time.
     pub name: String,
-    /// Of a group: the name of its cluster at the time.
+    /// Of a group and of a primary: the name of its cluster at the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// What became of it.

@@ -86,10 +86,10 @@ impl Draft {
         self.touch(before, Action::Deleted, Some(before));
     }
 
-    /// Says of which cluster each group is, by its uuid: a group's name is good within its cluster alone, which may be gone when it is asked for.
-    pub(super) fn place_groups(&mut self, cluster_of: impl Fn(Uuid) -> Option<String>) {
-        for group in self.touched.iter_mut().filter(|one| one.kind == Kind::NodeGroup) {
-            group.cluster = cluster_of(group.uuid);
+    /// Says of which cluster each group and each primary is: its name is good within its cluster alone, which may be gone when it is asked for.
+    pub(super) fn name_clusters(&mut self, cluster_of: impl Fn(Kind, Uuid) -> Option<String>) {
+        for one in self.touched.iter_mut().filter(|one| matches!(one.kind, Kind::NodeGroup | Kind::Primary)) {
+            one.cluster = cluster_of(one.kind, one.uuid);
         }
     }
 
