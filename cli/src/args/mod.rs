@@ -269,7 +269,7 @@ impl Command {
 /// Which entries of the audit.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Audit {
-    /// What was done to this object, as node/web-1 or nodegroup/prod/web, also when it is gone, and under its other names.
+    /// What was done to this object, as node/web-1, nodegroup/prod/web or primary/prod/db, also when it is gone, and under its other names.
     #[arg(value_name = "KIND/NAME|UUID")]
     pub(crate) object: Option<String>,
     /// Of this principal.

@@ -196,7 +196,10 @@ fn what(entry: &Value, alike: &BTreeSet<&str>) -> String {
     }
     let objects: Vec<&Value> = objects(entry).collect();
     let part = |object: &Value| {
-        object.get("part").and_then(Value::as_str).map(|part| format!(" ({part})")).unwrap_or_default()
+        // An earlier controller does not say what became of it.
+        let said: Vec<&str> =
+            ["part_action", "part"].into_iter().filter_map(|field| object.get(field)?.as_str()).collect();
+        if said.is_empty() { String::new() } else { format!(" ({})", said.join(" ")) }
     };
     let one = |object: &&Value| format!("{} {}{}", cell(object.get("action")), named(object, alike), part(object));
     let mut said: Vec<String> = objects.iter().take(FEW).map(one).collect();
@@ -235,6 +238,14 @@ mod tests {
             (
                 json!({"objects": [{"action": "updated", "kind": "principal", "name": "ada", "part": "tokens.07"}]}),
                 "updated principal/ada (tokens.07)",
+            ),
+            (
+                json!({"objects": [{"action": "unchanged", "kind": "node", "name": "a", "part": "join-tokens.07", "part_action": "deleted"}]}),
+                "unchanged node/a (deleted join-tokens.07)",
+            ),
+            (
+                json!({"objects": [{"action": "updated", "kind": "node", "name": "a", "part": null, "part_action": null}]}),
+                "updated node/a",
             ),
             (
                 json!({"objects": [object("a"), object("b"), object("c"), object("d")]}),

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::{Enrolment, caller, keys, new_uuid, token};
 use crate::ca::csr::Request;
 use crate::cache::model::Entry;
+use crate::records::audit::PartAction;
 use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
 use crate::records::request::Answer;
 use crate::records::{codec, key};
@@ -276,7 +277,8 @@ fn retired_certificates(earlier: Option<&(AgentRecord, Revision)>) -> Vec<super:
 /// Stores what is recorded of a node that was written or noted last, and names its newest certificate in the audit.
 pub(super) fn record_join(work: &mut Work<'_>, node: Uuid, record: &AgentRecord, earlier: Option<Revision>) {
     if let Some(certificate) = record.certificates.last() {
-        work.draft().name_part(format!("certificates.{}", stemma_core::digest::Hex(&certificate.serial.0)));
+        let part = format!("certificates.{}", stemma_core::digest::Hex(&certificate.serial.0));
+        work.draft().name_part(PartAction::Issued, part);
     }
     let at = agent_key(node);
     work.draft().require(Precondition::as_read(at.clone(), earlier));

@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 
 use crate::cache::Model;
 use crate::cache::model::Entry;
-use crate::records::audit::FleetAction;
+use crate::records::audit::{FleetAction, PartAction};
 use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
 use crate::records::request::Answer;
 use crate::records::{codec, key};
@@ -182,7 +182,9 @@ fn note(work: &mut Work<'_>, token: &TokenRecord, action: FleetAction) {
         (None, Some(group)) => work.draft().note(&*group),
         (None, None) => return work.draft().act(action),
     }
-    work.draft().name_part(format!("join-tokens.{}", token.id));
+    let is_deleted = matches!(action, FleetAction::TokenDeleted { .. });
+    let done = if is_deleted { PartAction::Deleted } else { PartAction::Made };
+    work.draft().name_part(done, format!("join-tokens.{}", token.id));
 }
 
 /// The token of an id, where it is seen.

@@ -147,7 +147,7 @@ pub struct AuditedObject {
     pub uuid: Uuid,
     /// Its name at the time.
     pub name: String,
-    /// Of a group: the name of its cluster at the time.
+    /// Of a group and of a primary: the name of its cluster at the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// What became of it.
@@ -167,6 +167,23 @@ pub struct AuditedObject {
     /// `join-tokens.ID` of the node or node group that a join token is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<String>,
+    /// What became of that part; `None` in an entry of before this was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_action: Option<PartAction>,
+}
+
+/// What became of a part of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartAction {
+    /// A token was made.
+    Made,
+    /// A join token was deleted.
+    Deleted,
+    /// A certificate was issued.
+    Issued,
+    /// A certificate or a bearer token was revoked.
+    Revoked,
 }
 
 #[cfg(test)]
@@ -182,6 +199,26 @@ mod tests {
         assert_eq!(event.whose, None);
         assert_eq!((&event.objects[0].was, event.objects[0].left, &event.action), (&None, None, &None));
         assert_eq!(serde_json::to_string(&AuditRecord::Commit(event)).unwrap(), text);
+    }
+
+    #[test]
+    fn y09_an_entry_says_what_became_of_a_part_and_one_of_before_is_read() {
+        let object = |rest: &str| {
+            let uuid = "00000000-0000-0000-0000-000000000007";
+            format!(r#"{{"kind":"Node","uuid":"{uuid}","name":"n","action":"unchanged","before":3,"part":"p"{rest}}}"#)
+        };
+        for (rest, expected) in [
+            ("", None),
+            (r#","part_action":"made""#, Some(PartAction::Made)),
+            (r#","part_action":"deleted""#, Some(PartAction::Deleted)),
+            (r#","part_action":"issued""#, Some(PartAction::Issued)),
+            (r#","part_action":"revoked""#, Some(PartAction::Revoked)),
+        ] {
+            let text = object(rest);
+            let read: AuditedObject = serde_json::from_str(&text).unwrap();
+            assert_eq!(read.part_action, expected);
+            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        }
     }
 
     #[test]

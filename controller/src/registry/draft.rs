@@ -10,7 +10,7 @@ use stemma_core::object::{Kind, Object, Spec};
 use uuid::Uuid;
 
 use crate::cache::model::{Reference, Resource};
-use crate::records::audit::{Action, AuditedObject, FleetAction};
+use crate::records::audit::{Action, AuditedObject, FleetAction, PartAction};
 use crate::records::{codec, key};
 use crate::store::{Op, Precondition, Revision, Transaction};
 
@@ -41,10 +41,10 @@ impl Draft {
         &mut self.touched
     }
 
-    /// Says of the object that was written or noted last which part of it was made or taken back.
-    pub fn name_part(&mut self, part: String) {
+    /// Says of the object that was written or noted last what became of which part of it.
+    pub fn name_part(&mut self, action: PartAction, part: String) {
         if let Some(last) = self.touched.last_mut() {
-            last.part = Some(part);
+            (last.part, last.part_action) = (Some(part), Some(action));
         }
     }
 
@@ -86,10 +86,10 @@ impl Draft {
         self.touch(before, Action::Deleted, Some(before));
     }
 
-    /// Says of which cluster each group is, by its uuid: a group's name is good within its cluster alone, which may be gone when it is asked for.
-    pub(super) fn place_groups(&mut self, cluster_of: impl Fn(Uuid) -> Option<String>) {
-        for group in self.touched.iter_mut().filter(|one| one.kind == Kind::NodeGroup) {
-            group.cluster = cluster_of(group.uuid);
+    /// Says of which cluster each group and each primary is: its name is good within its cluster alone, which may be gone when it is asked for.
+    pub(super) fn name_clusters(&mut self, cluster_of: impl Fn(Kind, Uuid) -> Option<String>) {
+        for one in self.touched.iter_mut().filter(|one| matches!(one.kind, Kind::NodeGroup | Kind::Primary)) {
+            one.cluster = cluster_of(one.kind, one.uuid);
         }
     }
 
@@ -183,8 +183,20 @@ impl Draft {
         let name = S::name_text(&object.meta.name).unwrap_or_else(|| object.meta.uuid.to_string());
         let before = before.map(|o| o.meta.resource_version);
         let (kind, uuid, clusters) = (S::KIND, object.meta.uuid, BTreeSet::new());
-        let (cluster, was, left, part) = (None, None, None, None);
-        self.touched.push(AuditedObject { kind, uuid, name, cluster, action, before, clusters, was, left, part });
+        let (cluster, was, left, part, part_action) = (None, None, None, None, None);
+        self.touched.push(AuditedObject {
+            kind,
+            uuid,
+            name,
+            cluster,
+            action,
+            before,
+            clusters,
+            was,
+            left,
+            part,
+            part_action,
+        });
     }
 }
 

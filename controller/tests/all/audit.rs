@@ -92,6 +92,25 @@ async fn each_write_is_found_by_object_manager_and_time() {
     }
 }
 
+/// Both were `unchanged`, and nothing told one from the other.
+#[tokio::test]
+async fn y09_a_join_token_that_was_made_is_told_from_one_that_was_deleted() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "web-1"}), 201).await;
+    let token = served.expect("POST", "/v1/join-tokens", &json!({"node": "web-1"}), 201).await;
+    let id = token["id"].as_str().unwrap();
+    served.expect("DELETE", &format!("/v1/join-tokens/{id}"), &Value::Null, 204).await;
+    let found = served.get("/v1/audit?object=node/web-1").await;
+    let of_entry = |number: usize| {
+        let object = &found["audit"][number]["objects"][0];
+        [&object["action"], &object["part"], &object["part_action"]].map(Clone::clone)
+    };
+    let part = format!("join-tokens.{id}");
+    assert_eq!(of_entry(0), [json!("created"), Value::Null, Value::Null]);
+    assert_eq!(of_entry(1), [json!("unchanged"), json!(part), json!("made")]);
+    assert_eq!(of_entry(2), [json!("unchanged"), json!(part), json!("deleted")]);
+}
+
 #[tokio::test]
 async fn a_group_is_found_by_its_cluster_after_both_are_gone() {
     let served = filled().await;

@@ -631,7 +631,11 @@ async fn each_join_is_audited_with_its_token_its_node_and_its_certificate() {
             assert_eq!((entries.len(), &*done), (actions.len(), actions), "{query}: {audit}");
             let is_named = |one: &&Value| {
                 let part = one["part"].as_str().unwrap_or_default();
-                one["kind"] == "node" && one["name"] == name && part.starts_with("certificates.") && part.len() == 45
+                one["kind"] == "node"
+                    && one["name"] == name
+                    && part.starts_with("certificates.")
+                    && part.len() == 45
+                    && one["part_action"] == "issued"
             };
             assert!(objects.iter().all(is_named), "{audit}");
         }

@@ -72,6 +72,32 @@ async fn x07_park_keeps_a_primary_and_says_so() {
     assert_eq!((answer.status, primary(&served).await["node"].clone()), (202, json!("db-1")));
 }
 
+/// It was called by its tag alone, which other clusters have too.
+#[tokio::test]
+async fn y09_the_audit_names_one_with_its_cluster_and_finds_it_by_that() {
+    let served = Served::start().await;
+    site(&served).await;
+    for node in ["db-1", "db-2"] {
+        served.expect("PUT", "/v1/clusters/eu/primaries/mysql", &json!({"node": node}), 200).await;
+    }
+    let both = [json!(["created", "eu/mysql"]), json!(["updated", "eu/mysql"])];
+    for (object, expected) in [
+        ("primary/eu/mysql", &both[..]),
+        ("PRIMARY/eu/mysql", &both),
+        ("primary/mysql", &both),
+        ("primary/us/mysql", &[]),
+        ("primary/eu/nginx", &[]),
+        ("nodegroup/eu/mysql", &[]),
+    ] {
+        let found = served.get(&format!("/v1/audit?object={object}")).await;
+        let entries = found["audit"].as_array().expect("a list").iter();
+        let objects = entries.flat_map(|entry| entry["objects"].as_array().expect("a list"));
+        let primaries = objects.filter(|one| one["kind"] == "primary");
+        let told: Vec<Value> = primaries.map(|one| json!([one["action"], one["name"]])).collect();
+        assert_eq!(told, expected, "{object}: {found}");
+    }
+}
+
 #[tokio::test]
 async fn x07_no_verb_moves_one_without_saying_so() {
     let served = Served::start().await;

@@ -27,6 +27,7 @@ use crate::ca::{Authority, Issued, pem, random};
 use crate::cache::Model;
 use crate::cache::model::certificate_key;
 use crate::enrol::token::with_secret;
+use crate::records::audit::PartAction;
 use crate::records::enrolled::Hex as Stored;
 use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
@@ -117,7 +118,8 @@ fn list(
 ) -> Result<(), ApiError> {
     // By a clock that is wrong the old one may end before the new one is good. It goes on to its own end then.
     let renewed = renewed.filter(|_| work.is_clock_good());
-    change(work, before, format!("certificates.{}", certificate.serial), |spec| {
+    let part = (PartAction::Issued, format!("certificates.{}", certificate.serial));
+    change(work, before, part, |spec| {
         if let Some(serial) = renewed {
             spec.end_renewed(serial, certificate.issued_at);
         }
@@ -158,7 +160,7 @@ pub(super) async fn revoke(api: &Api, request: &Request) -> HandlerResult {
     commit(api, request, &request.caller()?, |work| {
         let found = work.model.principals.keyed(&certificate_key(serial)).cloned();
         let (before, now) = (found.ok_or_else(|| missing("certificate", serial))?, work.now());
-        change(work, &before, format!("certificates.{serial}"), |spec| {
+        change(work, &before, (PartAction::Revoked, format!("certificates.{serial}")), |spec| {
             for one in spec.certificates.iter_mut().filter(|one| one.serial == serial) {
                 one.revoked_at.get_or_insert(now);
             }
@@ -194,7 +196,8 @@ pub(super) async fn create_token(api: &Api, request: &Request) -> HandlerResult 
             ends_at,
             made_by: caller.who.makes_for(&before, &work.model),
         };
-        change(&mut work, &before, format!("tokens.{id}"), |spec| spec.add_token(token).map_err(too_many))?;
+        let part = (PartAction::Made, format!("tokens.{id}"));
+        change(&mut work, &before, part, |spec| spec.add_token(token).map_err(too_many))?;
         let body = json!({"id": id, "principal": before.meta.name.to_string(), "ends_at": view::time(ends_at)});
         let location = Some(Endpoint::RevokeBearerToken.path(&[&before.meta.name, &id]));
         work.finish(Answer { location, ..Answer::json(201, body) })
@@ -212,7 +215,7 @@ pub(super) async fn revoke_token(api: &Api, request: &Request) -> HandlerResult 
         if !before.spec.tokens.iter().any(|token| token.id == id) {
             return Err(missing("token", id).into());
         }
-        change(work, &before, format!("tokens.{id}"), |spec| {
+        change(work, &before, (PartAction::Revoked, format!("tokens.{id}")), |spec| {
             spec.tokens.retain(|token| token.id != id);
             Ok(())
         })?;
@@ -231,7 +234,7 @@ fn gone(field: &str, request: &Request, work: &Work<'_>) -> Answer {
 fn change(
     work: &mut Work<'_>,
     before: &Arc<Principal>,
-    part: String,
+    part: (PartAction, String),
     edit: impl FnOnce(&mut PrincipalSpec) -> Result<(), ApiError>,
 ) -> Result<(), ApiError> {
     let mut spec = before.spec.clone();

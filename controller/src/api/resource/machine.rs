@@ -91,13 +91,38 @@ pub(super) fn metrics(api: &Api, request: &Request) -> Reply {
     let facts = api.is_behind.then(facts);
     let text = api.metrics.as_ref().map(|metrics| metrics.text_by(api.within, facts.as_deref())).unwrap_or_default();
     let accepted = request.headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let wants_open = accepted.flat_map(|value| value.split(',')).any(|one| one.trim().starts_with(OPEN_METRICS));
-    let body = if wants_open {
+    let accepted: Vec<&str> = accepted.flat_map(|value| value.split(',')).collect();
+    let body = if wants_open_metrics(&accepted) {
         Body::Written(text.into(), "application/openmetrics-text; version=1.0.0; charset=utf-8")
     } else {
         Body::Written(prometheus_text(&text).into(), "text/plain; version=0.0.4; charset=utf-8")
     };
     Reply { body, ..Reply::ok(Value::Null) }
+}
+
+/// Whether `OpenMetrics` is accepted, and the text form is not wanted more.
+fn wants_open_metrics(accepted: &[&str]) -> bool {
+    let open = quality_of(OPEN_METRICS, accepted).unwrap_or_default();
+    // What is said of the form itself goes before what is said of all forms.
+    let text = ["text/plain", "text/*", "*/*"].into_iter().find_map(|kind| quality_of(kind, accepted));
+    open > 0.0 && open >= text.unwrap_or_default()
+}
+
+/// How much a form is wanted, by the best that is said of it; `None`: nothing is said of it.
+fn quality_of(kind: &str, accepted: &[&str]) -> Option<f32> {
+    let said = accepted.iter().filter_map(|one| {
+        let mut parts = one.split(';').map(str::trim);
+        let is_meant = parts.next().is_some_and(|named| named.eq_ignore_ascii_case(kind));
+        is_meant.then(|| quality(parts))
+    });
+    said.reduce(f32::max)
+}
+
+/// The quality among parameters: all where none is said, and none where it cannot be read.
+fn quality<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
+    let said = parameters.find_map(|one| one.split_once('=').filter(|(name, _)| name.trim().eq_ignore_ascii_case("q")));
+    let Some((_, value)) = said else { return 1.0 };
+    value.trim().parse::<f32>().ok().filter(|quality| (0.0..=1.0).contains(quality)).unwrap_or_default()
 }
 
 /// `GET /openapi.json`.
@@ -126,4 +151,38 @@ pub(super) async fn request(api: &Api, request: &Request) -> HandlerResult {
         "id": uuid, "at": super::view::time(record.at), "revision": revision.get(), "status": answer.status, "location": answer.location,
         "warning": answer.warning, "body": answer.body,
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By RFC 9110: a quality of nothing says that a form is not wanted, the higher one is wanted more, and none is the highest.
+    #[test]
+    fn y09_metrics_are_in_the_form_that_is_wanted_most() {
+        let of_prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,\
+            text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        for (accept, expected) in [
+            ("", false),
+            ("*/*", false),
+            ("text/plain", false),
+            ("application/openmetrics-text", true),
+            ("application/openmetrics-text; version=1.0.0", true),
+            ("Application/OpenMetrics-Text;Q=0.1", true),
+            ("application/openmetrics-text;q=0", false),
+            ("application/openmetrics-text; q=0.000, */*", false),
+            ("application/openmetrics-text;q=0.5, text/plain;q=1", false),
+            ("application/openmetrics-text;q=0.5, text/plain", false),
+            ("text/plain;q=0.5, application/openmetrics-text;q=0.5", true),
+            ("text/plain;q=0.4, application/openmetrics-text;q=0.5, */*", true),
+            ("application/openmetrics-text;q=0.5, */*;q=0.9", false),
+            ("application/openmetrics-text;q=0.5, text/*;q=0.9", false),
+            ("application/openmetrics-text;q=much", false),
+            ("application/openmetrics-textual", false),
+            (of_prometheus, true),
+        ] {
+            let accepted: Vec<&str> = accept.split(',').collect();
+            assert_eq!(wants_open_metrics(&accepted), expected, "{accept:?}");
+        }
+    }
 }

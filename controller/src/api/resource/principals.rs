@@ -19,6 +19,7 @@ use crate::api::http::query::BadQuery;
 use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::Resource as _;
+use crate::records::audit::PartAction;
 use crate::records::request::Answer;
 use crate::registry::admit::bad_field;
 use crate::registry::work::{Work, check_presumed, not_found};
@@ -144,7 +145,7 @@ pub(super) async fn patch(api: &Api, request: &Request) -> HandlerResult {
         let ended = spec.end_lesser(before.spec.rights(), work.now());
         let written = work.update(&before, before.meta.name.clone(), spec)?.object;
         if !ended.is_empty() {
-            work.draft().name_part(ended.join(", "));
+            work.draft().name_part(PartAction::Revoked, ended.join(", "));
         }
         let mut changes = Changes::default().between(&fields(work.before(), &before), &fields(&work.model, &written));
         changes.as_array_mut().expect("a list").extend(ended.iter().map(|field| changes::ended(field)));

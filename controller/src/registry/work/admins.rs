@@ -13,7 +13,7 @@ use super::Work;
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::Resource as _;
-use crate::records::audit::Action;
+use crate::records::audit::{Action, PartAction};
 use crate::records::{enrolled, key};
 use crate::registry::context::may_write;
 use crate::registry::rights;
@@ -31,7 +31,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Changes by what a principal is known: by who may write it, and by itself. `part` names for the audit what was made or taken back.
+    /// Changes by what a principal is known: by who may write it, and by itself. `part` says for the audit what became of what.
     ///
     /// # Errors
     /// [`ErrorType::AuthForbidden`].
@@ -39,7 +39,7 @@ impl Work<'_> {
         &mut self,
         before: &Arc<Principal>,
         spec: PrincipalSpec,
-        part: String,
+        (done, part): (PartAction, String),
     ) -> Result<(), ApiError> {
         if spec == before.spec {
             return Ok(());
@@ -51,7 +51,7 @@ impl Work<'_> {
         }
         let next = self.next(before, before.meta.name.clone(), spec);
         self.replace(before, next)?;
-        self.draft.name_part(part);
+        self.draft.name_part(done, part);
         Ok(())
     }
 

@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::json;
+use stemma_core::access::Place;
 use stemma_core::name::TagName;
 use stemma_core::object::{ClusterId, Kind, Meta, NodeId, Object, Primary, PrimarySpec, PrincipalRole};
 use stemma_core::release::ReleaseError;
@@ -126,9 +127,9 @@ impl<'a> Work<'a> {
         self.check_sizes()?;
         self.check_order()?;
         self.check_paths()?;
-        self.draft.place_groups(|group| {
+        self.draft.name_clusters(|kind, uuid| {
             [&self.model, self.context.model].into_iter().find_map(|model| {
-                let cluster = model.groups.get(group)?.spec.cluster;
+                let Some(Place::Cluster(cluster)) = model.place_of(kind, uuid) else { return None };
                 Some(model.clusters.get(cluster.0)?.meta.name.to_string())
             })
         });

@@ -288,6 +288,9 @@ async fn a_token_ends_when_it_is_revoked_and_when_its_time_is_over() {
     let audit = fleet.read("/v1/audit?object=principal/robot").await;
     let parts: Vec<&Value> = audit["audit"].as_array().unwrap().iter().map(|one| &one["objects"][0]["part"]).collect();
     assert_eq!(parts[2..4], [&json!(format!("tokens.{id}")); 2], "made and taken back: {audit}");
+    let done: Vec<&Value> =
+        audit["audit"].as_array().unwrap().iter().map(|one| &one["objects"][0]["part_action"]).collect();
+    assert_eq!(done[2..4], [&json!("made"), &json!("revoked")], "{audit}");
 }
 
 /// What an admin of a cluster made, or by what it made, was good for the whole fleet from the moment on in which its principal was.

@@ -166,8 +166,9 @@ enum Named<'a> {
     /// Of any kind where none is said.
     Uuid(Option<Kind>, Uuid),
     Name(Kind, &'a str),
-    /// A group of the cluster that has or had this name.
-    Group {
+    /// A group or a primary of the cluster that has or had this name.
+    Of {
+        kind: Kind,
         there: Option<Uuid>,
         cluster: &'a str,
         name: &'a str,
@@ -179,27 +180,34 @@ impl<'a> Named<'a> {
         if let Ok(uuid) = text.parse() {
             return Ok(Self::Uuid(None, uuid));
         }
-        let rule = "it is KIND/NAME, as node/web-1 or nodegroup/CLUSTER/GROUP, or a uuid";
+        let rule = "it is KIND/NAME, as node/web-1, nodegroup/CLUSTER/GROUP or primary/CLUSTER/TAG, or a uuid";
         let refused = || BadQuery::value("object", text, rule);
         let (word, name) = text.split_once('/').ok_or_else(refused)?;
         if name.split('/').any(is_blank) {
             return Err(refused());
         }
         let kind = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word)).ok_or_else(refused)?;
-        let Some((cluster, name)) = name.split_once('/').filter(|_| kind == Kind::NodeGroup) else {
+        let is_within = matches!(kind, Kind::NodeGroup | Kind::Primary);
+        let Some((cluster, name)) = name.split_once('/').filter(|_| is_within) else {
             return Ok(name.parse().map_or(Self::Name(kind, name), |uuid| Self::Uuid(Some(kind), uuid)));
         };
-        let found = model.clusters.find(None, cluster);
-        let found = found.and_then(|cluster| model.groups.find(Some(cluster.meta.uuid), name));
-        Ok(Self::Group { there: found.map(|group| group.meta.uuid), cluster, name })
+        let there = model.clusters.find(None, cluster).and_then(|found| {
+            let within = Some(found.meta.uuid);
+            let is_primary = kind == Kind::Primary;
+            if is_primary {
+                called::<PrimarySpec>(model, within, name)
+            } else {
+                called::<NodeGroupSpec>(model, within, name)
+            }
+        });
+        Ok(Self::Of { kind, there, cluster, name })
     }
 
     /// Whether it may be of this kind.
     fn may_be(&self, kind: Kind) -> bool {
         match self {
             Self::Uuid(of, _) => of.is_none_or(|of| of == kind),
-            Self::Name(of, _) => *of == kind,
-            Self::Group { .. } => kind == Kind::NodeGroup,
+            Self::Name(of, _) | Self::Of { kind: of, .. } => *of == kind,
         }
     }
 
@@ -225,28 +233,28 @@ impl<'a> Named<'a> {
     fn there(&self, model: &Model) -> Option<Uuid> {
         let (kind, name) = match self {
             Self::Uuid(_, uuid) => return Some(*uuid),
-            Self::Group { there, .. } => return *there,
+            Self::Of { there, .. } => return *there,
             Self::Name(kind, name) => (*kind, *name),
         };
         match kind {
-            Kind::Release => called::<ReleaseSpec>(model, name),
-            Kind::ReleaseTags => called::<ReleaseTagsSpec>(model, name),
-            Kind::ClusterTemplate => called::<ClusterTemplateSpec>(model, name),
-            Kind::Cluster => called::<ClusterSpec>(model, name),
-            Kind::NodeGroup => called::<NodeGroupSpec>(model, name),
-            Kind::Node => called::<NodeSpec>(model, name),
-            Kind::Primary => called::<PrimarySpec>(model, name),
-            Kind::Namespace => called::<NamespaceSpec>(model, name),
-            Kind::InspectionRule => called::<InspectionRuleSpec>(model, name),
-            Kind::Allocation => called::<AllocationSpec>(model, name),
-            Kind::Principal => called::<PrincipalSpec>(model, name),
+            Kind::Release => called::<ReleaseSpec>(model, None, name),
+            Kind::ReleaseTags => called::<ReleaseTagsSpec>(model, None, name),
+            Kind::ClusterTemplate => called::<ClusterTemplateSpec>(model, None, name),
+            Kind::Cluster => called::<ClusterSpec>(model, None, name),
+            Kind::NodeGroup => called::<NodeGroupSpec>(model, None, name),
+            Kind::Node => called::<NodeSpec>(model, None, name),
+            Kind::Primary => called::<PrimarySpec>(model, None, name),
+            Kind::Namespace => called::<NamespaceSpec>(model, None, name),
+            Kind::InspectionRule => called::<InspectionRuleSpec>(model, None, name),
+            Kind::Allocation => called::<AllocationSpec>(model, None, name),
+            Kind::Principal => called::<PrincipalSpec>(model, None, name),
             Kind::Revision | Kind::Secret | Kind::Expectation => None,
         }
     }
 
-    /// Whether an entry is of it without a doubt: one of an earlier version does not say of which cluster a group was.
+    /// Whether an entry is of it without a doubt: one of an earlier version may not say of which cluster it was.
     fn is_surely(&self, seen: &Seen<'_>, object: &AuditedObject) -> bool {
-        let is_doubtful = matches!(self, Self::Group { .. }) && object.cluster.is_none();
+        let is_doubtful = matches!(self, Self::Of { .. }) && seen.cluster_of(object).is_none();
         !is_doubtful && self.is(seen, object)
     }
 
@@ -254,21 +262,18 @@ impl<'a> Named<'a> {
         match self {
             Self::Uuid(kind, uuid) => object.uuid == *uuid && kind.is_none_or(|kind| object.kind == kind),
             Self::Name(kind, name) => object.kind == *kind && seen.calls(object, name),
-            Self::Group { there, cluster, name } => {
-                // An entry of an earlier version does not say of which cluster a group was: where it is gone, it may be any.
-                let is_its = match &object.cluster {
-                    Some(own) => own == cluster,
-                    None => there.is_none(),
-                };
-                *there == Some(object.uuid) || (object.kind == Kind::NodeGroup && seen.calls(object, name) && is_its)
+            Self::Of { kind, there, cluster, name } => {
+                // An entry of an earlier version may not say of which cluster it was: where it is gone, it may be any.
+                let is_its = || seen.cluster_of(object).map_or(there.is_none(), |own| own == *cluster);
+                *there == Some(object.uuid) || (object.kind == *kind && seen.calls(object, name) && is_its())
             }
         }
     }
 }
 
-/// The uuid of the object that has this name.
-fn called<S: Resource>(model: &Model, name: &str) -> Option<Uuid> {
-    S::shelf(model).find(None, name).map(|object| object.meta.uuid)
+/// The uuid of the object that has this name, in a cluster where one is said.
+fn called<S: Resource>(model: &Model, cluster: Option<Uuid>, name: &str) -> Option<Uuid> {
+    S::shelf(model).find(cluster, name).map(|object| object.meta.uuid)
 }
 
 fn time(query: &Parameters, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
@@ -316,6 +321,15 @@ impl<'a> Seen<'a> {
         self.name(object) == name || was == Some(name)
     }
 
+    /// The name of the cluster that a group or a primary was of. An earlier version noted that of primaries by uuid alone.
+    fn cluster_of(&self, object: &AuditedObject) -> Option<String> {
+        let by_uuid = || {
+            let cluster = object.clusters.first().filter(|_| object.kind == Kind::Primary)?;
+            Some(self.model.clusters.get(cluster.0)?.meta.name.to_string())
+        };
+        object.cluster.clone().or_else(by_uuid)
+    }
+
     /// Whether it is told what somebody did that has no object. A principal is known by its uuid: its name may be another's by now.
     fn knows(&self, principal: &str, whose: Option<Whose>, at: Timestamp) -> bool {
         let is_node = || {
@@ -350,9 +364,10 @@ fn of_refusal(revision: Revision, refusal: &Refusal) -> Value {
 fn shown(seen: &Seen<'_>, object: &AuditedObject) -> Value {
     let (model, name) = (seen.model, seen.name(object));
     let now = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
-    let then = || object.cluster.as_ref().map(|cluster| format!("{cluster}/{name}"));
+    let then = || seen.cluster_of(object).map(|cluster| format!("{cluster}/{name}"));
     json!({
         "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| name.to_owned()),
         "action": object.action, "before": object.before, "part": object.part,
+        "part_action": object.part_action,
     })
 }

@@ -275,7 +275,8 @@ fn of_fields(old: &Value, new: &Value, is_whole: bool) -> Vec<Value> {
     let is_told = |change: &Change| !(is_whole && change.old.iter().chain(&change.new).all(is_empty));
     let told = differences(old, new).into_iter().filter(is_told);
     let tell = |change: Change| {
-        if is_of_sensitive(&change.field, &sensitive) { without_values(&change.field) } else { with_values(change) }
+        let is_veiled = is_of_sensitive(&change.field, &sensitive) || is_of_secret(&change);
+        if is_veiled { without_values(&change.field) } else { with_values(change) }
     };
     told.map(tell).collect()
 }
@@ -291,6 +292,28 @@ fn is_of_sensitive(field: &str, sensitive: &BTreeSet<&str>) -> bool {
     let Some(of_task) = field.strip_prefix("tasks.") else { return field == "tasks" && !sensitive.is_empty() };
     let mut rests = sensitive.iter().filter_map(|id| of_task.strip_prefix(*id)?.strip_prefix('.'));
     rests.any(|part| part != "sensitive")
+}
+
+/// Whether a change is of a secret of the driver's, or of a value of its with a secret in it.
+fn is_of_secret(change: &Change) -> bool {
+    let Some(below) = change.field.strip_prefix("driver_info") else { return false };
+    let has_one = || below.split('.').any(names_secret) || change.old.iter().chain(&change.new).any(has_secret);
+    (below.is_empty() || below.starts_with('.')) && has_one()
+}
+
+/// Whether a value has a secret in it, however deep.
+fn has_secret(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.iter().any(|(name, below)| names_secret(name) || has_secret(below)),
+        Value::Array(items) => items.iter().any(has_secret),
+        _ => false,
+    }
+}
+
+/// Whether a key of the driver's is one of a secret: as Ironic, which masks each that has `password` in it, and keys, secrets and tokens.
+fn names_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("password") || ["key", "secret", "token"].contains(&name.rsplit('_').next().unwrap_or_default())
 }
 
 /// A change as an entry tells it.
@@ -347,6 +370,30 @@ mod tests {
         assert!(!Value::from(made.clone()).to_string().contains("\"x\""), "{made:?}");
         let emptied = of_fields(&json!({"tasks": [hidden("a", "x")]}), &json!({"tasks": []}), false);
         assert_eq!(emptied, [json!({"field": "tasks", "sensitive": true})]);
+    }
+
+    #[test]
+    fn y09_secrets_of_the_driver_are_named_without_values() {
+        let hidden = |field: &str| json!([{"field": field, "sensitive": true}]);
+        let told = |field: &str, value: Value| json!([{"field": field, "after": value}]);
+        for (driver_info, expected) in [
+            (json!({"ipmi_password": "x"}), hidden("driver_info.ipmi_password")),
+            (json!({"IPMI_Password": "x"}), hidden("driver_info.IPMI_Password")),
+            (json!({"snmp_auth_key": "x"}), hidden("driver_info.snmp_auth_key")),
+            (json!({"client_secret": "x"}), hidden("driver_info.client_secret")),
+            (json!({"api_token": "x"}), hidden("driver_info.api_token")),
+            (json!({"passwords": {"a": "x"}}), hidden("driver_info.passwords.a")),
+            (json!({"bmcs": [{"password": "x"}]}), hidden("driver_info.bmcs")),
+            (json!([{"password": "x"}]), hidden("driver_info")),
+            (json!({"ipmi_address": "x"}), told("driver_info.ipmi_address", json!("x"))),
+            (json!({"keyboard": "x"}), told("driver_info.keyboard", json!("x"))),
+            (json!({"bmcs": [{"address": "x"}]}), told("driver_info.bmcs", json!([{"address": "x"}]))),
+        ] {
+            let made = of_fields(&json!({}), &json!({"driver_info": driver_info}), false);
+            assert_eq!(Value::from(made), expected, "{driver_info}");
+        }
+        let label = of_fields(&json!({}), &json!({"labels": {"password": "x"}}), false);
+        assert_eq!(Value::from(label), told("labels.password", json!("x")), "what is no driver's stands as it is");
     }
 
     #[test]
