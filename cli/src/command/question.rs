@@ -457,8 +457,8 @@ mod tests {
         let set = json!({"name": "n", "allocation_uuid": "7", "description": "d", "fault": null});
         let owned = json!({"name": "n", "description": null, "field_owners": {"description": "git:apply"}});
         for (kind, object, wanted, expected) in [
-            (Kind::Node, &node, &[][..], json!({"name": "n", "parked_by": null})),
-            (Kind::Node, &node, &["fault", "description"], json!({"fault": null, "description": null})),
+            (Kind::Node, &node, &["fault", "description"][..], json!({"fault": null, "description": null})),
+            (Kind::Node, &node, &[], json!({"name": "n", "parked_by": null})),
             (Kind::Node, &set, &[], json!({"name": "n", "allocation_uuid": "7", "description": "d"})),
             (Kind::Node, &owned, &[], owned.clone()),
             (Kind::Inspectionrule, &node, &["name"], json!({"name": "n"})),
