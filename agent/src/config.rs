@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 use stemma_core::field::{Form, Help, Part};
-use stemma_core::task::check_replaceable;
+use stemma_core::name::{cut, near, suggest};
+use stemma_core::task::{TASK_TYPES, check_replaceable, task_type};
 use stemma_core::time::MAX_SECONDS;
 
 use crate::host::{Host, HostError, HostPath, PathRefused};
@@ -109,6 +110,15 @@ impl Ceiling {
     pub fn takes(&self, name: &str) -> bool {
         self.task_types.as_ref().is_none_or(|types| types.iter().any(|taken| taken == name))
     }
+
+    /// Refuses a name that no task type has, as its own or as an alias.
+    fn check(&self) -> Result<(), ConfigError> {
+        let mut said = self.task_types.iter().flatten();
+        let Some(wrong) = said.find(|name| task_type(name).is_none()) else { return Ok(()) };
+        let known: Vec<&str> = TASK_TYPES.iter().filter(|one| !one.marker).map(|one| one.name).collect();
+        let near = suggest(near(wrong, known.iter().copied()));
+        Err(ConfigError::TaskType { said: cut(wrong), near, known: known.join(", ") })
+    }
 }
 
 /// `[schedule]`.
@@ -171,6 +181,19 @@ pub enum ConfigError {
         /// What it says.
         seconds: u64,
     },
+    /// A task type that is none: a host whose owner misspells one would take no tasks of it.
+    #[error(
+        "ceiling.task_types in {CONFIG}: {said:?} is no type of task{near}: mend its spelling, or take it out; there are {known}",
+        CONFIG = paths::CONFIG
+    )]
+    TaskType {
+        /// What it says.
+        said: String,
+        /// The one that may have been meant, as a part of the sentence.
+        near: String,
+        /// The types that there are.
+        known: String,
+    },
 }
 
 impl Config {
@@ -197,7 +220,7 @@ impl Config {
     /// Reads the text of the file.
     ///
     /// # Errors
-    /// [`ConfigError::Syntax`], [`ConfigError::Path`], [`ConfigError::Pause`].
+    /// [`ConfigError::Syntax`], [`ConfigError::Path`], [`ConfigError::Pause`], [`ConfigError::TaskType`].
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text)
             .map_err(|error| ConfigError::Syntax { path: paths::CONFIG.into(), message: error.to_string() })?;
@@ -212,6 +235,7 @@ impl Config {
                 return Err(ConfigError::Pause { field, seconds });
             }
         }
+        config.ceiling.check()?;
         Ok(config)
     }
 }
@@ -262,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_says_what_is_wrong_with_it() {
+    fn y05_a_configuration_says_what_is_wrong_with_it() {
         for (text, said) in [
             ("[host_label_map]\npath = \"etc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
             ("[host_label_map]\npath = \"/proc/x\"", "host_label_map.path in /etc/stemma/agent.toml"),
@@ -275,10 +299,22 @@ mod tests {
                 "retry_seconds in /etc/stemma/agent.toml is 9000000000000000000",
             ),
             ("[celing]\n", "unknown field `celing`"),
+            (
+                "[ceiling]\ntask_types = [\"shell\", \"flie\"]",
+                "ceiling.task_types in /etc/stemma/agent.toml: \"flie\" is no type of task (did you mean \"file\"?): mend",
+            ),
+            (
+                "[ceiling]\ntask_types = [\"\"]",
+                "\"\" is no type of task: mend its spelling, or take it out; there are file, ",
+            ),
+            ("[ceiling]\ntask_types = [\"Shell\"]", "\"Shell\" is no type of task (did you mean \"shell\"?): mend"),
             ("[host_label_map]\nformat = \"yaml\"", "unknown variant `yaml`"),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
+        }
+        for taken in ["", "\"file\"", "\"upload_file\", \"package\"", "\"stage\""] {
+            assert!(Config::parse(&format!("[ceiling]\ntask_types = [{taken}]")).is_ok(), "{taken}");
         }
         let config = Config::parse("[host_label_map]\nformat = \"node_feature_discovery\"\n").unwrap();
         assert_eq!(config.host_label_map.format, Format::NodeFeatureDiscovery);

@@ -3,6 +3,7 @@
 //! Unless said, a manager is the person who applies. Two people who share a repository would then be told that the other owns everything. They
 //! write in the name of the repository, which it carries with it.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,8 @@ use crate::tree::{self, Directory};
 const FILE: &str = "stemma.toml";
 /// The one setting.
 const MANAGER: &str = "manager";
+/// What to do about one that cannot be read.
+const ADVICE: &str = "mend it, take it away, or say --manager NAME";
 /// The largest such file, in bytes.
 const MAX: u64 = 64 * 1024;
 
@@ -49,11 +52,8 @@ pub(crate) fn manager(files: &Files) -> Result<Option<String>> {
 /// The manager that a file names; `None`: there is no such file, or it names none.
 fn read(file: &Path, directory: &Directory) -> Result<Option<String>> {
     let place = file.display();
-    if !file.exists() {
+    if !is_there(file)? {
         return Ok(None);
-    }
-    if !file.is_file() {
-        bail!("{place}: is no file: write `manager = \"NAME\"` into one, or take it away");
     }
     check_owner(file, directory)?;
     let text = manifest::text(file, MAX).with_context(|| place.to_string())?;
@@ -67,6 +67,33 @@ fn read(file: &Path, directory: &Directory) -> Result<Option<String>> {
     let Some(name) = value.as_str() else { bail!("{place}: manager: is {value}, and a text is meant, as \"team-a\"") };
     Manager::of_new(name).with_context(|| format!("{place}: manager"))?;
     Ok(Some(name.to_owned()))
+}
+
+/// Whether there is such a file. What is there and cannot be one is refused: passed over, others would own what is applied.
+fn is_there(file: &Path) -> Result<bool> {
+    let place = file.display();
+    match std::fs::symlink_metadata(file) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(false),
+        Err(error) => bail!("{place}: cannot be looked at: {error}; {ADVICE}"),
+        Ok(_) => {}
+    }
+    match std::fs::metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!("{place}: is a link to nothing; {ADVICE}"),
+        Err(error) => bail!("{place}: cannot be looked at: {error}; {ADVICE}"),
+        Ok(found) if !found.is_file() => {
+            bail!("{place}: is no file: write `manager = \"NAME\"` into one, or take it away")
+        }
+        Ok(found) => check_mode(file, found.mode()).map(|()| true),
+    }
+}
+
+/// Refuses a file that everybody may write: they would say in whose name others apply.
+fn check_mode(file: &Path, mode: u32) -> Result<()> {
+    let (place, mode) = (file.display(), mode & 0o7777);
+    if mode & 0o002 == 0 {
+        return Ok(());
+    }
+    bail!("{place}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod o-w {place}")
 }
 
 /// Refuses a file that another person put beside a manifest, as anybody may in `/tmp`: what its manager no longer says is taken back.
@@ -86,6 +113,8 @@ fn check_owner(file: &Path, directory: &Directory) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn site(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -164,6 +193,38 @@ mod tests {
         }
         let site = site(&[("stemma.toml/x", "")]);
         assert!(of(&site, &[""], false).unwrap_err().starts_with("stemma.toml: is no file"));
+    }
+
+    #[test]
+    fn y09_a_file_that_says_nothing_for_sure_is_not_passed_over() {
+        let link = |to: &str| {
+            let site = site(&[("site.yaml", ""), ("own.toml", "manager = \"a\"\n")]);
+            std::os::unix::fs::symlink(to, site.path().join(FILE)).unwrap();
+            of(&site, &["site.yaml"], false)
+        };
+        assert_eq!(link("own.toml"), Ok(Some("a".to_owned())));
+        let nothing = format!("stemma.toml: is a link to nothing; {ADVICE}");
+        assert_eq!(link("nosuch.toml"), Err(nothing));
+        let round = link(FILE).unwrap_err();
+        assert!(round.starts_with("stemma.toml: cannot be looked at: ") && round.ends_with(ADVICE), "{round}");
+        assert_eq!(link(".").unwrap_err().split_once(": is no file").map(|(place, _)| place), Some(FILE));
+    }
+
+    #[test]
+    fn y09_a_file_that_everybody_may_write_is_refused() {
+        let site = site(&[("stemma.toml", "manager = \"a\"\n"), ("site.yaml", "")]);
+        for (mode, is_taken) in [(0o600, true), (0o644, true), (0o664, true), (0o646, false), (0o666, false)] {
+            std::fs::set_permissions(site.path().join(FILE), std::fs::Permissions::from_mode(mode)).unwrap();
+            match of(&site, &["site.yaml"], false) {
+                Ok(manager) => assert!(is_taken && manager.as_deref() == Some("a"), "{mode:04o}"),
+                Err(refused) => {
+                    let said = format!(
+                        "stemma.toml: others may write it (mode {mode:04o}), so it is not trusted; run: chmod o-w stemma.toml"
+                    );
+                    assert!(!is_taken && refused == said, "{refused}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod patience;
 mod refusal;
 mod trust;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
@@ -489,9 +490,15 @@ fn warn(answer: &Response<Bytes>) {
         let text = String::from_utf8_lossy(warning.as_bytes());
         let said = text.strip_prefix("299 stemma ").unwrap_or(&text).trim_matches('"');
         for part in said.split("; ") {
-            tell!("warning: {}", crate::output::printable(part));
+            tell!("{}", crate::output::printable(&graded(part)));
         }
     }
+}
+
+/// A part of a warning, with how grave it is before it: a controller says that of what is no warning.
+fn graded(part: &str) -> Cow<'_, str> {
+    let is_graded = ["info: ", "error: "].iter().any(|word| part.starts_with(word));
+    if is_graded { part.into() } else { format!("warning: {part}").into() }
 }
 
 /// The body of a write's success; anything else as what it is.
@@ -524,6 +531,19 @@ mod tests {
         let empty = recorded(br#"{"status": 204, "body": null}"#).unwrap();
         assert_eq!((empty.status(), empty.body().len()), (StatusCode::NO_CONTENT, 0));
         assert!(recorded(b"{}").is_none());
+    }
+
+    #[test]
+    fn y09_a_warning_is_said_with_how_grave_it_is() {
+        for (part, said) in [
+            ("node/a: m", "warning: node/a: m"),
+            ("info: node/a: m", "info: node/a: m"),
+            ("error: node/a: m", "error: node/a: m"),
+            ("information: m", "warning: information: m"),
+            ("2 more findings", "warning: 2 more findings"),
+        ] {
+            assert_eq!(graded(part), said);
+        }
     }
 
     #[test]

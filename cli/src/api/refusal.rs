@@ -134,6 +134,9 @@ impl Refusal {
     fn advice(&self) -> Option<&'static str> {
         match self.kind.as_str() {
             "auth.required" => Some("give `cert` and `key` in the context: `stemma-controller init` made an admin's"),
+            "auth.forbidden" if self.message.contains("; this needs role operator") => {
+                Some("ask as an operator: --context names another context")
+            }
             "auth.forbidden" => Some("ask as an admin: --context names another context"),
             "auth.revoked" | "certificate_expired" => Some("ask an admin of this fleet for a new certificate"),
             "path.unknown" => {
@@ -192,8 +195,8 @@ impl std::error::Error for Refusal {}
 mod tests {
     use super::*;
 
-    fn refusal(status: StatusCode, body: &'static [u8]) -> Refusal {
-        let answer = Response::builder().status(status).body(Bytes::from_static(body)).unwrap();
+    fn refusal(status: StatusCode, body: &[u8]) -> Refusal {
+        let answer = Response::builder().status(status).body(Bytes::copy_from_slice(body)).unwrap();
         Refusal::of(&answer, "GET", "/v1/nodes")
     }
 
@@ -216,6 +219,19 @@ mod tests {
             br#"{"error": {"type": "store.outcome_unknown", "message": "x"}}"#,
         );
         assert_eq!(lost.exit(), Exit::Unknown);
+    }
+
+    #[test]
+    fn y09_who_is_denied_is_told_as_whom_to_ask() {
+        for (needs, whom) in
+            [("; this needs role operator", "an operator"), ("; this needs role admin", "an admin"), ("", "an admin")]
+        {
+            let message = format!("Permission denied: v (viewer) cannot do this: 'Stores a release.'{needs}");
+            let body = serde_json::json!({"error": {"type": "auth.forbidden", "message": message}});
+            let denied = refusal(StatusCode::FORBIDDEN, body.to_string().as_bytes());
+            let said = format!("{message}\n  ask as {whom}: --context names another context");
+            assert_eq!(denied.to_string(), said);
+        }
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(crate) struct Global {
     /// The controller's URL, in place of the context's.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
-    /// Under which manager's name this writes; unless said the one that `stemma.toml` beside the manifests names, else the principal's.
+    /// Under which manager's name this writes; unless said, the one that `stemma.toml` beside the manifests of `apply` names,
+    /// that of an import (`catalog-import`, `fuel-import`), or the principal's.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) manager: Option<String>,
     /// How to print.

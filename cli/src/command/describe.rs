@@ -55,7 +55,7 @@ const TOLD: &[&str] = &[
 pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
     let object = question::one(api, kind, name).await?;
     match output {
-        Output::Json | Output::Yaml => return question::print(&object, output),
+        Output::Json | Output::Yaml => return question::print(&written::told(kind, &object), output),
         Output::Name => {
             say!("{}/{}", kind.name(), question::name(kind, &object));
             return Ok(());

@@ -75,7 +75,10 @@ impl Done<'_> {
                 object[told] = value.clone();
             }
         }
-        Ok(object)
+        Ok(match kind_named(self.kind) {
+            Some(kind) => written::told(kind, &object),
+            None => object,
+        })
     }
 }
 

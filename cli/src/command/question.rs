@@ -54,10 +54,7 @@ pub(crate) async fn show(
     check_fields(kind, objects, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
-            let shown = |object: &Value| match filter.fields.as_slice() {
-                [] => written::told(kind, object),
-                wanted => fields(object, wanted),
-            };
+            let shown = |object: &Value| shown(kind, object, &filter.fields);
             let value = match (names.len(), objects.len()) {
                 (1, 1) => shown(&objects[0]),
                 _ => Value::Array(objects.iter().map(shown).collect()),
@@ -342,6 +339,11 @@ pub(crate) fn fields(object: &Value, wanted: &[String]) -> Value {
     }
 }
 
+/// The same of an object of a kind; where no field was asked for, all that a program is shown.
+pub(crate) fn shown(kind: Kind, object: &Value, wanted: &[String]) -> Value {
+    if wanted.is_empty() { written::told(kind, object) } else { fields(object, wanted) }
+}
+
 /// The name by which the object is asked for again.
 pub(crate) fn name(kind: Kind, object: &Value) -> String {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -447,6 +449,23 @@ mod tests {
         let node = json!({"name": "n", "mode": "noop", "release": "site@2"});
         let shown = rows(Kind::Node, &[node], &[], Output::Wide);
         assert!(shown.contains("site@2") && shown.contains("noop"), "{shown}");
+    }
+
+    #[test]
+    fn y09_a_program_is_shown_what_somebody_set_or_what_it_asked_for() {
+        let node = json!({"name": "n", "allocation_uuid": null, "description": null, "fault": null, "parked_by": null});
+        let set = json!({"name": "n", "allocation_uuid": "7", "description": "d", "fault": null});
+        let owned = json!({"name": "n", "description": null, "field_owners": {"description": "git:apply"}});
+        for (kind, object, wanted, expected) in [
+            (Kind::Node, &node, &["fault", "description"][..], json!({"fault": null, "description": null})),
+            (Kind::Node, &node, &[], json!({"name": "n", "parked_by": null})),
+            (Kind::Node, &set, &[], json!({"name": "n", "allocation_uuid": "7", "description": "d"})),
+            (Kind::Node, &owned, &[], owned.clone()),
+            (Kind::Inspectionrule, &node, &["name"], json!({"name": "n"})),
+        ] {
+            let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+            assert_eq!(shown(kind, object, &wanted), expected, "{object} {wanted:?}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::api::Api;
 use crate::args::{Filter, Kind, Output};
-use crate::command::question::{self, fields, name, objects};
+use crate::command::question::{self, name, objects};
 use crate::output::printable;
 
 /// How long to wait for more of what changes together.
@@ -125,7 +125,7 @@ fn say_change(watched: &Watched<'_>, change: &Change<'_>) -> Result<()> {
     let (kind, now) = (watched.kind, Timestamp::now());
     let told = || {
         json!({"at": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "change": change.what,
-        "object": fields(change.object, &watched.filter.fields)})
+        "object": question::shown(kind, change.object, &watched.filter.fields)})
     };
     match watched.output {
         Output::Name => say!("{}/{}", kind.name(), printable(change.name)),

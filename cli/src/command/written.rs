@@ -32,6 +32,9 @@ const COMPUTED: &[&str] = &[
     "uuid",
 ];
 
+/// Fields of Ironic's node that are `null` until somebody sets them, and stand in no table of what is kept or undriven.
+const NODES_UNSET: &[&str] = &["allocation_uuid", "description"];
+
 /// The parameter that asks what is stored of an object, and the field that has it.
 const STORED: &str = "stored";
 
@@ -134,8 +137,8 @@ pub(crate) fn is_filled(field: &Kept, value: &Value) -> bool {
 pub(crate) fn told(kind: Kind, object: &Value) -> Value {
     let Some(map) = object.as_object() else { return object.clone() };
     let (_, extra) = known_of(kind);
-    let is_theirs =
-        |name: &str| kind == Kind::Node && UNDRIVEN.contains(&name) || extra.iter().any(|kept| kept.name == name);
+    let is_of_node = |name: &str| UNDRIVEN.contains(&name) || NODES_UNSET.contains(&name);
+    let is_theirs = |name: &str| kind == Kind::Node && is_of_node(name) || extra.iter().any(|kept| kept.name == name);
     let is_shown = |name: &str, value: &Value| !value.is_null() || !is_theirs(name) || is_owned(object, name);
     let shown = map.iter().filter(|(name, value)| is_shown(name, value));
     Value::Object(shown.map(|(name, value)| (name.clone(), value.clone())).collect())

@@ -52,7 +52,9 @@ fn a_second_person_gets_a_context_of_their_own_in_one_command() -> Result<()> {
     let hidden = stemma(&as_alice, &["label", "node", "test-1", "a=b"])?;
     ensure!(hidden.status.code() == Some(3) && said(&hidden).contains("nothing was changed"), "{}", said(&hidden));
     let refused = stemma(&as_alice, &["principal", "create", "eve", "--role", "admin"])?;
-    let denied = "Permission denied: alice (operator) cannot use POST /v1/principals; this needs role admin; nothing was changed";
+    let denied = "(POST /v1/principals); this needs role admin; nothing was changed";
+    let is_named = said(&refused).contains("Permission denied: alice (operator) cannot do this: \"");
+    ensure!(is_named && said(&refused).contains("ask as an admin: "), "{}", said(&refused));
     ensure!(refused.status.code() == Some(1) && said(&refused).contains(denied), "{}", said(&refused));
     let audit = fleet.stemma(&["audit", "node/prod-1"])?;
     ensure!(audit.contains("alice"), "{audit}");

@@ -113,7 +113,8 @@ pub(crate) fn admitted(endpoint: Endpoint, who: Result<Option<Who>, Unknown>) ->
     let route = endpoint.route();
     if !endpoint.allows(class) {
         let Some(who) = who else { return Err(ErrorType::AuthRequired.into()) };
-        return Err(who.denied(format_args!("use {} {}", route.method.as_str(), route.path), Some(endpoint)));
+        let what = format!("do this: \"{}\" ({} {})", route.summary, route.method.as_str(), route.path);
+        return Err(who.denied(what, Some(endpoint)));
     }
     let act = if route.method == Method::Get { Act::Read } else { Act::Write };
     let who = who.unwrap_or_else(nobody);
@@ -145,12 +146,12 @@ mod tests {
             (
                 Endpoint::PatchNodeMap,
                 who(PrincipalRole::Viewer, None),
-                "Permission denied: vera (viewer) cannot use PATCH /v1/nodes/{node}/{map}; this needs role operator; nothing was changed",
+                "Permission denied: vera (viewer) cannot do this: \"Changes single keys of such a map.\" (PATCH /v1/nodes/{node}/{map}); this needs role operator; nothing was changed",
             ),
             (
                 Endpoint::CreateRelease,
                 who(PrincipalRole::Operator, None),
-                "Permission denied: vera (operator) cannot use POST /v1/releases; this needs role admin; nothing was changed",
+                "Permission denied: vera (operator) cannot do this: \"Stores a release.\" (POST /v1/releases); this needs role admin; nothing was changed",
             ),
             (
                 Endpoint::CreateRelease,

@@ -175,7 +175,7 @@ fn changed_clusters(work: &Work<'_>) -> impl Iterator<Item = ClusterId> {
 /// Requirements that nodes which a write reaches do not meet, and met before or were not asked for.
 #[derive(Default)]
 pub(super) struct NewlyUnmet {
-    /// One for each requirement. Nodes that the write does not write are named.
+    /// One for each requirement, which says first how grave it is. Nodes that the write does not write are named.
     pub sentences: Vec<String>,
     /// One for each requirement of each node.
     pub findings: Vec<Finding>,
@@ -199,7 +199,9 @@ impl NewlyUnmet {
             }
         }
         let findings = findings.list_by("write", |finding, host| by(work, finding, host));
-        Self { sentences: held.iter().map(|(unmet, nodes)| unmet.sentence(nodes)).collect(), findings }
+        let severity = rule::REQUIREMENT_UNMET.severity;
+        let sentences = held.iter().map(|(unmet, nodes)| format!("{severity}: {}", unmet.sentence(nodes)));
+        Self { sentences: sentences.collect(), findings }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stemma_core::finding::{Finding, strictly};
+use stemma_core::finding::{Finding, Severity, strictly};
 use stemma_core::manifest::check_taken;
 use stemma_core::object::Object;
 use stemma_wire::endpoint::Endpoint;
@@ -206,12 +206,21 @@ const MOST_WARNED: usize = 3;
 
 /// The text of a warning: the first of these sentences and of the findings, and how many there are more.
 fn warnings(sentences: impl IntoIterator<Item = String>, findings: &[Finding]) -> Option<String> {
-    let found = findings.iter().map(|finding| format!("{}: {}", finding.object, finding.message));
+    let found = findings.iter().map(warned);
     let mut all = sentences.into_iter().chain(found);
     let mut told: Vec<String> = all.by_ref().take(MOST_WARNED).collect();
     let more = all.count();
-    told.extend((more > 0).then(|| format!("{more} more are among the findings")));
+    told.extend((more > 0).then(|| format!("{more} more finding{}", if more == 1 { "" } else { "s" })));
     (!told.is_empty()).then(|| told.join("; "))
+}
+
+/// A finding as a warning says it. One that is no warning says first how grave it is.
+fn warned(finding: &Finding) -> String {
+    let sentence = format!("{}: {}", finding.object, finding.message);
+    match finding.severity {
+        Severity::Warning => sentence,
+        severity => format!("{severity}: {sentence}"),
+    }
 }
 
 /// `DELETE` of the object that a request's path names: 204. Each of its fields goes.
@@ -254,9 +263,26 @@ mod tests {
         let of = |count| warnings(["s".to_owned()], &(0..count).map(finding).collect::<Vec<_>>());
         assert_eq!(of(0).as_deref(), Some("s"));
         assert_eq!(of(2).as_deref(), Some("s; task/0: m; task/1: m"));
-        assert_eq!(of(300).as_deref(), Some("s; task/0: m; task/1: m; 298 more are among the findings"));
+        assert_eq!(of(300).as_deref(), Some("s; task/0: m; task/1: m; 298 more findings"));
         let held = (0..999).map(|number| format!("requirement {number}"));
-        let told = "requirement 0; requirement 1; requirement 2; 996 more are among the findings";
+        let told = "requirement 0; requirement 1; requirement 2; 996 more findings";
         assert_eq!(warnings(held, &[]).as_deref(), Some(told));
+    }
+
+    #[test]
+    fn y09_a_warning_says_how_grave_a_finding_is_that_is_none() {
+        let finding = |severity| Finding { severity, ..Finding::of(rule::REFERENCE_UNSET, "task/0", "m") };
+        let of = |severities: &[Severity]| {
+            warnings(None::<String>, &severities.iter().copied().map(finding).collect::<Vec<_>>())
+        };
+        for (severities, expected) in [
+            (&[Severity::Info][..], "info: task/0: m"),
+            (&[Severity::Warning], "task/0: m"),
+            (&[Severity::Error], "error: task/0: m"),
+            (&[Severity::Warning; 4], "task/0: m; task/0: m; task/0: m; 1 more finding"),
+            (&[Severity::Warning; 5], "task/0: m; task/0: m; task/0: m; 2 more findings"),
+        ] {
+            assert_eq!(of(severities).as_deref(), Some(expected), "{severities:?}");
+        }
     }
 }

@@ -313,7 +313,8 @@ async fn a_kept_answer_is_for_the_principal_that_was_answered_and_while_it_may_d
             assert_eq!((told.status, &*told.kind), (403, "auth.forbidden"), "{other}: {}", told.body);
             let text = told.body.to_string();
             // Who may no longer write at all is not told what became of it.
-            let is_told = text.contains("was made") || text.contains("Permission denied: otto (viewer) cannot use ");
+            let is_told =
+                text.contains("was made") || text.contains("Permission denied: otto (viewer) cannot do this: ");
             assert!(is_told && !text.contains("far"), "{other}: {text}");
         }
         let asked = ask(&mut client, "GET", &path, &[], "").await.body.to_string();

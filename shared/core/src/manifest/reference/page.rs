@@ -33,7 +33,8 @@ manager = \"team-a\"
 
 It counts for the directory that it stands in: for `-f DIR`, for one file of it (`-f DIR/site.yaml`), and with `-R` for the directories below that have none of
 their own as well. `--manager` wins over it. Where the directories of one command name two managers, the command is refused; a directory that names none goes
-along with the others. It has no other setting, and belongs to root or to whom the manifests belong.
+along with the others. It has no other setting, and belongs to root or to whom the manifests belong. One that
+everybody may write is refused, as is one that cannot be read or a link to nothing.
 
 On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` the fields of one, and
 `stemma fields nodegroup.strategy` what stands in a field.
