@@ -81,15 +81,37 @@ impl Manifest {
         in_text().unwrap_or_else(|| (self.place(field), what.to_owned()))
     }
 
+    /// `FILE:LINE` of a line of a text that a field holds; `None` where that is neither a file of its own nor a block.
+    pub(crate) fn line_in_text(&self, field: &str, line: usize) -> Option<String> {
+        let (file, at) = self.in_text(field, Place { line, column: 1 })?;
+        Some(format!("{}:{}", file.display(), at.line))
+    }
+
+    /// Whether it is a release that has this task itself.
+    pub(crate) fn has_task(&self, id: &str, parameters: &Map<String, Value>) -> bool {
+        let release: Value = serde_json::from_str(&self.json).unwrap_or_default();
+        let is_it = |task: &Value| {
+            let is_named = task.get("id").and_then(Value::as_str) == Some(id);
+            is_named && task.get("parameters").and_then(Value::as_object) == Some(parameters)
+        };
+        release.get("tasks").and_then(Value::as_array).into_iter().flatten().any(is_it)
+    }
+
     fn place_in_text(&self, field: &str, within: Place) -> Option<String> {
+        let (file, at) = self.in_text(field, within)?;
+        Some(format!("{}:{at}", file.display()))
+    }
+
+    /// The file and the place in it of a place in a text that a field holds.
+    fn in_text(&self, field: &str, within: Place) -> Option<(&Path, Place)> {
         let field = self.by_index(field);
         if let Some((at, ".parameters.template")) = task_at(&field)
             && let Some(file) = self.templates.get(&at)
         {
-            return Some(format!("{}:{within}", file.display()));
+            return Some((file.as_path(), within));
         }
         let (file, document, field) = self.standing(&field);
-        Some(format!("{}:{}", file.display(), document.texts.get(&field)?.of_text(within)))
+        Some((file, document.texts.get(&field)?.of_text(within)))
     }
 
     /// A field with a task's place for its id.

@@ -21,6 +21,7 @@ use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
 use stemma_core::release::{CompiledRelease, ReleaseError, compile_set, refused};
 use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_fleet};
+use stemma_core::task::Task;
 
 use crate::manifest::{self, Manifest, Manifests};
 use crate::problem::Problems;
@@ -48,6 +49,16 @@ pub(crate) enum Purpose {
 pub(crate) struct Local {
     answer: FleetAnswer,
     manifests: Vec<Manifest>,
+    /// What each of the manifests is, in their order.
+    keys: Vec<Key>,
+}
+
+impl Local {
+    /// The manifest that a task of a release stands in: that of the release, or of one that it imports.
+    fn of_task(&self, release: &ReleaseRef, task: &Task) -> Option<&Manifest> {
+        let having = self.keys.iter().zip(&self.manifests).filter(|(_, one)| one.has_task(&task.id, &task.parameters));
+        having.min_by_key(|(key, _)| !matches!(key, Key::Release(name) if name == release)).map(|(_, one)| one)
+    }
 }
 
 /// Reads manifests and puts a fleet together of them.
@@ -187,7 +198,8 @@ impl Sources {
             Ok(mut answer) => {
                 answer.findings.extend(self.odd_names());
                 sort_findings(&mut answer.findings);
-                return Ok(Local { answer, manifests: self.manifests });
+                let keys = self.documents.into_iter().map(|document| document.key).collect();
+                return Ok(Local { answer, manifests: self.manifests, keys });
             }
             Err(errors) => errors,
         };
