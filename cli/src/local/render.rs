@@ -244,6 +244,7 @@ mod tests {
             ]
         );
     }
+
     /// The error named the parameter, and a person had to look for its file.
     #[test]
     fn y09_a_template_that_fails_is_told_of_at_its_line_of_its_file() {
