@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn y09_a_template_that_fails_is_told_of_at_its_line_of_its_file() {
         let dir = tempfile::tempdir().unwrap();
-        let tasks = "- id: a\n  type: file\n  roles: [web]\n  parameters: {path: /a, template_file: a.j2}\n\
+        let listed = "- id: a\n  type: file\n  roles: [web]\n  parameters: {path: /a, template_file: a.j2}\n\
              - id: b\n  type: file\n  roles: [web]\n  parameters:\n    path: /b\n    template: |\n      x\n      {{ labels.s|int }}\n\
              - {id: c, type: file, roles: [web], parameters: {path: /c, template: 'x {{ labels.nope }}'}}\n";
         let site = format!(
-            "kind: Release\nname: r\nroles: {{web: {{}}}}\ntasks:\n{tasks}---\n\
+            "kind: Release\nname: r\nroles: {{web: {{}}}}\ntasks:\n{listed}---\n\
              kind: Cluster\nname: c\nrelease: r\nlabels: {{s: abc}}\n---\n\
              kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n"
         );
@@ -268,7 +268,7 @@ mod tests {
             ("c", "site.yaml:17:"),
         ] {
             let mut problems = Problems::default();
-            let (found, inputs) = super::tasks(answer, "n", Some(id)).unwrap();
+            let (found, inputs) = tasks(answer, "n", Some(id)).unwrap();
             add_failed(&local, answer, found[0], &one(found[0], &inputs).failed, &mut problems);
             let told = problems.to_string();
             let place = format!("{}/{begins}", dir.path().display());
