@@ -87,14 +87,11 @@ impl Manifest {
         Some(format!("{}:{}", file.display(), at.line))
     }
 
-    /// Whether it is a release that has this task itself.
-    pub(crate) fn has_task(&self, id: &str, parameters: &Map<String, Value>) -> bool {
-        let release: Value = serde_json::from_str(&self.json).unwrap_or_default();
-        let is_it = |task: &Value| {
-            let is_named = task.get("id").and_then(Value::as_str) == Some(id);
-            is_named && task.get("parameters").and_then(Value::as_object) == Some(parameters)
-        };
-        release.get("tasks").and_then(Value::as_array).into_iter().flatten().any(is_it)
+    /// The parameters of a task that it has itself, of a release.
+    pub(crate) fn parameters_of(&self, task: &str) -> Option<Map<String, Value>> {
+        let release: Value = serde_json::from_str(&self.json).ok()?;
+        let task = release.get("tasks")?.get(task_index(&self.json, task)?)?;
+        Some(task.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default())
     }
 
     fn place_in_text(&self, field: &str, within: Place) -> Option<String> {

@@ -56,8 +56,13 @@ pub(crate) struct Local {
 impl Local {
     /// The manifest that a task of a release stands in: that of the release, or of one that it imports.
     fn of_task(&self, release: &ReleaseRef, task: &Task) -> Option<&Manifest> {
-        let having = self.keys.iter().zip(&self.manifests).filter(|(_, one)| one.has_task(&task.id, &task.parameters));
-        having.min_by_key(|(key, _)| !matches!(key, Key::Release(name) if name == release)).map(|(_, one)| one)
+        let is_own = |key: &Key| matches!(key, Key::Release(name) if name == release);
+        // A release that neither is it nor is imported may have another task of that id.
+        let has_it = |key: &Key, one: &Manifest| {
+            one.parameters_of(&task.id).is_some_and(|given| is_own(key) || given == task.parameters)
+        };
+        let having = self.keys.iter().zip(&self.manifests).filter(|(key, one)| has_it(key, one));
+        having.min_by_key(|(key, _)| !is_own(key)).map(|(_, one)| one)
     }
 }
 
