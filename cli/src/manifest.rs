@@ -81,15 +81,34 @@ impl Manifest {
         in_text().unwrap_or_else(|| (self.place(field), what.to_owned()))
     }
 
+    /// `FILE:LINE` of a line of a text that a field holds; `None` where that is neither a file of its own nor a block.
+    pub(crate) fn line_in_text(&self, field: &str, line: usize) -> Option<String> {
+        let (file, at) = self.in_text(field, Place { line, column: 1 })?;
+        Some(format!("{}:{}", file.display(), at.line))
+    }
+
+    /// The parameters of a task that it has itself, of a release.
+    pub(crate) fn parameters_of(&self, task: &str) -> Option<Map<String, Value>> {
+        let release: Value = serde_json::from_str(&self.json).ok()?;
+        let task = release.get("tasks")?.get(task_index(&self.json, task)?)?;
+        Some(task.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default())
+    }
+
     fn place_in_text(&self, field: &str, within: Place) -> Option<String> {
+        let (file, at) = self.in_text(field, within)?;
+        Some(format!("{}:{at}", file.display()))
+    }
+
+    /// The file and the place in it of a place in a text that a field holds.
+    fn in_text(&self, field: &str, within: Place) -> Option<(&Path, Place)> {
         let field = self.by_index(field);
         if let Some((at, ".parameters.template")) = task_at(&field)
             && let Some(file) = self.templates.get(&at)
         {
-            return Some(format!("{}:{within}", file.display()));
+            return Some((file.as_path(), within));
         }
         let (file, document, field) = self.standing(&field);
-        Some(format!("{}:{}", file.display(), document.texts.get(&field)?.of_text(within)))
+        Some((file, document.texts.get(&field)?.of_text(within)))
     }
 
     /// A field with a task's place for its id.

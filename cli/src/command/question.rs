@@ -51,7 +51,7 @@ pub(crate) async fn show(
     filter: &Filter,
     output: Output,
 ) -> Result<()> {
-    check_fields(kind, objects, &filter.fields)?;
+    check_fields(kind.name(), objects, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
             let shown = |object: &Value| shown(kind, object, &filter.fields);
@@ -128,13 +128,13 @@ async fn tags_beside(api: &mut Api, release: &str) -> Result<Option<String>> {
 }
 
 /// Refuses fields that no object of the kind has: a column of nothing would hide a slip.
-fn check_fields(kind: Kind, objects: &[Value], wanted: &[String]) -> Result<()> {
+pub(crate) fn check_fields(kind: &str, objects: &[Value], wanted: &[String]) -> Result<()> {
     let known: BTreeSet<&str> =
         objects.iter().filter_map(Value::as_object).flat_map(|map| map.keys().map(String::as_str)).collect();
     let mut unknown = wanted.iter().filter(|field| !known.is_empty() && !known.contains(field.as_str()));
     if let Some(field) = unknown.next() {
         let near = stemma_core::name::suggest(near(field, known.iter().copied()));
-        bail!("--fields: a {} has no field {field:?}{near}; `-o json` shows all of them", kind.name());
+        bail!("--fields: a {kind} has no field {field:?}{near}; `-o json` shows all of them");
     }
     Ok(())
 }

@@ -36,6 +36,7 @@ pub(crate) async fn get(api: &mut Api, names: &[String], filter: &Filter, output
         return Err(missing(name, &rows));
     }
     rows.retain(|row| names.is_empty() || names.iter().any(|name| name == task_of(row)));
+    question::check_fields("task", &rows, &filter.fields)?;
     match output {
         Output::Json | Output::Yaml => {
             let rows = rows.iter().map(|row| question::fields(row, &filter.fields));
@@ -282,5 +283,19 @@ mod tests {
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["conf", "site@1", "15", "2", "9", "0", "2", "1", "0", "1", "n1", "and", "1", "more"]);
         assert_eq!(listed(&[row()], &["task".to_owned()]).lines().nth(1), Some("conf"));
+    }
+
+    #[test]
+    fn y09_a_field_that_no_task_has_is_refused() {
+        for (field, said) in [
+            (
+                "faild",
+                Some("--fields: a task has no field \"faild\" (did you mean \"failed\"?); `-o json` shows all of them"),
+            ),
+            ("failed", None),
+        ] {
+            let checked = question::check_fields("task", &[row()], &[field.to_owned()]);
+            assert_eq!(checked.err().map(|error| error.to_string()).as_deref(), said);
+        }
     }
 }

@@ -21,6 +21,7 @@ use stemma_core::object::{ClusterId, Object, Spec};
 use stemma_core::ownership::Manager;
 use stemma_core::release::{CompiledRelease, ReleaseError, compile_set, refused};
 use stemma_core::resolve::{FleetAnswer, ResolveCache, ResolveError, resolve_fleet};
+use stemma_core::task::Task;
 
 use crate::manifest::{self, Manifest, Manifests};
 use crate::problem::Problems;
@@ -48,6 +49,21 @@ pub(crate) enum Purpose {
 pub(crate) struct Local {
     answer: FleetAnswer,
     manifests: Vec<Manifest>,
+    /// What each of the manifests is, in their order.
+    keys: Vec<Key>,
+}
+
+impl Local {
+    /// The manifest that a task of a release stands in: that of the release, or of one that it imports.
+    fn of_task(&self, release: &ReleaseRef, task: &Task) -> Option<&Manifest> {
+        let is_own = |key: &Key| matches!(key, Key::Release(name) if name == release);
+        // A release that neither is it nor is imported may have another task of that id.
+        let has_it = |key: &Key, one: &Manifest| {
+            one.parameters_of(&task.id).is_some_and(|given| is_own(key) || given == task.parameters)
+        };
+        let having = self.keys.iter().zip(&self.manifests).filter(|(key, one)| has_it(key, one));
+        having.min_by_key(|(key, _)| !is_own(key)).map(|(_, one)| one)
+    }
 }
 
 /// Reads manifests and puts a fleet together of them.
@@ -187,7 +203,8 @@ impl Sources {
             Ok(mut answer) => {
                 answer.findings.extend(self.odd_names());
                 sort_findings(&mut answer.findings);
-                return Ok(Local { answer, manifests: self.manifests });
+                let keys = self.documents.into_iter().map(|document| document.key).collect();
+                return Ok(Local { answer, manifests: self.manifests, keys });
             }
             Err(errors) => errors,
         };

@@ -6,12 +6,13 @@ use stemma_core::input::Inputs;
 use stemma_core::release::CompiledTask;
 use stemma_core::resolve::Answer;
 use stemma_core::task::{TaskType, task_type};
-use stemma_render::{Limits, Renderer, SecretUnavailable, Secrets};
+use stemma_render::{Cause, Limits, RenderError, Renderer, SecretUnavailable, Secrets};
 
-use super::{Purpose, load};
+use super::{Local, Purpose, load};
 use crate::args::{Files, Output};
 use crate::command::question;
 use crate::exit::Exit;
+use crate::manifest::Manifest;
 use crate::output::{printable_line, printable_lines};
 use crate::problem::Problems;
 use crate::tree;
@@ -39,6 +40,8 @@ struct Rendered {
     refused: Option<String>,
     /// By the parameter's path.
     texts: Vec<(String, String)>,
+    /// Why others were not rendered, by the parameter's path.
+    failed: Vec<(String, RenderError)>,
 }
 
 /// `render`.
@@ -51,7 +54,11 @@ pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Outp
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
     let (tasks, inputs) = tasks(answer, node, task)?;
-    let whole = |task| Rendered { refused: refused(answer, task), ..one(task, &inputs, node, &mut problems) };
+    let whole = |task| {
+        let rendered = Rendered { refused: refused(answer, task), ..one(task, &inputs) };
+        add_failed(&local, answer, task, &rendered.failed, &mut problems);
+        rendered
+    };
     let rendered: Vec<Rendered> = tasks.into_iter().map(whole).collect();
     match output {
         Output::Json | Output::Yaml => question::print(&plain(&rendered), output)?,
@@ -93,9 +100,9 @@ fn templates(task: &CompiledTask) -> Option<&'static TaskType> {
     (has_body || !kind.template_texts(&task.task.parameters).is_empty()).then_some(kind)
 }
 
-fn one(task: &CompiledTask, inputs: &Inputs, node: &str, problems: &mut Problems) -> Rendered {
+fn one(task: &CompiledTask, inputs: &Inputs) -> Rendered {
     let (id, kind) = (task.task.id.clone(), task.task.kind.clone());
-    let mut rendered = Rendered { id, kind, refused: None, texts: Vec::new() };
+    let mut rendered = Rendered { id, kind, refused: None, texts: Vec::new(), failed: Vec::new() };
     let Some(kind) = templates(task) else { return rendered };
     let renderer = Renderer::new(inputs, &Named, Limits::default());
     for template in kind.template_texts(&task.task.parameters) {
@@ -103,13 +110,47 @@ fn one(task: &CompiledTask, inputs: &Inputs, node: &str, problems: &mut Problems
         let text = if is_script { renderer.script(template.text) } else { renderer.text(template.text) };
         match text {
             Ok(text) => rendered.texts.push((template.path, text)),
-            Err(error) => problems.add(format!("{node}: task {} {}", task.task.id, template.path), error),
+            Err(error) => rendered.failed.push((template.path, error)),
         }
     }
     if let Some(content) = task.task.parameters.get("content").and_then(Value::as_str) {
         rendered.texts.push(("parameters.content".to_owned(), content.to_owned()));
     }
     rendered
+}
+
+/// Adds why texts of a task were not rendered, each at its place among the manifests.
+fn add_failed(
+    local: &Local,
+    answer: &Answer,
+    task: &CompiledTask,
+    failed: &[(String, RenderError)],
+    problems: &mut Problems,
+) {
+    let manifest = || local.of_task(&answer.release()?.name, &task.task);
+    for (path, error) in failed {
+        let field = format!("task {} {path}", task.task.id);
+        let named = format!("{}: {field}", answer.node().display_name());
+        match manifest() {
+            Some(manifest) => {
+                let (place, what) = told(manifest, &field, error);
+                problems.add(place, format!("{named}: {what}"));
+            }
+            None => problems.add(named, error),
+        }
+    }
+}
+
+/// The place of what is wrong with a text, and the sentence: its line of the file that it came from, or of the block that it is in the manifest.
+fn told(manifest: &Manifest, field: &str, error: &RenderError) -> (String, String) {
+    // These may name a line of the rendered script, which is in no file.
+    let is_of_script = !field.ends_with(" parameters.template");
+    let is_of_rendered = is_of_script && matches!(error.cause, Cause::Unquotable { .. } | Cause::Limit { .. });
+    let line = usize::try_from(error.line).ok().filter(|line| *line > 0 && !is_of_rendered);
+    match line.and_then(|line| manifest.line_in_text(field, line)) {
+        Some(place) => (place, error.cause.to_string()),
+        None => (manifest.place(field), error.to_string()),
+    }
 }
 
 /// Why the host of a node refuses a task's path.
@@ -189,9 +230,8 @@ mod tests {
              kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n";
         std::fs::write(&file, text).unwrap();
         let local = load(&[file], Purpose::Answer).unwrap();
-        let mut problems = Problems::default();
         let (found, inputs) = tasks(&local.answer.answers[0], "n", Some("t")).unwrap();
-        let rendered = one(found[0], &inputs, "n", &mut problems);
+        let rendered = one(found[0], &inputs);
         let texts: Vec<(&str, &str)> =
             rendered.texts.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         assert_eq!(
@@ -203,5 +243,36 @@ mod tests {
                 ("parameters.unless", "test x = '$(id)'"),
             ]
         );
+    }
+
+    /// The error named the parameter, and a person had to look for its file.
+    #[test]
+    fn y09_a_template_that_fails_is_told_of_at_its_line_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let listed = "- id: a\n  type: file\n  roles: [web]\n  parameters: {path: /a, template_file: a.j2}\n\
+             - id: b\n  type: file\n  roles: [web]\n  parameters:\n    path: /b\n    template: |\n      x\n      {{ labels.s|int }}\n\
+             - {id: c, type: file, roles: [web], parameters: {path: /c, template: 'x {{ labels.nope }}'}}\n";
+        let site = format!(
+            "kind: Release\nname: r\nroles: {{web: {{}}}}\ntasks:\n{listed}---\n\
+             kind: Cluster\nname: c\nrelease: r\nlabels: {{s: abc}}\n---\n\
+             kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n"
+        );
+        let file = dir.path().join("site.yaml");
+        std::fs::write(&file, site).unwrap();
+        std::fs::write(dir.path().join("a.j2"), "x\ny {{ labels.nope }}\n").unwrap();
+        let local = load(&[file], Purpose::Answer).unwrap();
+        let answer = &local.answer.answers[0];
+        for (id, begins) in [
+            ("a", "a.j2:2: n: task a parameters.template: it needs `labels.nope`, which is absent"),
+            ("b", "site.yaml:16: n: task b parameters.template: "),
+            ("c", "site.yaml:17:"),
+        ] {
+            let mut problems = Problems::default();
+            let (found, inputs) = tasks(answer, "n", Some(id)).unwrap();
+            add_failed(&local, answer, found[0], &one(found[0], &inputs).failed, &mut problems);
+            let told = problems.to_string();
+            let place = format!("{}/{begins}", dir.path().display());
+            assert!(told.starts_with(&place) && told.contains(&format!("n: task {id} ")), "{told}");
+        }
     }
 }

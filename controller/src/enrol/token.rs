@@ -22,7 +22,7 @@ use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, 
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
-use crate::registry::names::{group_at, group_path};
+use crate::registry::names::{group_at, group_path, no_group_at};
 use crate::registry::work::Work;
 use crate::registry::{Caller, Context, Registry, Undecided};
 use crate::store::{Op, Precondition, Revision};
@@ -242,7 +242,7 @@ fn bound(model: &Model, wanted: &Wanted) -> Result<Bound, ApiError> {
         }
         (None, Some(path)) => {
             let group =
-                group_at(model, path).ok_or_else(|| dangling("nodegroup", path).detail("write CLUSTER/GROUP"))?;
+                group_at(model, path).ok_or_else(|| dangling("nodegroup", path).detail(no_group_at(model, path)))?;
             Ok(Bound::Group(group.meta.uuid))
         }
     }

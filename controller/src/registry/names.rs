@@ -3,8 +3,10 @@
 use std::sync::{Arc, LazyLock};
 
 use stemma_core::manifest::Names;
+use stemma_core::name::{near, suggest};
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeGroup, NodeId, TemplateId};
 use stemma_core::traits::TraitNames;
+use stemma_wire::error::quote;
 
 use crate::cache::Model;
 
@@ -88,4 +90,16 @@ pub fn group_at<'m>(model: &'m Model, path: &str) -> Option<&'m Arc<NodeGroup>> 
             model.groups.find(Some(cluster.meta.uuid), group)
         }
     }
+}
+
+/// What is to be said of a text by which [`group_at`] finds nothing.
+pub fn no_group_at(model: &Model, path: &str) -> String {
+    let Some((cluster, group)) = path.split_once('/') else { return "write CLUSTER/GROUP".to_owned() };
+    let Some(found) = model.clusters.find(None, cluster) else {
+        let meant = suggest(near(cluster, model.clusters.iter().map(|one| one.meta.name.as_str())));
+        return format!("there is no cluster {}{meant}", quote(cluster));
+    };
+    let beside = model.groups.iter().filter(|one| one.spec.cluster.0 == found.meta.uuid);
+    let meant = suggest(near(group, beside.map(|one| one.meta.name.as_str())));
+    format!("cluster {} has no node group {}{meant}", found.meta.name, quote(group))
 }

@@ -59,6 +59,19 @@ async fn w05_nodes_of_a_group_are_those_of_one_group_and_a_wrong_group_is_an_err
         let answer = served.send("GET", &format!("/v1/nodes?{query}"), &[], None).await;
         assert!(answer.status == status && answer.message().contains(said), "{query}: {}", answer.body);
     }
+    for (group, said) in [
+        ("us/wbe", "cluster us has no node group 'wbe' (did you mean \"web\"?)"),
+        ("us/nosuch", "cluster us has no node group 'nosuch'"),
+        ("nosuch/web", "there is no cluster 'nosuch'"),
+        ("nosuch", "write CLUSTER/GROUP"),
+    ] {
+        for path in ["nodes", "join-tokens"] {
+            let answer = served.send("GET", &format!("/v1/{path}?nodegroup={group}"), &[], None).await;
+            assert_eq!(answer.body["error"]["detail"], said, "{path} {group}: {}", answer.body);
+        }
+        let answer = served.send("POST", "/v1/join-tokens", &[], Some(&json!({"nodegroup": group}))).await;
+        assert_eq!(answer.body["error"]["detail"], said, "{group}: {}", answer.body);
+    }
 }
 
 #[tokio::test]

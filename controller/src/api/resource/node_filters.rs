@@ -17,7 +17,7 @@ use super::state;
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
 use crate::cache::Model;
-use crate::registry::names::group_at;
+use crate::registry::names::{group_at, no_group_at};
 use crate::registry::work::not_found;
 
 /// What a filter of nodes is read into.
@@ -132,7 +132,7 @@ fn named_group(model: &Model, cluster: Option<ClusterId>, id: &str) -> Result<Gr
         (Some(_), Some(_)) => {
             Err(BadQuery::value("nodegroup", id, "several clusters have one: write CLUSTER/GROUP").into())
         }
-        (None, _) => Err(not_found(Kind::NodeGroup, id).field("nodegroup").detail("write CLUSTER/GROUP")),
+        (None, _) => Err(not_found(Kind::NodeGroup, id).field("nodegroup").detail(no_group_at(model, id))),
     }
 }
 

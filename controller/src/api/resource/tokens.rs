@@ -13,7 +13,7 @@ use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::enrol::token;
 use crate::records::enrolled::Bound;
 use crate::records::request::Answer;
-use crate::registry::names::group_at;
+use crate::registry::names::{group_at, no_group_at};
 use crate::registry::work::{Work, not_found};
 
 /// `GET /v1/join-tokens`.
@@ -23,7 +23,7 @@ pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
     let node = node.transpose().map_err(|e| e.field("node"))?.map(|node| Bound::Node(node.meta.uuid));
     let group = request.query.text("nodegroup")?.map(|id| {
         let found = group_at(&model, id).map(|group| Bound::Group(group.meta.uuid));
-        found.ok_or_else(|| not_found(Kind::NodeGroup, id).field("nodegroup").detail("write CLUSTER/GROUP"))
+        found.ok_or_else(|| not_found(Kind::NodeGroup, id).field("nodegroup").detail(no_group_at(&model, id)))
     });
     let bound: Vec<Bound> = node.into_iter().chain(group.transpose()?).collect();
     lists::of_rows(request, "id", token::list(&model, &bound))

@@ -81,7 +81,7 @@ impl<'a> Walker<'a> {
         if bytes <= MAX_REPEATED_TEXT || self.captured_in.is_none_or(|loops| loops == self.loops) {
             return Ok(());
         }
-        let why = format!("more than {MAX_REPEATED_TEXT} bytes of text stand in a loop whose text is kept");
+        let why = format!("more than {MAX_REPEATED_TEXT} bytes of text are in a loop whose text is kept");
         Err(self.refuse(span, why, "write the loop where its text is needed"))
     }
 

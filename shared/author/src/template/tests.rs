@@ -507,7 +507,7 @@ fn s52_what_a_template_keeps_cannot_grow_without_bound() {
         ("{{ params.n * [1] }}".into(), "how often is not known"),
         (
             format!("{{% set x %}}{{% for n in params.xs %}}{}{{% endfor %}}{{% endset %}}", "x".repeat(3_000)),
-            "stand in a loop",
+            "of text are in a loop",
         ),
     ] {
         let error = file(&text).expect_err(&text);

@@ -244,7 +244,7 @@ impl Shell {
     fn step_open(&mut self, c: char, last: Last) {
         match c {
             '#' if self.word.starts_with(MAYBE) && self.word.len() == MAYBE.len_utf8() && last != Last::Dollar => {
-                self.lost = Some("after a `#` that may begin a comment or stand in a word; put a space before it");
+                self.lost = Some("after a `#` that may begin a comment or be in a word; put a space before it");
             }
             '#' if self.word.is_empty() && last != Last::Dollar => self.frames.push(Frame::Comment),
             '(' if last == Last::Bracket => {

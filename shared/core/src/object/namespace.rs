@@ -166,7 +166,7 @@ described! {
         /// The values that it may have.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub values as "enum": Option<Vec<String>> = VALUES, "any", r#"["gold", "silver"]"#;
-        /// What stands in its list.
+        /// What is in its list.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub items: Option<Items> = Form::Object(Items::PARTS), "anything", r#"{"type": "string", "enum": ["a", "b"]}"#;
         /// What it is where nobody says, kept as text; nothing here acts on it.

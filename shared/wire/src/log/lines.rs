@@ -140,9 +140,11 @@ impl VisitValue<'_> for Typed {
     }
 }
 
-/// Whether a text stands without quotes: it is not empty, and nothing in it ends a value or a line, or begins another.
+/// Whether a text stands without quotes: it is not empty, and nothing in it ends a value or a line, begins another, or is written as an escape.
 fn is_bare(text: &str) -> bool {
-    let ends = |character: char| character.is_whitespace() || character.is_control() || matches!(character, '=' | '"');
+    let ends = |character: char| {
+        character.is_whitespace() || character.is_control() || is_ordering(character) || matches!(character, '=' | '"')
+    };
     !text.is_empty() && !text.contains(ends)
 }
 
@@ -156,10 +158,16 @@ fn escape(line: &mut String, text: &str, is_quoted: bool) {
             '"' | '\\' if is_quoted => line.extend(['\\', character]),
             // What some readers take for the end of a line too.
             '\u{2028}' | '\u{2029}' => push_code(line, character),
+            ordering if is_ordering(ordering) => push_code(line, ordering),
             control if control.is_control() => push_code(line, control),
             other => line.push(other),
         }
     }
+}
+
+/// Whether a character makes what is behind it be shown in another order.
+const fn is_ordering(character: char) -> bool {
+    matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn push_code(line: &mut String, character: char) {
@@ -219,6 +227,8 @@ mod tests {
             ("one\r\n\ttwo", "\"one\\r\\n\\ttwo\""),
             ("\u{1b}[31m", "\"\\u001b[31m\""),
             ("a\u{85}b\u{2028}c", "\"a\\u0085b\\u2028c\""),
+            ("a \u{202a}\u{202e}b", "\"a \\u202a\\u202eb\""),
+            ("\u{2066}a\u{2069}", "\"\\u2066a\\u2069\""),
         ] {
             let line = written("task ended", &[("error", value), ("task", "t")], text);
             assert_eq!(line, format!("[{TIME} WARN ] task ended error={shown} task=t"));

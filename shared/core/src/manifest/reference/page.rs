@@ -31,13 +31,13 @@ A file `stemma.toml` beside the manifests names their manager, so that several p
 manager = \"team-a\"
 ```
 
-It counts for the directory that it stands in: for `-f DIR`, for one file of it (`-f DIR/site.yaml`), and with `-R` for the directories below that have none of
+It counts for the directory that it is in: for `-f DIR`, for one file of it (`-f DIR/site.yaml`), and with `-R` for the directories below that have none of
 their own as well. `--manager` wins over it. Where the directories of one command name two managers, the command is refused; a directory that names none goes
 along with the others. It has no other setting, and belongs to root or to whom the manifests belong. One that
 everybody may write is refused, as is one that cannot be read or a link to nothing.
 
 On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` the fields of one, and
-`stemma fields nodegroup.strategy` what stands in a field.
+`stemma fields nodegroup.strategy` what is in a field.
 
 `stemma get KIND NAME -o manifest` prints an object as a manifest that changes nothing where the same manager applies it again: its fields as they are stored,
 not what an answer counts, fills in or takes over from the levels above. `-o yaml` and `-o json` print what the API shows, for programs; `apply` refuses
