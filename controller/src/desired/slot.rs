@@ -159,8 +159,8 @@ pub(crate) struct Begun {
     pub(crate) silence_ended: bool,
     /// An Observation was refused, and the host says again what is stored.
     pub(crate) refusal_ended: bool,
-    /// Whether the node was there before it.
-    pub(crate) before: Liveness,
+    /// The node's agent was not there before it, or was not heard of since the controller started.
+    pub(crate) is_back: bool,
     /// It first tells that two hosts have the node's identity, and from where.
     pub(crate) two_hosts: Option<Addresses>,
 }
@@ -252,7 +252,7 @@ impl Slot {
     /// agent says is noted only when it is stored ([`Slot::note_said`]), since a connection may break before.
     pub(crate) fn begin(&self, now: Instant, opening: &Opening<'_>, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
-        let before = state.heard(now).liveness();
+        let is_back = state.turn == 0 || state.heard(now).liveness() != Liveness::Connected;
         state.turn += 1;
         state.heard = now;
         let stored = *state.stored.get_or_insert_with(ask);
@@ -271,7 +271,7 @@ impl Slot {
         let two_hosts = state.hosts.hear(speaker, took_place, now);
         let turn = Turn(state.turn);
         let begun =
-            Begun { turn, says_news, ahead_changed, holds_other, silence_ended, refusal_ended, before, two_hosts };
+            Begun { turn, says_news, ahead_changed, holds_other, silence_ended, refusal_ended, is_back, two_hosts };
         if took_place {
             drop(state);
             self.wake.notify_waiters();

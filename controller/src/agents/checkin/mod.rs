@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stemma_core::epoch::{EpochLine, HeldAndTold, HeldRevision, Standing};
-use stemma_core::status::Liveness;
 use stemma_wire::clock::Clock;
 use stemma_wire::error::{ApiError, ErrorType};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, Held, News};
@@ -182,7 +181,7 @@ impl CheckIns {
         if begun.refusal_ended || waits_no_more() {
             self.desired.status().note_report(slot.node(), Part::Observation, &Ok(()));
         }
-        if begun.before != Liveness::Connected {
+        if begun.is_back {
             self.desired.status().set_liveness(slot.node(), || slot.liveness(Instant::now()));
         }
         if begun.holds_other {

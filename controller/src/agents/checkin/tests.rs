@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use stemma_core::epoch::EpochLine;
-use stemma_core::status::Facts;
+use stemma_core::status::{Facts, Liveness};
 use stemma_wire::clock::FixedClock;
 use stemma_wire::message::desired::{Barrier, Known, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{LocalState, Outcome, Progress, Report, TaskResult};

@@ -26,7 +26,7 @@ use super::{bound, merge_labels};
 use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
-use crate::name::TagName;
+use crate::name::{PRIMARY_PREFIX, TagName};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Entry, Intent, Operation, OwnedMap, OwnedSet, Owner, Said};
 
@@ -281,7 +281,9 @@ impl Writing<'_> {
         for (field, sent, stood) in
             [("assigned", &tags.assigned, &node.tags.assigned), ("unassigned", &tags.unassigned, &node.tags.unassigned)]
         {
-            let stands = |tag: &TagName| stood.members().any(|one| one == tag);
+            // No node has a tag that stands for a primary, so to take it away harms nobody.
+            let is_harmless = |tag: &TagName| field == "unassigned" && tag.starts_with(PRIMARY_PREFIX);
+            let stands = |tag: &TagName| is_harmless(tag) || stood.members().any(|one| one == tag);
             let checked = declared_tags(sent.iter().flatten(), stands);
             checked.map_err(|error| error.within(field).within("tags"))?;
         }
