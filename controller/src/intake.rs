@@ -30,6 +30,8 @@ pub struct Stored {
     pub told: Option<HeldRevision>,
     /// The parts of that; `None`: they were not recorded.
     pub told_parts: Option<ToldParts>,
+    /// It is not recorded that the host holds these.
+    pub unconfirmed: bool,
 }
 
 /// The two parts of a desired state that a host was told, by their digests.
@@ -39,6 +41,17 @@ pub struct ToldParts {
     pub known: PartDigest,
     /// The part that is released.
     pub task_set: PartDigest,
+}
+
+/// What a node's host was told last, and says that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirmed {
+    /// The node.
+    pub node: Uuid,
+    /// The epoch and the revision that are recorded.
+    pub told: HeldRevision,
+    /// The parts that are recorded.
+    pub parts: ToldParts,
 }
 
 /// What is said beside results, on a check-in where it differs from the last one.
@@ -205,6 +218,8 @@ pub trait Intake: Send + Sync + 'static {
     fn seen(&self, node: Uuid, seen: Seen) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// What the node's host is about to be told. It is told when this is durable, and not before.
     fn told(&self, node: Uuid, told: HeldRevision, parts: ToldParts) -> BoxFuture<'_, Result<(), IntakeError>>;
+    /// That hosts hold what they were told last: of many in a few commits. What was recorded otherwise meanwhile stays as it is.
+    fn confirmed(&self, confirmed: Vec<Confirmed>) -> BoxFuture<'_, Result<(), IntakeError>>;
     /// The last revision of the store. From memory.
     fn head(&self) -> u64;
     /// The body of a blob, open for reading at its start; `None` when it is not kept. May block for an open.

@@ -27,7 +27,7 @@ pub fn make_places(desired: &DesiredTable, identities: &Identities, intake: &dyn
     }
 }
 
-/// Watches for silences for as long as it is polled.
+/// Watches for silences for as long as it is polled, and keeps what hosts confirmed.
 pub async fn watch_silence(
     desired: Arc<DesiredTable>,
     identities: Arc<Identities>,
@@ -48,6 +48,24 @@ pub async fn watch_silence(
                 write_silence(&slot, intake.as_ref(), &now_s).await;
             }
         }
+        store_confirmed(&desired, intake.as_ref()).await;
+    }
+}
+
+/// Stores which hosts have confirmed what they were told last, since this was done before: of all in a few commits. Where it cannot be stored,
+/// the next time says it again.
+pub async fn store_confirmed(desired: &DesiredTable, intake: &dyn Intake) {
+    let places = desired.to_confirm();
+    if places.is_empty() {
+        return;
+    }
+    let confirmed = places.iter().map(|(_, confirmed)| *confirmed).collect();
+    if let Err(error) = intake.confirmed(confirmed).await {
+        log::warn!(count = places.len(), error:% = error; "what hosts confirmed could not be stored; it is stored later");
+        return;
+    }
+    for (slot, confirmed) in &places {
+        slot.note_confirmed(confirmed);
     }
 }
 

@@ -10,4 +10,4 @@ mod liveness;
 
 pub(crate) use listener::CHECK_IN;
 pub use listener::{AgentBody, AgentsListener};
-pub use liveness::{make_places, watch_silence};
+pub use liveness::{make_places, store_confirmed, watch_silence};

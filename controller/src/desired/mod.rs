@@ -35,7 +35,7 @@ use uuid::Uuid;
 use hosts::Addresses;
 use slot::{Revisions, Slot};
 
-use crate::intake::ToldParts;
+use crate::intake::{Confirmed, ToldParts};
 use crate::status::StatusTable;
 
 /// The wire version in which what nodes are told is decided on, compared and stored. A host is given it in the version that its agent
@@ -479,6 +479,12 @@ impl DesiredTable {
     /// Whether a node's host holds what it was told, as its last check-in since the start said.
     pub(crate) fn told(&self, node: Uuid) -> Told {
         read(&self.slots).get(&node).map_or(Told::Unknown, |slot| slot.confirmed())
+    }
+
+    /// The places whose hosts say that they hold what they were told last, where the records of it do not say so yet.
+    pub(crate) fn to_confirm(&self) -> Vec<(Arc<Slot>, Confirmed)> {
+        let of_slot = |slot: &Arc<Slot>| Some((Arc::clone(slot), slot.to_confirm()?));
+        read(&self.slots).values().filter_map(of_slot).collect()
     }
 
     /// How far a node has come.

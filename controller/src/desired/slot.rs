@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::hosts::{Addresses, Hosts, Speaker};
 use super::{GivenGrant, Released, Signed, held_revision, lock};
-use crate::intake::{Said, Stored, ToldParts};
+use crate::intake::{Confirmed, Said, Stored, ToldParts};
 
 /// Which check-in of a node this is; a later one supersedes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -399,7 +399,26 @@ impl Slot {
     /// What the node's host was told last is stored.
     pub(crate) fn note_told(&self, told: HeldRevision, parts: ToldParts) {
         if let Some(stored) = &mut lock(&self.state).stored {
-            (stored.told, stored.told_parts) = (Some(told), Some(parts));
+            (stored.told, stored.told_parts, stored.unconfirmed) = (Some(told), Some(parts), true);
+        }
+    }
+
+    /// What its host was told last, where it says that it holds this and the record of it does not say so yet.
+    pub(crate) fn to_confirm(&self) -> Option<Confirmed> {
+        let state = lock(&self.state);
+        let stored = state.stored.filter(|stored| stored.unconfirmed)?;
+        let (signed, held) = (state.desired.as_ref()?, state.held?);
+        let (told, parts) = (stored.told?, stored.told_parts?);
+        let is_held = || WireVersion::all().any(|version| signed.is_held(version, &held));
+        (parts == signed.told_parts() && is_held()).then_some(Confirmed { node: self.node, told, parts })
+    }
+
+    /// It is recorded that its host holds what it was told last, if that is this still.
+    pub(crate) fn note_confirmed(&self, confirmed: &Confirmed) {
+        if let Some(stored) = &mut lock(&self.state).stored
+            && (stored.told, stored.told_parts) == (Some(confirmed.told), Some(confirmed.parts))
+        {
+            stored.unconfirmed = false;
         }
     }
 

@@ -69,8 +69,9 @@ pub(crate) fn orphans_of(model: &Model, node: Uuid) -> Orphans {
 /// Whether a node's host holds what it is to hold: as its agent said since the controller started, and before that as it is stored.
 ///
 /// A restart finds the record of what the host was told last, with its parts. Others than it is to hold are news that it has not heard. That it
-/// was told these is not that it took them: results of the task set say so, or that none came, and what is written when a host becomes silent.
-/// Before that known values alone count as taken: a host that is there says at once whether they are.
+/// was told these is not that it took them: the record says so where the host confirmed them. It is written some seconds later, so a
+/// host whose confirmation was lost in a crash counts as untold until it comes again: nobody knows. A record of an earlier version says nothing of
+/// that: then results of the task set say so, or that none came, and what is written when a host becomes silent; known values alone count as taken.
 pub(crate) fn told(model: &Model, table: &DesiredTable, node: Uuid) -> Told {
     match table.told(node) {
         Told::Unknown => told_as_stored(model, node),
@@ -89,6 +90,7 @@ fn told_as_stored(model: &Model, node: Uuid) -> Told {
     let is_of_now = model.epoch_line.as_ref().is_none_or(|line| line.record.now == record.epoch);
     match record.parts.map(|parts| are_to_be_told(model, node, parts, &set)) {
         Some(false) => Told::No,
+        Some(true) if record.unconfirmed => Told::No,
         Some(true) if by_results == Told::Unknown => Told::Yes,
         // An earlier version recorded no parts: what was released since then is not among them.
         None if is_of_now && record.revision < released => Told::No,

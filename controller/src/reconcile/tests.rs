@@ -179,13 +179,15 @@ async fn y06_before_a_host_comes_its_record_says_whether_it_was_told() {
     let (known, task_set) = small.reconciler.table.digests(NODE).unwrap();
     let parts = |known| Some(ToldParts { known, task_set });
     let released = small.cache.model().released.get(&NODE).unwrap().revision;
-    for (parts, revision, told) in [
-        (parts(known), released, Told::Yes),
-        (parts(PartDigest([9; 32])), released + 5, Told::No),
-        (None, released, Told::Yes),
-        (None, released - 1, Told::No),
+    for (parts, revision, unconfirmed, told) in [
+        (parts(known), released, false, Told::Yes),
+        (parts(known), released, true, Told::No),
+        (parts(PartDigest([9; 32])), released + 5, false, Told::No),
+        (parts(PartDigest([9; 32])), released + 5, true, Told::No),
+        (None, released, false, Told::Yes),
+        (None, released - 1, false, Told::No),
     ] {
-        let record = ToldRecord { epoch: Uuid::from_u128(7), revision, parts };
+        let record = ToldRecord { epoch: Uuid::from_u128(7), revision, parts, unconfirmed };
         let put = Transaction::new().put(key::of_node(key::TOLD, NODE), codec::encode(&record));
         small.cache.reached(small.store.commit(put).await.unwrap()).await;
         assert_eq!(facts::told(&small.cache.model(), &small.reconciler.table, NODE), told, "{record:?}");

@@ -117,6 +117,9 @@ pub struct ToldRecord {
     /// What it was told; `None`: it was told by a version that did not record this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<ToldParts>,
+    /// Whether its host has not said since that it holds these. A version that recorded no confirmations wrote none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
 }
 
 impl ToldRecord {
@@ -434,14 +437,23 @@ mod tests {
         assert_eq!(codec::decode::<SeenRecord>(stored).unwrap(), record);
     }
 
+    fn told(held: HeldRevision, parts: Option<ToldParts>, unconfirmed: bool) -> ToldRecord {
+        ToldRecord { epoch: held.epoch, revision: held.revision, parts, unconfirmed }
+    }
+
     #[test]
     fn y06_what_a_host_was_told_is_read_from_the_version_before_and_by_it() {
         let held = HeldRevision { epoch: Uuid::from_u128(7), revision: 8 };
-        let (record, stored) = (ToldRecord { epoch: held.epoch, revision: 8, parts: None }, codec::encode(&held));
+        let (record, stored) = (told(held, None, false), codec::encode(&held));
         assert_eq!(codec::decode::<ToldRecord>(&stored).unwrap(), record);
         let parts = Some(ToldParts { known: PartDigest([1; 32]), task_set: PartDigest([2; 32]) });
-        let newer = codec::encode(&ToldRecord { parts, ..record });
-        assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), held);
+        for unconfirmed in [false, true] {
+            let newer = codec::encode(&told(held, parts, unconfirmed));
+            assert_eq!(codec::decode::<HeldRevision>(&newer).unwrap(), held);
+            assert_eq!(codec::decode::<ToldRecord>(&newer).unwrap(), told(held, parts, unconfirmed));
+            let names_it = newer.windows(b"unconfirmed".len()).any(|window| window == b"unconfirmed");
+            assert_eq!(names_it, unconfirmed, "one that is confirmed stands as the version before wrote it");
+        }
     }
 
     #[cfg(debug_assertions)]

@@ -20,7 +20,7 @@ use super::keys::{Keys, Sides};
 use super::tasks::Tasks;
 use super::thread::{self, Ended, Worker};
 use super::{Controller, Parts, StartError, admin, watchdog};
-use crate::agents::{AgentsListener, CHECK_IN, make_places, watch_silence};
+use crate::agents::{AgentsListener, CHECK_IN, make_places, store_confirmed, watch_silence};
 use crate::api::Reached;
 use crate::backup::sweep_at_start;
 use crate::blobs::Blobs;
@@ -428,6 +428,7 @@ impl AgentsThread {
             () = server.run(handler, until(self.stopped)) => {}
             () = silences => {}
         }
+        store_confirmed(&parts.desired, &*parts.intake).await;
     }
 }
 

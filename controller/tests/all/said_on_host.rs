@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use hyper::Method;
 use serde_json::{Value, json};
+use stemma_controller::agents::store_confirmed;
 use stemma_controller::cache::Model;
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_controller::store::Query;
@@ -218,6 +219,11 @@ async fn x07_a_node_parked_on_its_host_stands_outside_barriers_and_keeps_its_pri
 
     // Said again and again, and after a restart, it writes nothing, and decides the same.
     settle(&fleet).await;
+    for host in [&mut one, &mut two, &mut three] {
+        host.news(0).await;
+        host.news(0).await;
+    }
+    store_confirmed(&fleet.parts().desired, &*fleet.parts().intake).await;
     let before = fleet.revision().await;
     one.news(0).await;
     fleet.controller.stop().await;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
+use stemma_controller::agents::store_confirmed;
 use stemma_controller::run::{Options, Publishing, start};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
@@ -202,6 +203,40 @@ async fn y06_a_host_that_has_not_confirmed_a_label_is_noted_and_has_not_converge
     fleet.controller.stop().await;
 }
 
+/// The host hears of the label in the answer to its check-in, and hangs before it says that it took it. The other host took it, which the orderly
+/// stop keeps.
+#[tokio::test]
+async fn y06_a_host_that_was_told_and_never_confirmed_is_untold_after_a_restart_too() {
+    let (mut fleet, mut host) = converged().await;
+    let mut other = fleet.join_group("c/gx", "m").await;
+    take(&mut other).await;
+    result(&mut other, 1, "a", Outcome::Changed).await;
+    until(&fleet, "m", |node| node["state"] == "converged").await;
+    let group = json!([{"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"], "labels": {"rack": "7"}}]);
+    fleet.apply(group).await;
+    let deadline = Instant::now() + PATIENCE;
+    while host.news(100).await.desired.is_none() {
+        assert!(Instant::now() < deadline, "the host is told nothing");
+    }
+    take(&mut other).await;
+    until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
+    until(&fleet, "m", |node| node["state"] == "converged").await;
+    for _ in 0..2 {
+        fleet.controller.stop().await;
+        fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+        assert_eq!(everywhere(&fleet, "n", "changing").await, [true; 5]);
+        for (name, state, notes) in [("n", "changing", json!(["untold"])), ("m", "converged", json!([]))] {
+            let node = fleet.read(&format!("/v1/nodes/{name}")).await;
+            assert_eq!((&node["state"], &node["notes"]), (&json!(state), &notes), "{node}");
+        }
+        until_metric(&fleet, "stemma_nodes_noted{note=\"untold\"} 1\n").await;
+    }
+    host.client = fleet.client(host.chain.clone(), host.key.clone_key());
+    host.news(0).await;
+    until(&fleet, "n", |node| node["state"] == "converged" && node["notes"] == json!([])).await;
+    fleet.controller.stop().await;
+}
+
 #[tokio::test]
 async fn y06_a_restart_turns_nobody_untold_and_forgets_nobody_who_is() {
     let (mut fleet, mut host) = converged().await;
@@ -211,6 +246,7 @@ async fn y06_a_restart_turns_nobody_untold_and_forgets_nobody_who_is() {
     until(&fleet, "m", |node| node["state"] == "converged").await;
     fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"rack": "7"}}])).await;
     until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
+    store_confirmed(&fleet.parts().desired, &*fleet.parts().intake).await;
     let before = fleet.revision().await;
     fleet.controller.stop().await;
     fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();

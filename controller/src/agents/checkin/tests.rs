@@ -13,9 +13,10 @@ use stemma_wire::sign::Signer;
 use uuid::Uuid;
 
 use super::*;
+use crate::agents::store_confirmed;
 use crate::ca::Authority;
 use crate::desired::{Batch, Change, EncodedProfile, Released, lock};
-use crate::intake::{Seen, Stored, ToldParts};
+use crate::intake::{Confirmed, Seen, Stored, ToldParts};
 use crate::store::BoxFuture;
 
 const NOW_S: u64 = 1_900_000_000;
@@ -33,7 +34,9 @@ struct Slow {
     seen: Mutex<Vec<Seen>>,
     /// What hosts were told last, as it is stored, in the order in which it was.
     told: Mutex<Vec<HeldRevision>>,
-    /// What hosts are told cannot be stored.
+    /// What hosts confirmed, as it was stored together.
+    confirmed: Mutex<Vec<Vec<Confirmed>>>,
+    /// What hosts are told, and what they confirm, cannot be stored.
     tells_nobody: Mutex<bool>,
     /// How far the last revision is below the greatest.
     below: Mutex<u64>,
@@ -93,6 +96,14 @@ impl Intake for Slow {
         let is_stored = !*lock(&self.tells_nobody);
         if is_stored {
             lock(&self.told).push(told);
+        }
+        Box::pin(async move { is_stored.then_some(()).ok_or(IntakeError::Unavailable) })
+    }
+
+    fn confirmed(&self, confirmed: Vec<Confirmed>) -> BoxFuture<'_, Result<(), IntakeError>> {
+        let is_stored = !*lock(&self.tells_nobody);
+        if is_stored {
+            lock(&self.confirmed).push(confirmed);
         }
         Box::pin(async move { is_stored.then_some(()).ok_or(IntakeError::Unavailable) })
     }
@@ -314,6 +325,31 @@ async fn y06_a_silence_says_whether_the_host_had_confirmed_what_it_was_told() {
         write_silence(&site.slot(), site.slow.as_ref(), || NOW_S).await;
         let seen = lock(&site.slow.seen).last().copied();
         assert!(matches!(seen, Some(Seen::Lost { untold, .. }) if untold != confirms), "{confirms}: {seen:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn y06_what_a_host_confirms_is_stored_once_and_later() {
+    let site = Site::new();
+    let state = Released::new(Revision(5), (&Known::default(), &TaskSet::default()), (None, [].into()), MAX_WAIT);
+    let changes = vec![(NODE, Change::Release(Box::new(state)))];
+    site.check_ins.desired.publish(Batch { revision: Revision(5), changes });
+    let keep = || store_confirmed(&site.check_ins.desired, site.slow.as_ref());
+    let kept = || lock(&site.slow.confirmed).concat();
+    let told = site.news(WireVersion::CURRENT, None).await.desired.unwrap();
+    keep().await;
+    assert_eq!(kept(), [], "it was told, and has not said that it holds it");
+    let (known, task_set) = (told.known_digest, told.task_set_digest);
+    let held = Held { epoch: told.epoch, revision: told.revision, known, task_set };
+    site.news(WireVersion::CURRENT, Some(held)).await;
+    assert_eq!(kept(), [], "a check-in writes nothing");
+    *lock(&site.slow.tells_nobody) = true;
+    keep().await;
+    *lock(&site.slow.tells_nobody) = false;
+    for _ in 0..2 {
+        keep().await;
+        let stored: Vec<_> = kept().into_iter().map(|one| (one.node, one.told.revision)).collect();
+        assert_eq!(stored, [(NODE, 5)], "once, when the store takes it");
     }
 }
 

@@ -24,7 +24,7 @@ use super::Registry;
 use super::rate::{BytePace, ByteRate};
 use crate::blobs::Blobs;
 use crate::desired::DesiredTable;
-use crate::intake::{Intake, IntakeError, Part, Said, Seen, Stored, Taken, ToldParts};
+use crate::intake::{Confirmed, Intake, IntakeError, Part, Said, Seen, Stored, Taken, ToldParts};
 use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord, ToldRecord};
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
@@ -33,6 +33,8 @@ use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Tra
 const KEPT_OBSERVATIONS: usize = 10;
 /// How often a record is written again after another write came between.
 const MOST_ATTEMPTS: usize = 8;
+/// Of so many hosts one commit records that they confirmed what they were told.
+const MOST_CONFIRMED: usize = 1000;
 /// How much of a reason that was said on a host is kept, in characters.
 const MOST_REASON: usize = 256;
 
@@ -142,6 +144,7 @@ impl Intake for HostIntake {
             silent: model.seen.get(&node).is_some_and(|seen| seen.lost),
             told: model.told.get(&node).map(|told| told.state()).or(model.told_since),
             told_parts: model.told.get(&node).and_then(|told| told.parts),
+            unconfirmed: model.told.get(&node).is_some_and(|told| told.unconfirmed),
         }
     }
 
@@ -214,7 +217,7 @@ impl Intake for HostIntake {
     }
 
     fn told(&self, node: Uuid, told: HeldRevision, parts: ToldParts) -> BoxFuture<'_, Result<(), IntakeError>> {
-        let record = ToldRecord { epoch: told.epoch, revision: told.revision, parts: Some(parts) };
+        let record = ToldRecord { epoch: told.epoch, revision: told.revision, parts: Some(parts), unconfirmed: true };
         let mut transaction = Transaction::new()
             .require(Precondition::present(key::object(Kind::Node, node)))
             .put(key::of_node(key::TOLD, node), codec::encode(&record));
@@ -224,6 +227,15 @@ impl Intake for HostIntake {
             transaction = transaction.put(key::TOLD_SINCE, codec::encode(&since));
         }
         Box::pin(async move { self.records.commit(transaction).await.map(drop).map_err(|error| refused(&error)) })
+    }
+
+    fn confirmed(&self, confirmed: Vec<Confirmed>) -> BoxFuture<'_, Result<(), IntakeError>> {
+        Box::pin(async move {
+            for some in confirmed.chunks(MOST_CONFIRMED) {
+                self.records.confirm(some).await?;
+            }
+            Ok(())
+        })
     }
 
     fn head(&self) -> u64 {
@@ -274,6 +286,28 @@ impl Records {
         };
         // What cannot be read is replaced: it is a host's last word, and here is the next one.
         Ok((codec::decode(&entry.value).ok(), Some(entry.mod_revision)))
+    }
+
+    /// Records that hosts hold what they were told last, where that is what is recorded of them.
+    async fn confirm(&self, confirmed: &[Confirmed]) -> Result<(), IntakeError> {
+        let mut transaction = Transaction::new();
+        for Confirmed { node, told, parts } in confirmed {
+            let at = key::of_node(key::TOLD, *node);
+            let (present, written) = self.read::<ToldRecord>(&at).await?;
+            let is_it = |record: &ToldRecord| record.state() == *told && record.parts == Some(*parts);
+            let Some(record) = present.filter(is_it).filter(|record| record.unconfirmed) else { continue };
+            let value = codec::encode(&ToldRecord { unconfirmed: false, ..record });
+            transaction = transaction.require(Precondition::as_read(at.clone(), written)).put(at, value);
+        }
+        if transaction.ops.is_empty() {
+            return Ok(());
+        }
+        match self.registry.store().commit(transaction).await {
+            // One was told something meanwhile, or is gone: who confirmed is asked again.
+            Err(StoreError::PreconditionFailed(_)) => Err(IntakeError::Unavailable),
+            // Nobody waits until the cache has it.
+            committed => committed.map(drop).map_err(|error| refused(&error)),
+        }
     }
 
     async fn commit(&self, transaction: Transaction) -> Result<Revision, StoreError> {
