@@ -224,12 +224,12 @@ async fn y06_a_host_that_was_told_and_never_confirmed_is_untold_after_a_restart_
     for _ in 0..2 {
         fleet.controller.stop().await;
         fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
-        assert_eq!(everywhere(&fleet, "n", "changing").await, [true; 5]);
         for (name, state, notes) in [("n", "changing", json!(["untold"])), ("m", "converged", json!([]))] {
             let node = fleet.read(&format!("/v1/nodes/{name}")).await;
             assert_eq!((&node["state"], &node["notes"]), (&json!(state), &notes), "{node}");
         }
         until_metric(&fleet, "stemma_nodes_noted{note=\"untold\"} 1\n").await;
+        assert_eq!(everywhere(&fleet, "n", "changing").await, [true; 5]);
     }
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     host.news(0).await;
