@@ -120,13 +120,13 @@ fn y06_a_host_that_was_not_told_is_untold_after_a_restart_of_the_controller_too(
     fleet.stemma(&["label", "nodegroup", "c/db", "rack=7"])?;
     says(&fleet, "db-1", "changing", Some("untold"))?;
     fleet.crash_controller()?;
+    // The other one was told all, and says so again.
+    fleet.stemma(&["wait", "node/app-1", "--for", "state=converged"])?;
     says(&fleet, "db-1", "changing", Some("untold"))?;
     let waited = fleet.cli(&["wait", "node/db-1", "--for", "state=converged", "--timeout", "1s"])?;
     ensure!(!waited.status.success(), "nobody told the host: {waited:?}");
     let why = fleet.stemma(&["explain", "node", "db-1", "label", "rack"])?;
     ensure!(why.contains("but       the host has not confirmed what it was told last"), "{why}");
-    // The other one was told all, and says so again.
-    fleet.stemma(&["wait", "node/app-1", "--for", "state=converged"])?;
     db.start()?;
     fleet.stemma(&["wait", "node/db-1", "--for", "state=converged"])?;
     ensure!(!fleet.stemma(&["get", "nodes"])?.contains("NOTES"));
