@@ -320,6 +320,22 @@ impl Agent {
         self.running.take().context("the agent runs")?.kill()
     }
 
+    /// Holds it where it is, as one that hangs: nothing of it runs until [`Agent::go_on`] or its end.
+    ///
+    /// # Errors
+    /// When it does not run, or does not stop in time.
+    pub fn hold(&self) -> Result<()> {
+        self.running.as_ref().context("the agent runs")?.hold()
+    }
+
+    /// Lets one that is held go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn go_on(&self) -> Result<()> {
+        self.running.as_ref().context("the agent runs")?.go_on()
+    }
+
     /// A path on its host.
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {

@@ -133,6 +133,24 @@ fn y06_a_host_that_was_not_told_is_untold_after_a_restart_of_the_controller_too(
     Ok(())
 }
 
+/// Its check-in is answered with the label, and it hangs.
+#[test]
+fn y06_a_host_that_was_told_and_hangs_is_untold_after_a_restart_of_the_controller_too() -> Result<()> {
+    let (mut fleet, db, _app) = begin()?;
+    db.hold()?;
+    fleet.stemma(&["label", "nodegroup", "c/db", "rack=7"])?;
+    says(&fleet, "db-1", "changing", Some("untold"))?;
+    fleet.crash_controller()?;
+    fleet.stemma(&["wait", "node/app-1", "--for", "state=converged"])?;
+    says(&fleet, "db-1", "changing", Some("untold"))?;
+    let waited = fleet.cli(&["wait", "node/db-1", "--for", "state=converged", "--timeout", "1s"])?;
+    ensure!(!waited.status.success(), "the host has confirmed nothing: {waited:?}");
+    db.go_on()?;
+    fleet.stemma(&["wait", "node/db-1", "--for", "state=converged"])?;
+    ensure!(!fleet.stemma(&["get", "nodes"])?.contains("NOTES"));
+    Ok(())
+}
+
 #[test]
 fn y06_who_waits_for_a_host_that_never_joined_is_said_to_be_blocked_in_every_place() -> Result<()> {
     let fleet = Fleet::start()?;
