@@ -91,6 +91,10 @@ fn an_agent_without_a_controller_converges_from_its_disk() -> Result<()> {
 fn ten_restarts_of_a_quiet_controller_write_nothing() -> Result<()> {
     let mut fleet = Fleet::start()?;
     let agents = three(&fleet)?;
+    settled(&fleet, &agents)?;
+    // An orderly stop writes what hosts have confirmed in the last seconds.
+    fleet.stop_controller()?;
+    fleet.start_controller()?;
     let revision = settled(&fleet, &agents)?;
     let written =
         |agent: &Agent| std::fs::metadata(agent.path("run/stemma/labels.json")).and_then(|file| file.modified());
