@@ -289,7 +289,7 @@ pub(crate) fn groups_in_order<'a>(
             let Some(group) = find(name).filter(|named| named.is_group()) else { continue };
             let members = first_few(group.tasks.iter().map(String::as_str), FEW);
             let instead = if members.is_empty() {
-                "which has no tasks".to_owned()
+                "it has no tasks to name instead".to_owned()
             } else {
                 format!("name its tasks instead: {members}")
             };

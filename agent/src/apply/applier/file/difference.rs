@@ -68,10 +68,10 @@ pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>
 fn escaped(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        match letter {
-            '\n' | '\t' => shown.push(letter),
-            control if control.is_control() => shown.extend(control.escape_default()),
-            letter => shown.push(letter),
+        if letter.is_control() && !matches!(letter, '\n' | '\t') {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
         }
     }
     shown
