@@ -56,7 +56,7 @@ pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>
     }
     match (old.text().map(escaped), new.text().map(escaped)) {
         (Some(old), Some(new)) if old != new && old.len() + new.len() <= COMPARED => {
-            let diff = TextDiff::from_lines(&old, &new);
+            let diff = TextDiff::from_lines(old.as_str(), new.as_str());
             text.push_str(&diff.unified_diff().context_radius(3).header(&before, &after).to_string());
         }
         _ => text = format!("--- {before}\n+++ {after}\n{} bytes become {}\n", old.size(), new.size()),
