@@ -10,7 +10,7 @@ use serde::Serialize;
 use stemma_core::digest::TaskDigest;
 use stemma_wire::error::is_formatting;
 use stemma_wire::message::desired::{Barrier, Known, Profile};
-use stemma_wire::message::observed::{LocalState, Progress};
+use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 
 use super::membership::{Membership, membership};
 use super::waits::waiting;
@@ -113,12 +113,38 @@ impl Status {
         ];
         let said: String = said.into_iter().flatten().map(|said| format!(", {said}")).collect();
         if self.is_unknown() {
-            return format!("no longer known to its controllers{said}; its tasks: {}", self.progress);
+            return format!("no longer known to its controllers{said}; its tasks: {}", self.progress());
         }
         if let Some(why) = &self.stuck {
             return format!("stuck{said}: {why}");
         }
-        format!("{}{said}", self.progress)
+        format!("{}{said}", self.progress())
+    }
+
+    /// Where it stands with its tasks: as it was reported, or as controllers call it where the tasks say more.
+    fn progress(&self) -> &str {
+        let is = |progress: Progress| self.progress == words(progress);
+        let of_tasks = |is: fn(&Task) -> bool| self.tasks.iter().any(is);
+        let is_over = !of_tasks(|task| task.outcome.is_none());
+        if is(Progress::Waiting) && !of_tasks(Task::is_open_here) && of_tasks(|task| task.waits_for.is_some()) {
+            "waiting for other hosts"
+        } else if (is(Progress::Converged) || is(Progress::Idle)) && is_over && of_tasks(Task::would_change) {
+            "noop"
+        } else {
+            &self.progress
+        }
+    }
+}
+
+impl Task {
+    /// Whether it has not ended, and waits for no other host.
+    fn is_open_here(&self) -> bool {
+        self.outcome.is_none() && self.waits_for.is_none()
+    }
+
+    /// Whether it was only checked, and is not as it should be.
+    fn would_change(&self) -> bool {
+        self.outcome.as_ref().is_some_and(|outcome| *outcome == words(Outcome::WouldChange))
     }
 }
 
@@ -365,8 +391,6 @@ pub fn words(variant: impl Debug) -> String {
 
 #[cfg(test)]
 mod tests {
-    use stemma_wire::message::observed::Outcome;
-
     use super::*;
     use crate::apply::testing::{Set, joined};
     use crate::host::HostPath;
@@ -489,6 +513,38 @@ mod tests {
             ("any of roles x", "t on any of roles x"),
         ] {
             assert_eq!(awaited(&Barrier { task: "t".into(), selector: selector.into() }), said);
+        }
+    }
+
+    /// It said `waiting` and `converged`, where its controllers said that it is blocked or in noop.
+    #[test]
+    fn y06_the_state_says_whom_all_that_is_open_waits_for_and_that_a_task_would_change() {
+        let root = tempfile::tempdir().unwrap();
+        joined(root.path(), &Set::default());
+        let task = |outcome: Option<&str>, waits_for: Option<&str>| Task {
+            id: "t".to_owned(),
+            outcome: outcome.map(str::to_owned),
+            waits_for: waits_for.map(str::to_owned),
+            reason: None,
+        };
+        let (done, would, open) = ((Some("changed"), None), (Some("would change"), None), (None, None));
+        let behind = (None, Some("a on tags x"));
+        for (progress, tasks, state) in [
+            (Progress::Waiting, vec![done, behind], "waiting for other hosts"),
+            (Progress::Waiting, vec![behind, open], "waiting"),
+            (Progress::Waiting, vec![done], "waiting"),
+            (Progress::Running, vec![behind], "running"),
+            (Progress::Failed, vec![(Some("failed"), None), behind], "failed"),
+            (Progress::Converged, vec![done, would], "noop"),
+            (Progress::Idle, vec![would], "noop"),
+            (Progress::Idle, vec![would, open], "idle"),
+            (Progress::Failed, vec![(Some("failed"), None), would], "failed"),
+            (Progress::Converged, vec![done], "converged"),
+            (Progress::Converged, vec![], "converged"),
+        ] {
+            let status = collect(&Local::open(root.path()).unwrap()).unwrap();
+            let tasks = tasks.into_iter().map(|(outcome, waits_for)| task(outcome, waits_for)).collect();
+            assert_eq!(Status { progress: words(progress), tasks, ..status }.state(), state);
         }
     }
 

@@ -417,6 +417,28 @@ async fn y06_a_chain_of_hosts_behind_one_that_failed_is_blocked_to_its_end() {
     fleet.controller.stop().await;
 }
 
+/// The stage was named, or that the host is blocked: which task keeps the others had to be looked for.
+#[tokio::test]
+async fn y06_who_waits_at_a_stage_is_told_the_task_before_it_that_failed_or_is_not_done() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = long_site("1", &["a", "b", "e"], &json!({}));
+    let task = |id: &str, tag: &str, requires: Value| json!({"id": id, "type": "shell", "tags": [tag], "requires": requires, "parameters": {"script": "true"}});
+    let stage = |id: &str, requires: &str| json!({"id": id, "type": "stage", "requires": [requires]});
+    site[0]["tasks"] =
+        json!([task("a", "x", json!([])), stage("st", "a"), stage("st2", "st"), task("b", "y", json!(["st2"]))]);
+    fleet.apply(site).await;
+    let mut first = fleet.join_group("c/gx", "n1").await;
+    let mut other = fleet.join_group("c/gy", "n2").await;
+    take(&mut first).await;
+    take(&mut other).await;
+    let open = "b waits for stage st2: n1 (a has not succeeded there)";
+    until(&fleet, "n2", |node| node["state"] == "waiting" && node["state_reason"] == open).await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    let failed = "b waits for stage st2: n1 (a failed there)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == failed).await;
+    fleet.controller.stop().await;
+}
+
 #[tokio::test]
 async fn y06_who_waits_for_a_host_that_never_joined_or_meets_no_requirement_is_blocked() {
     for (of_x, joins, reason) in [

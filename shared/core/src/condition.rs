@@ -118,6 +118,9 @@ pub enum ConditionError {
 pub trait Template: fmt::Debug + Send + Sync {
     /// What it gives on a host with these inputs; `None` where it fails there.
     fn render(&self, inputs: &Inputs) -> Option<String>;
+
+    /// Its text, spelled alike for all that differ in blanks, quotes or the form of a key alone.
+    fn spelled(&self) -> &str;
 }
 
 /// Reads templates and conditions when a release is stored.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::finding::{Finding, rule};
+use crate::finding::{Finding, first_few, rule};
 use crate::host_labels::HostLabels;
 use crate::lifecycle::Lifecycle;
 use crate::name::{Name, TagName};
@@ -271,6 +271,46 @@ pub fn findings(object: &str, spec: &impl Idle) -> Vec<Finding> {
         Finding::of(rule::FIELD_IDLE, format!("{object} {field}"), format!("nothing acts on it yet: {what}"))
     };
     spec.idle().into_iter().map(finding).collect()
+}
+
+/// The most tasks of a group that a finding names.
+const FEW: usize = 5;
+
+/// The tasks of a release that name a group where they name what they wait for, or what waits for them: a group is no task, so nobody waits.
+/// A pattern that matches one means the others. `find`: a task of the release or of its imports.
+pub(crate) fn groups_in_order<'a>(
+    object: &str,
+    tasks: &[Task],
+    find: impl Fn(&str) -> Option<&'a Task>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for task in tasks.iter().filter(|task| !task.is_group()) {
+        for (field, name) in order_of(task) {
+            let Some(group) = find(name).filter(|named| named.is_group()) else { continue };
+            let members = first_few(group.tasks.iter().map(String::as_str), FEW);
+            let instead = if members.is_empty() {
+                "it has no tasks to name instead".to_owned()
+            } else {
+                format!("name its tasks instead: {members}")
+            };
+            let message = format!("nothing acts on it yet: {name} is a group, and nobody waits for a group; {instead}");
+            findings.push(Finding::of(rule::FIELD_IDLE, format!("{object} task {} {field}", task.id), message));
+        }
+    }
+    findings
+}
+
+/// The names in each field of a task that is about its order, with the place.
+fn order_of(task: &Task) -> impl Iterator<Item = (String, &str)> {
+    let lists = [("requires", &task.requires), ("required_for", &task.required_for), ("subscribes", &task.subscribes)];
+    let plain = lists.into_iter().flat_map(|(field, names)| {
+        names.iter().enumerate().map(move |(at, name)| (format!("{field}[{at}]"), name.as_str()))
+    });
+    let across = [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)];
+    let across = across.into_iter().flat_map(|(field, entries)| {
+        entries.iter().enumerate().map(move |(at, entry)| (format!("{field}[{at}].name"), entry.name.as_str()))
+    });
+    plain.chain(across)
 }
 
 /// A sentence of what does not happen for a field, by its path within its kind, as `tasks.on_unassign`.

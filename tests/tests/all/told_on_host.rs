@@ -88,7 +88,7 @@ fn y06_what_comes_after_a_skipped_task_waits_for_what_is_before_it_on_another_ho
     })?;
     eventually("b waits", || {
         let text = verb(&second, "status")?.1;
-        ensure!(text.contains("state     waiting\n"), "{text}");
+        ensure!(text.contains("state     waiting for other hosts\n"), "{text}");
         ensure!(text.contains("task      b                        waiting for m on tags x\n"), "{text}");
         Ok(())
     })?;

@@ -247,7 +247,8 @@ fn outcome(model: &Model, node: Uuid, task: &str) -> Option<TaskOutcome> {
     facts::news(model, node).find(|news| news.task == task).map(|news| news.outcome)
 }
 
-/// What is known of a task that others wait for on a node. A marker runs nowhere: the first task before it that is not done stands for it.
+/// What is known of a task that others wait for on a node. A marker and a stage run nowhere: of the tasks before them the first that failed
+/// stands for them, or the first that is not done.
 fn awaited_on<'t>(model: &'t Model, node: Uuid, task: &'t str) -> Awaited<'t> {
     let of = |task: &'t str| {
         let was_released = released::was_released(model, node, task);
@@ -257,8 +258,9 @@ fn awaited_on<'t>(model: &'t Model, node: Uuid, task: &'t str) -> Awaited<'t> {
     let is_left = |one: &Awaited<'_>| one.outcome != Some(TaskOutcome::Succeeded);
     // One that was released and does not run is left out.
     let leaves_out = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
-    let open = before.into_iter().filter(|task| !leaves_out(task)).map(of).find(is_left);
-    open.unwrap_or_else(|| of(task))
+    let left: Vec<_> = before.into_iter().filter(|task| !leaves_out(task)).map(of).filter(is_left).collect();
+    let has_failed = |one: &&Awaited<'_>| one.outcome == Some(TaskOutcome::Failed);
+    left.iter().find(has_failed).or(left.first()).copied().unwrap_or_else(|| of(task))
 }
 
 /// What decides the state of a node that others wait for.

@@ -448,7 +448,10 @@ impl Compiler<'_> {
             (0..).map(TaskIx).zip(&tasks).filter(|(_, task)| is(task)).map(|(ix, _)| ix).collect()
         };
         let (stages, privileged) = (those(&|task| task.task.is_stage()), those(&|task| task.is_privileged(&tasks)));
-        self.findings.extend(idle::findings(&format!("release/{}", self.name), spec));
+        let object = format!("release/{}", self.name);
+        self.findings.extend(idle::findings(&object, spec));
+        let named = |id: &str| library.tasks.get(id).map(|task| &**task);
+        self.findings.extend(idle::groups_in_order(&object, &spec.tasks, named));
         self.findings.extend(not_run_yet(self.name, &spec.tasks));
         let named = spec.extensions.iter().flat_map(|one| &one.roles);
         for role in named.filter(|role| !library.roles.contains_key(*role)) {

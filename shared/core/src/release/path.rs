@@ -26,7 +26,7 @@ pub struct TaskPath {
 #[derive(Debug)]
 enum PathText {
     Plain(Box<str>),
-    Template { text: Box<str>, template: Arc<dyn Template> },
+    Template { spelled: Box<str>, template: Arc<dyn Template> },
 }
 
 /// What is known of a task's path on a host.
@@ -46,7 +46,8 @@ impl TaskPath {
         let (text, leaves) = kind.path(&task.parameters)?;
         if is_template(text) {
             let at_or_below = sure_directory(text).into();
-            let text = PathText::Template { text: text.into(), template: author.path(text)? };
+            let template = author.path(text)?;
+            let text = PathText::Template { spelled: template.spelled().into(), template };
             return Some(Self { text, leaves, at_or_below });
         }
         check_path(text).ok()?;
@@ -62,8 +63,8 @@ impl TaskPath {
     pub(crate) fn on_host(&self, inputs: impl FnOnce() -> Inputs) -> OnHost<'_> {
         match &self.text {
             PathText::Plain(text) => OnHost::Path(Cow::Borrowed(text)),
-            PathText::Template { text, template } => {
-                let Some(rendered) = template.render(&inputs()) else { return OnHost::Unknown(text) };
+            PathText::Template { spelled, template } => {
+                let Some(rendered) = template.render(&inputs()) else { return OnHost::Unknown(spelled) };
                 match check_path(&rendered).and_then(|()| check_put(&rendered)) {
                     Ok(()) => OnHost::Path(Cow::Owned(rendered)),
                     Err(refused) => OnHost::Refused(refused),

@@ -233,6 +233,9 @@ impl Facts {
             {
                 (State::Changing, "its host has not confirmed what it was told")
             }
+            Self { only_observes: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
+                (State::Waiting, "its mode is observe: its host begins no task")
+            }
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
         };
         Status { state, reason }
@@ -469,6 +472,21 @@ mod tests {
             (Tasks::Succeeded, Liveness::Absent, State::Converged),
         ] {
             assert_eq!(Facts { liveness, ..placed(tasks) }.status().state, state, "{tasks:?} {liveness:?}");
+        }
+    }
+
+    /// It was said to wait for news of its tasks, which never come.
+    #[test]
+    fn y06_who_only_observes_says_so_while_its_tasks_are_open() {
+        let observes = |tasks| Facts { only_observes: true, ..placed(tasks) };
+        for (facts, state, reason) in [
+            (observes(Tasks::Unreported), State::Waiting, "its mode is observe: its host begins no task"),
+            (observes(Tasks::Incomplete), State::Waiting, "its mode is observe: its host begins no task"),
+            (placed(Tasks::Unreported), State::Waiting, "nothing was heard of its tasks yet"),
+            (observes(Tasks::NothingToRun), State::Converged, "it has no tasks"),
+            (observes(Tasks::Succeeded), State::Converged, "all of its tasks have succeeded"),
+        ] {
+            assert_eq!(facts.status(), Status { state, reason });
         }
     }
 

@@ -592,6 +592,37 @@ fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
     assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
 }
 
+/// A task that named a group waited for nobody, and nothing said so.
+#[test]
+fn y05_a_group_that_others_are_to_wait_for_is_said_with_the_tasks_to_name() {
+    let group = json!({"id": "grp", "type": "group", "tags": ["nginx"], "tasks": ["conf", "then"]});
+    let tasks = |more: Value| {
+        let mut task = json!({"id": "last", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
+        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        let plain = |id: &str| json!({"id": id, "type": "shell", "parameters": {"script": "true"}});
+        json!([plain("conf"), plain("then"), group, task])
+    };
+    let instead =
+        "nothing acts on it yet: grp is a group, and nobody waits for a group; name its tasks instead: conf, then";
+    for (given, field) in [
+        (json!({"requires": ["grp"]}), Some("requires[0]")),
+        (json!({"requires": ["conf", "grp"]}), Some("requires[1]")),
+        (json!({"required_for": ["grp"]}), Some("required_for[0]")),
+        (json!({"subscribes": ["grp"]}), Some("subscribes[0]")),
+        (json!({"cross_depends": [{"name": "grp", "role": "self"}]}), Some("cross_depends[0].name")),
+        (json!({"cross_depended_by": [{"name": "grp", "role": "self"}]}), Some("cross_depended_by[0].name")),
+        (json!({"requires": ["conf", "then"]}), None),
+        (json!({"requires": ["/.*/"]}), None),
+    ] {
+        let made = Made::of(&site(&json!({}), &tasks(given)));
+        let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+        let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
+        let found: Vec<_> = idle.iter().map(|one| (one.object.as_str(), one.message.as_str())).collect();
+        let place = field.map(|field| format!("release/site@1 task last {field}"));
+        assert_eq!(found, place.iter().map(|place| (place.as_str(), instead)).collect::<Vec<_>>());
+    }
+}
+
 /// That each field of a kind or part which is said to be idle is among those that were found.
 fn every_row_is_found<S: Idle>(objects: &[&str]) {
     for (field, _) in S::FIELDS.iter().filter(|(_, what)| what.is_some()) {

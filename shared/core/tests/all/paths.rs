@@ -97,6 +97,8 @@ fn y01_templates_that_give_one_path_whatever_they_read_meet_where_nobody_knows_w
     let (fact, below) = ("/etc/{{ facts.architecture }}", "/etc/{{ facts.architecture }}/x");
     for (first, second, meets) in [
         (fact, fact, Some("is the path of task a too")),
+        (fact, "/etc/{{facts['architecture']}}", Some("is the path of task a too")),
+        ("/etc/{{ facts [\"architecture\"] }}", below, Some("lies below")),
         (fact, below, Some("lies below")),
         (below, fact, Some("is a directory above")),
         ("/etc/z", "/etc/z/{{ facts.architecture }}", Some("lies below")),

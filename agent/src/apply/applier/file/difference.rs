@@ -54,9 +54,9 @@ pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>
     if old == new {
         return format!("--- {before}\n+++ {after}\n");
     }
-    match (old.text(), new.text()) {
-        (Some(old), Some(new)) if old.len() + new.len() <= COMPARED => {
-            let diff = TextDiff::from_lines(old, new);
+    match (old.text().map(escaped), new.text().map(escaped)) {
+        (Some(old), Some(new)) if old != new && old.len() + new.len() <= COMPARED => {
+            let diff = TextDiff::from_lines(old.as_str(), new.as_str());
             text.push_str(&diff.unified_diff().context_radius(3).header(&before, &after).to_string());
         }
         _ => text = format!("--- {before}\n+++ {after}\n{} bytes become {}\n", old.size(), new.size()),
@@ -64,11 +64,23 @@ pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>
     cut(&text)
 }
 
-/// Whole lines, up to the limit, without what a terminal would obey (S60).
+/// What a terminal would obey is written as an escape (S60): it may be all that changes, as the end of a line does.
+fn escaped(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() && !matches!(letter, '\n' | '\t') {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
+
+/// Whole lines, up to the limit.
 fn cut(text: &str) -> String {
-    let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
     if text.len() <= LONGEST {
-        return text;
+        return text.to_owned();
     }
     let lines = text.lines().count();
     let mut kept = String::new();
@@ -93,6 +105,21 @@ mod tests {
 
     fn side(content: &Content) -> Side<'_> {
         Side { content, rights: "mode 0644, owner 0:0".into() }
+    }
+
+    /// They were taken out: a file of which the ends of its lines changed had a diff whose lines were the same.
+    #[test]
+    fn y06_a_diff_shows_control_characters_as_escapes() {
+        for (old, new, says) in [
+            ("a\r\n", "a\n", "-a\\r\n+a\n"),
+            ("a\u{7}b\tc\n", "a\u{1b}[1mb\tc\n", "-a\\u{7}b\tc\n+a\\u{1b}[1mb\tc\n"),
+            ("a\rb\n", "a\rc\n", "-a\\rb\n+a\\rc\n"),
+            ("a\r\n", "a\\r\n", "3 bytes become 4\n"),
+        ] {
+            let (old, new) = (bytes(old.as_bytes()), bytes(new.as_bytes()));
+            let shown = unified("/f", Some(&side(&old)), Some(&side(&new)));
+            assert!(shown.ends_with(says), "{shown:?}");
+        }
     }
 
     #[test]
