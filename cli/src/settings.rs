@@ -3,6 +3,7 @@
 //! Unless said, a manager is the person who applies. Two people who share a repository would then be told that the other owns everything. They
 //! write in the name of the repository, which it carries with it.
 
+use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -52,10 +53,9 @@ pub(crate) fn manager(files: &Files) -> Result<Option<String>> {
 /// The manager that a file names; `None`: there is no such file, or it names none.
 fn read(file: &Path, directory: &Directory) -> Result<Option<String>> {
     let place = file.display();
-    if !is_there(file)? {
-        return Ok(None);
-    }
-    check_owner(file, directory)?;
+    let Some(found) = found(file)? else { return Ok(None) };
+    check_mode(file, found.mode())?;
+    check_owner(file, found.uid(), directory)?;
     let text = manifest::text(file, MAX).with_context(|| place.to_string())?;
     let settings: toml::Table =
         toml::from_str(manifest::unmarked(&text)).with_context(|| format!("{place}: is no TOML"))?;
@@ -69,11 +69,12 @@ fn read(file: &Path, directory: &Directory) -> Result<Option<String>> {
     Ok(Some(name.to_owned()))
 }
 
-/// Whether there is such a file. What is there and cannot be one is refused: passed over, others would own what is applied.
-fn is_there(file: &Path) -> Result<bool> {
+/// What the system says of such a file; `None`: there is none. What is there and cannot be one is refused: passed over, others would own what is
+/// applied.
+fn found(file: &Path) -> Result<Option<Metadata>> {
     let place = file.display();
     match std::fs::symlink_metadata(file) {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(false),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         Err(error) => bail!("{place}: cannot be looked at: {error}; {ADVICE}"),
         Ok(_) => {}
     }
@@ -83,7 +84,7 @@ fn is_there(file: &Path) -> Result<bool> {
         Ok(found) if !found.is_file() => {
             bail!("{place}: is no file: write `manager = \"NAME\"` into one, or take it away")
         }
-        Ok(found) => check_mode(file, found.mode()).map(|()| true),
+        Ok(found) => Ok(Some(found)),
     }
 }
 
@@ -97,11 +98,9 @@ fn check_mode(file: &Path, mode: u32) -> Result<()> {
 }
 
 /// Refuses a file that another person put beside a manifest, as anybody may in `/tmp`: what its manager no longer says is taken back.
-fn check_owner(file: &Path, directory: &Directory) -> Result<()> {
-    let owner =
-        |path: &Path| std::fs::metadata(path).map(|found| found.uid()).with_context(|| path.display().to_string());
-    let (own, of_named) = (owner(file)?, owner(&directory.of)?);
-    if own == 0 || own == of_named {
+fn check_owner(file: &Path, owner: u32, directory: &Directory) -> Result<()> {
+    let named = std::fs::metadata(&directory.of).with_context(|| directory.of.display().to_string())?;
+    if owner == 0 || owner == named.uid() {
         return Ok(());
     }
     bail!(
