@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::Api;
-use crate::args::{Kind, Output};
+use crate::args::{Filter, Kind, Output};
 use crate::command::{allocation, primary, question, written};
 use crate::output::{cell, is_difference, is_failure, last_lines, printable, since, table, words};
 
@@ -54,17 +54,8 @@ const TOLD: &[&str] = &[
 /// When it is not there.
 pub(crate) async fn describe(api: &mut Api, kind: Kind, name: &str, output: Output) -> Result<()> {
     let object = question::one(api, kind, name).await?;
-    match output {
-        Output::Json | Output::Yaml => return question::print(&written::told(kind, &object), output),
-        Output::Name => {
-            say!("{}/{}", kind.name(), question::name(kind, &object));
-            return Ok(());
-        }
-        Output::Manifest => {
-            say_part!("{}", written::by_name(api, kind, name).await?);
-            return Ok(());
-        }
-        Output::Table | Output::Wide => {}
+    if !matches!(output, Output::Table | Output::Wide) {
+        return question::show(api, kind, &[name.to_owned()], &[object], &Filter::default(), output).await;
     }
     let Some(fields) = object.as_object() else { bail!("{} {name} is no object", kind.name()) };
     say!("{} {}", kind.name(), printable(&question::name(kind, &object)));

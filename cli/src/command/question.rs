@@ -78,7 +78,7 @@ async fn manifests(api: &mut Api, kind: Kind, names: &[String], objects: &[Value
     for object in objects {
         // A list shows less than an object of its own.
         let stored = written::stored(api, kind, &name(kind, object)).await?;
-        match not_exported(kind, &stored) {
+        match written::not_exported(kind, &name(kind, &stored), &stored) {
             None => manifests.push(block(&written::manifest(api, kind, &stored).await?)),
             Some(why) if names.is_empty() => left_out.push(why),
             Some(why) => bail!("{why}"),
@@ -91,25 +91,8 @@ async fn manifests(api: &mut Api, kind: Kind, names: &[String], objects: &[Value
     for why in &left_out {
         tell!("warning: left out: {why}");
     }
-    let left_out: String = left_out.iter().map(|why| format!("# Left out: {why}\n")).collect();
+    let left_out: String = left_out.iter().map(|why| written::left_out(why)).collect();
     Ok(left_out + &manifests.join("---\n"))
-}
-
-/// Why no manifest of an object is printed; `None` where all is shown that its author said. One without what an answer hides would take
-/// that away where it is applied, and one without a name would be refused there.
-fn not_exported(kind: Kind, object: &Value) -> Option<String> {
-    let (word, name) = (kind.name(), printable(&name(kind, object)));
-    let is_true = |field: &str| object.get(field) == Some(&Value::Bool(true));
-    match kind {
-        Kind::Inspectionrule if is_true("sensitive") => Some(format!(
-            "{word}/{name} is sensitive: its conditions and actions are shown to nobody, and a manifest without them would take them \
-             away where it is applied; keep the manifest that made it (-o yaml shows the rest)"
-        )),
-        Kind::Node if object.get("name").is_none_or(Value::is_null) => Some(format!(
-            "{word}/{name} has no name, by which a manifest says whose it is: give it one (-o yaml shows the rest)"
-        )),
-        _ => None,
-    }
 }
 
 /// What to say of the tags that people declared beside a release, which no manifest has; `None` where there are none.

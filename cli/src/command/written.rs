@@ -17,6 +17,7 @@ use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Refusal};
 use crate::args::Kind;
+use crate::output::printable;
 use crate::yaml::block;
 
 /// Fields that Magnum computes and its clients send back. An older controller shows them as if they were stored.
@@ -38,14 +39,21 @@ const NODES_UNSET: &[&str] = &["allocation_uuid", "description"];
 /// The parameter that asks what is stored of an object, and the field that has it.
 const STORED: &str = "stored";
 
-/// The text of an object's manifest.
+/// The text of the manifest of an object that was written; where none is printed, the comment that says why.
 ///
 /// # Errors
 /// When it can't be read.
 pub(crate) async fn by_name(api: &mut Api, kind: Kind, name: &str) -> Result<String> {
-    check_exported(kind)?;
     let object = stored(api, kind, name).await?;
-    Ok(block(&manifest(api, kind, &object).await?))
+    match not_exported(kind, name, &object) {
+        None => Ok(block(&manifest(api, kind, &object).await?)),
+        Some(why) => Ok(left_out(&why)),
+    }
+}
+
+/// The comment among manifests that says of one why it is not there.
+pub(crate) fn left_out(why: &str) -> String {
+    format!("# Left out: {why}\n")
 }
 
 /// Refuses the manifest of a kind that no apply reads.
@@ -59,6 +67,23 @@ pub(crate) fn check_exported(kind: Kind) -> Result<()> {
     let makes = if kind == Kind::Token { "stemma token create" } else { "stemma create allocation" };
     let word = kind.name();
     bail!("-o manifest: apply makes no {word}: -o yaml or -o json shows it, and `{makes}` makes one")
+}
+
+/// Why no manifest of an object is printed; `None` where all is shown that its author said. One without what an answer hides would take
+/// that away where it is applied, and one without a name would be refused there.
+pub(crate) fn not_exported(kind: Kind, name: &str, object: &Value) -> Option<String> {
+    let (word, name) = (kind.name(), printable(name));
+    let is_true = |field: &str| object.get(field) == Some(&Value::Bool(true));
+    match kind {
+        Kind::Inspectionrule if is_true("sensitive") => Some(format!(
+            "{word}/{name} is sensitive: its conditions and actions are shown to nobody, and a manifest without them would take them \
+             away where it is applied; keep the manifest that made it (-o yaml shows the rest)"
+        )),
+        Kind::Node if object.get("name").is_none_or(Value::is_null) => Some(format!(
+            "{word}/{name} has no name, by which a manifest says whose it is: give it one (-o yaml shows the rest)"
+        )),
+        _ => None,
+    }
 }
 
 /// The refusal of the manifest of what is no object, as a tag or a task: it stands in those of others.

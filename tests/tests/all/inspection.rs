@@ -181,12 +181,16 @@ fn y07_a_sensitive_rule_is_not_exported_and_applying_what_is_exported_leaves_it(
     let fleet = Fleet::start()?;
     let open = RULE.replace("name: cpus", "name: open");
     let all = format!("{RULE}sensitive: true\n---\n{open}");
-    fleet.stemma(&["apply", "-f", &write(&fleet, "rules.yaml", &all)?])?;
+    let applied = fleet.stemma(&["apply", "-f", &write(&fleet, "rules.yaml", &all)?, "-o", "manifest"])?;
+    ensure!(applied.contains("# Left out: inspectionrule/cpus is sensitive"), "{applied}");
+    ensure!(applied.contains("name: open") && !applied.contains("name: cpus"), "{applied}");
     let before = get(&fleet, &["get", "inspectionrule", "cpus"])?;
-    let named = fleet.cli(&["get", "inspectionrule", "cpus", "-o", "manifest"])?;
-    let said = String::from_utf8_lossy(&named.stderr).into_owned();
-    ensure!(!named.status.success() && named.stdout.is_empty(), "{said}");
-    ensure!(said.contains("inspectionrule/cpus is sensitive") && said.contains("keep the manifest"), "{said}");
+    for verb in ["get", "describe"] {
+        let named = fleet.cli(&[verb, "inspectionrule", "cpus", "-o", "manifest"])?;
+        let said = String::from_utf8_lossy(&named.stderr).into_owned();
+        ensure!(!named.status.success() && named.stdout.is_empty(), "{verb}: {said}");
+        ensure!(said.contains("inspectionrule/cpus is sensitive") && said.contains("keep the manifest"), "{said}");
+    }
 
     let listed = fleet.cli(&["get", "inspectionrules", "-o", "manifest"])?;
     let [printed, said] = [&listed.stdout, &listed.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
