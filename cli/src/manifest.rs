@@ -76,7 +76,8 @@ impl Manifest {
     pub(crate) fn told(&self, field: &str, what: &str) -> (String, String) {
         let in_text = || {
             let (sentence, within) = within_text(what)?;
-            Some((self.place_in_text(field, within)?, sentence))
+            let (file, at) = self.in_text(field, within)?;
+            Some((format!("{}:{at}", file.display()), sentence))
         };
         in_text().unwrap_or_else(|| (self.place(field), what.to_owned()))
     }
@@ -92,11 +93,6 @@ impl Manifest {
         let release: Value = serde_json::from_str(&self.json).ok()?;
         let task = release.get("tasks")?.get(task_index(&self.json, task)?)?;
         Some(task.get("parameters").and_then(Value::as_object).cloned().unwrap_or_default())
-    }
-
-    fn place_in_text(&self, field: &str, within: Place) -> Option<String> {
-        let (file, at) = self.in_text(field, within)?;
-        Some(format!("{}:{at}", file.display()))
     }
 
     /// The file and the place in it of a place in a text that a field holds.

@@ -260,13 +260,12 @@ impl<'input> Reader<'input> {
     /// Where the text of a literal block begins, behind what it is indented by. The parser gives the place of the first line that is not
     /// blank, or that of an anchor or a tag before it.
     fn literal(&self, text: &str) -> Option<Place> {
-        let unindented = |line: &str| line.trim_start_matches(' ').len();
         let (nth, first) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty())?;
         let is_first = |line: &&str| line.trim_start_matches(' ') == first.trim_start_matches(' ');
         let from = self.position.line.checked_sub(1)?;
         let ahead = self.lines.get(from..)?.iter().take(nth + MOST_OF_HEAD).position(is_first)?;
         let written = self.lines.get(from + ahead)?;
-        let indent = (written.len() - unindented(written)).checked_sub(first.len() - unindented(first))?;
+        let indent = written.len().checked_sub(first.len())?;
         Some(Place { line: (from + ahead + 1).checked_sub(nth)?, column: indent + 1 })
     }
 
