@@ -11,6 +11,7 @@ use crate::command::{question, written};
 use crate::exit::Exit;
 use crate::output::{cell, printable, printable_line, table};
 use crate::path;
+use crate::radius::counted;
 
 /// How many lines of a difference are shown.
 const MOST_LINES: usize = 20;
@@ -102,8 +103,8 @@ fn releases(task: &Value) -> impl Iterator<Item = &Value> {
     task.get("releases").and_then(Value::as_array).into_iter().flatten()
 }
 
-fn count(row: &Value, field: &str) -> u64 {
-    row.get(field).and_then(Value::as_u64).unwrap_or_default()
+fn count(row: &Value, field: &str) -> usize {
+    row.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
 }
 
 fn listed(rows: &[Value], wanted: &[String]) -> String {
@@ -111,10 +112,10 @@ fn listed(rows: &[Value], wanted: &[String]) -> String {
         let head: Vec<&str> = wanted.iter().map(String::as_str).collect();
         return table(&head, rows.iter().map(|row| head.iter().map(|field| cell(row.get(*field))).collect()));
     }
-    let counted = || COUNTED.iter();
-    let head = ["task", "release", "nodes"].into_iter().chain(counted().map(|(_, said)| *said)).chain(["failed on"]);
+    let fields = || COUNTED.iter();
+    let head = ["task", "release", "nodes"].into_iter().chain(fields().map(|(_, said)| *said)).chain(["failed on"]);
     let cells = |row: &Value| {
-        let own = ["task", "release", "nodes"].into_iter().chain(counted().map(|(field, _)| *field));
+        let own = ["task", "release", "nodes"].into_iter().chain(fields().map(|(field, _)| *field));
         own.map(|field| cell(row.get(field))).chain([failed_on(row)]).collect::<Vec<_>>()
     };
     table(&head.collect::<Vec<_>>(), rows.iter().map(cells))
@@ -129,9 +130,9 @@ fn failed_on(row: &Value) -> String {
 }
 
 /// Names of nodes, and how many more there are.
-fn named(nodes: Option<&Value>, all: u64) -> String {
+fn named(nodes: Option<&Value>, all: usize) -> String {
     let named: Vec<&str> = nodes.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-    match all.saturating_sub(named.len() as u64) {
+    match all.saturating_sub(named.len()) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }
@@ -144,7 +145,7 @@ fn described(row: &Value) -> String {
         .filter(|(field, _)| count(row, field) > 0)
         .map(|(field, said)| format!("{} {said}", count(row, field)))
         .collect();
-    let nodes = hosts(count(row, "nodes"));
+    let nodes = counted(count(row, "nodes"));
     let mut text =
         printable(&format!("task {} of {}: {nodes}: {}", task_of(row), cell(row.get("release")), counts.join(", ")));
     if let Some(failed) = groups(row, "failures") {
@@ -172,14 +173,14 @@ fn differing(row: &Value) -> Option<String> {
 fn groups(row: &Value, field: &str) -> Option<String> {
     let groups = row.get(field).and_then(Value::as_array).filter(|groups| !groups.is_empty())?;
     let mut text: String = groups.iter().map(group).collect();
-    let shown: u64 = groups.iter().map(|group| count(group, "count")).sum();
+    let shown: usize = groups.iter().map(|group| count(group, "count")).sum();
     let all = match field {
         "failures" => count(row, "failed"),
         "not_run_because" => count(row, "not_run"),
         _ => count(row, "would_change") + count(row, "drifted"),
     };
     if all > shown {
-        text.push_str(&format!("\n  and {} with others", hosts(all - shown)));
+        text.push_str(&format!("\n  and {} with others", counted(all - shown)));
     }
     Some(text)
 }
@@ -191,7 +192,7 @@ fn group(group: &Value) -> String {
     let nodes = named(group.get("nodes"), all);
     let head = match group.get("comparable").and_then(Value::as_bool) {
         Some(false) => format!("{}: {nodes}", not_compared(all, said("outcome"))),
-        _ => format!("{}: {nodes} ({})", hosts(all), said("digest")),
+        _ => format!("{}: {nodes} ({})", counted(all), said("digest")),
     };
     let body = if said("diff").is_empty() { said("message") } else { said("diff") };
     let lines: Vec<String> =
@@ -204,17 +205,13 @@ fn group(group: &Value) -> String {
 }
 
 /// So many hosts of which nobody knows whether they would change the same.
-fn not_compared(count: u64, outcome: &str) -> String {
+fn not_compared(count: usize, outcome: &str) -> String {
     let what = if outcome == "Drifted" { "left it drifted" } else { "would change it" };
     let why = match count {
         1 => "the difference is cut or not shown, so it is not compared",
         _ => "the differences are cut or not shown, so they are not compared",
     };
-    format!("{} {what} ({why})", hosts(count))
-}
-
-fn hosts(count: u64) -> String {
-    if count == 1 { "1 host".to_owned() } else { format!("{count} hosts") }
+    format!("{} {what} ({why})", counted(count))
 }
 
 #[cfg(test)]
