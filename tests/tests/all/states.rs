@@ -40,7 +40,7 @@ fn row(text: &str, first: &str) -> Vec<String> {
 }
 
 /// Sees that all places say this of a node.
-fn says(fleet: &Fleet, name: &str, state: &str, notes: Option<&str>) -> Result<()> {
+pub(crate) fn says(fleet: &Fleet, name: &str, state: &str, notes: Option<&str>) -> Result<()> {
     let list = fleet.stemma(&["get", "nodes"])?;
     let listed = row(&list, name);
     ensure!(listed.iter().any(|cell| cell == state), "{list}");

@@ -9,6 +9,8 @@ use serde_json::Value;
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::program::{eventually, run};
 
+use crate::states::says;
+
 /// Applies a version of a release, and gives it to the cluster.
 fn release(fleet: &Fleet, version: u32, tasks: &str) -> Result<()> {
     let file = fleet.dir().join("release.yaml");
@@ -58,6 +60,7 @@ fn y06_what_a_task_left_is_told_on_the_host_and_to_the_controller() -> Result<()
         Ok(text)
     })?;
     assert!(text.contains("orphaned  key                      /key\n"), "{text}");
+    eventually("the controller says it", || says(&fleet, "n1", "converged", Some("orphaned")))?;
     std::fs::remove_file(host.path("key"))?;
     assert_eq!(verb(&host, "once")?.0, Some(0));
     eventually("nothing is left", || {
@@ -182,6 +185,7 @@ fn y06_a_host_whose_state_directory_is_full_says_so_and_goes_on_when_there_is_ro
         ensure!(fact.as_str().is_some_and(|said| said.contains(why)), "{fact} {}", host.log());
         Ok(())
     })?;
+    eventually("the controller says it", || says(&fleet, "n1", "stuck", None))?;
     release(&fleet, 2, &file_task("motd", "two"))?;
     eventually("the controller is told", || {
         let fact = fact(&fleet, "n1", "agent.stuck")?;
