@@ -119,8 +119,12 @@ impl Sources {
 
     /// `FILE:LINE:COLUMN` of a field of the object with that key.
     fn place(&self, key: &Key, field: &str) -> String {
-        let at = self.documents.iter().position(|document| document.key == *key);
-        at.map_or_else(|| key.to_string(), |at| self.manifests[at].place(field))
+        self.manifest(key).map_or_else(|| key.to_string(), |manifest| manifest.place(field))
+    }
+
+    fn manifest(&self, key: &Key) -> Option<&Manifest> {
+        let at = self.documents.iter().position(|document| document.key == *key)?;
+        Some(&self.manifests[at])
     }
 
     fn compile(&self, objects: &Objects) -> Result<Releases> {
@@ -145,8 +149,10 @@ impl Sources {
     /// What is wrong with a release, at its place.
     fn add_refused(&self, key: &Key, error: &ReleaseError, problems: &mut Problems) {
         let (field, what) = (error.field().unwrap_or_default(), error.to_string());
-        let manifest = self.documents.iter().position(|document| document.key == *key).map(|at| &self.manifests[at]);
-        let (place, what) = manifest.map_or_else(|| (key.to_string(), what.clone()), |one| one.told(&field, &what));
+        let (place, what) = match self.manifest(key) {
+            Some(manifest) => manifest.told(&field, &what),
+            None => (key.to_string(), what),
+        };
         problems.add(place, what);
     }
 
