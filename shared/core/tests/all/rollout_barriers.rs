@@ -483,7 +483,8 @@ fn a_barrier_that_is_shut_names_whom_it_waits_for() {
     (1..=3).for_each(|n| site.set_done(n, "a", true));
     let profile = Arc::clone(site.fleet.profile(node(6)).unwrap());
     let wave = Wave::of_profiles(&site.fleet, CLUSTER, &site.results, [&profile]);
-    let shut: Vec<_> = wave.shut(node(6)).into_iter().map(|(_, nodes)| nodes.into_owned()).collect();
+    let shut: Vec<_> =
+        wave.shut_places(node(6)).into_iter().map(|at| wave.awaited(profile.hash, at).into_owned()).collect();
     let left = BTreeSet::from([node(4), node(5)]);
     // b waits for a; d for the stage, and so for a; e for b on all three.
     assert_eq!(shut.iter().filter(|nodes| **nodes == left).count(), 2, "{shut:?}");
@@ -580,7 +581,7 @@ fn y06_who_waits_for_a_marker_waits_for_all_that_is_before_it() {
         let mut site = Site::new();
         let spec = json!({"roles": {"x": {}, "y": {}}, "tags": {"x": {}, "y": {}}, "tasks": tasks});
         site.put_release("site", &serde_json::from_value(spec).unwrap());
-        let of_6 = |wave: &Wave| wave.shut(node(6)).is_empty();
+        let of_6 = |wave: &Wave| wave.shut_places(node(6)).is_empty();
         let mut kept = site.wave();
         for (is_open, done) in [(enough.is_empty(), in_vain), (true, enough)] {
             for (n, task) in done {
