@@ -388,15 +388,15 @@ impl Wave {
         self.left_in_vain(meant.behind.iter().filter_map(|at| barriers.get(*at)), hindered).collect()
     }
 
-    /// What is left at those of these barriers that are shut and will not open by themselves.
+    /// What is waited for in vain at those of these barriers that will not open by themselves.
     fn left_in_vain<'a>(
         &'a self,
         barriers: impl IntoIterator<Item = &'a Targets>,
         hindered: &'a BTreeSet<usize>,
     ) -> impl Iterator<Item = Left> {
-        let is_in_vain =
-            move |targets: &&Targets| targets.own.iter().chain(&targets.behind).any(|at| hindered.contains(at));
-        barriers.into_iter().filter(is_in_vain).map(move |targets| self.left(targets))
+        let waiting =
+            move |at: &usize| if hindered.contains(at) { self.points[*at].waiting() } else { Waiting::Nobody };
+        barriers.into_iter().map(move |targets| Left::of(targets, waiting)).filter(|left| !left.is_nothing())
     }
 
     /// The barriers that are shut for a node, by their places among those of its profile.
@@ -418,11 +418,7 @@ impl Wave {
     }
 
     fn left(&self, targets: &Targets) -> Left {
-        let waiting = |at: &usize| self.points[*at].waiting();
-        Left {
-            own: targets.own.as_ref().map_or(Waiting::Nobody, waiting),
-            behind: targets.behind.iter().any(|at| waiting(at) != Waiting::Nobody),
-        }
+        Left::of(targets, |at| self.points[*at].waiting())
     }
 
     fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<Member> {
@@ -643,6 +639,18 @@ impl Steps {
 }
 
 impl Left {
+    /// What is left at a barrier, by what each point waits for.
+    fn of(targets: &Targets, waiting: impl Fn(&usize) -> Waiting) -> Self {
+        Self {
+            own: targets.own.as_ref().map_or(Waiting::Nobody, &waiting),
+            behind: targets.behind.iter().any(|at| waiting(at) != Waiting::Nobody),
+        }
+    }
+
+    fn is_nothing(self) -> bool {
+        !self.behind && self.own == Waiting::Nobody
+    }
+
     fn is_nothing_for(self, asking: NodeId) -> bool {
         !self.behind && self.own.is_over_for(asking)
     }
