@@ -235,8 +235,6 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     let too_large = ran.too_large.iter().map(|error| format!("{error}: its host keeps what it has"));
     let set_aside: Vec<String> = set_aside.chain(too_large).collect();
     let found = answer.task_set().and_then(|set| Some((set, set.profile.release.find(id)?)));
-    // What it runs of that name is of the task set that it keeps.
-    let is_kept_back = ran.keeps.is_some() && found.is_some();
     let Some((set, ix)) = found else {
         let why = match (answer.task_set(), released) {
             (None, _) => "the node is unplaced, or no level names a release",
@@ -261,9 +259,11 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     // As barriers ask: one that drifted or would change something is not done.
     let is_done = ran.outcome == Some(TaskOutcome::Succeeded);
     let waits = if is_done { Vec::new() } else { waits(&set.profile, ix, ran.shut) };
+    // What a node that keeps its task set runs of that name is of the kept one.
+    let released = released && ran.keeps.is_none();
     Some(json!({
         "task": id, "release": named, "runs": falls && left_out.is_none(), "why": why, "reads": references,
-        "set_aside": set_aside, "released": released && !is_kept_back, "keeps": ran.keeps, "told": ran.told, "waits": waits,
+        "set_aside": set_aside, "released": released, "keeps": ran.keeps, "told": ran.told, "waits": waits,
     }))
 }
 

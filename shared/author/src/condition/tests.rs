@@ -147,10 +147,25 @@ fn a_condition_without_an_answer_says_why() {
     }
 }
 
+/// Holds each text to the place that its error names and to what that says.
+fn check_refused(rows: &[(&str, (u32, u32), &str)]) {
+    let mut wrong = Vec::new();
+    for (text, position, says) in rows {
+        match read(text) {
+            Ok(condition) => wrong.push(format!("{text}: {:?}", condition.references())),
+            Err(error) if !error.to_string().contains(says) => wrong.push(format!("{text}: {error}")),
+            Err(error) if (error.line, error.column) != *position => {
+                wrong.push(format!("{text} not {position:?}: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn what_a_condition_may_not_say_is_refused_with_its_place() {
-    let mut wrong = Vec::new();
-    for (text, position, says) in [
+    check_refused(&[
         ("labels == params", (1, 1), "it is read whole"),
         ("true &&\n  labels[params.k] == 'x'", (2, 3), "the key is computed"),
         ("labels['a' + 'b'] == 'x'", (1, 1), "the key is computed"),
@@ -183,23 +198,13 @@ fn what_a_condition_may_not_say_is_refused_with_its_place() {
         ("labels.a == ", (1, 13), "it ends where something is still to come; write it to its end"),
         ("labels.a = 'x'", (1, 10), "`=` compares nothing; write `==`"),
         ("Foo{a: 1} == 2", (1, 4), "there are no messages here"),
-    ] {
-        match read(text) {
-            Ok(condition) => wrong.push(format!("{text}: {:?}", condition.references())),
-            Err(error) if !error.to_string().contains(says) => wrong.push(format!("{text}: {error}")),
-            Err(error) if (error.line, error.column) != position => {
-                wrong.push(format!("{text} not {position:?}: {error}"));
-            }
-            Err(_) => {}
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    ]);
 }
 
 /// The parser's own sentence lists its tokens.
 #[test]
 fn y09_a_condition_that_does_not_parse_is_said_in_words() {
-    for (text, position, says) in [
+    check_refused(&[
         ("labels.a and labels.b", (1, 10), "`and` cannot stand here; write `&&`"),
         ("labels.a & labels.b", (1, 10), "`&` means nothing here; write `&&`"),
         ("labels.a | labels.b", (1, 10), "`|` means nothing here; write `||`"),
@@ -210,11 +215,7 @@ fn y09_a_condition_that_does_not_parse_is_said_in_words() {
         ("labels.a ? 'x'", (1, 1), "it ends where something is still to come; write it to its end"),
         ("labels.a ==)", (1, 12), "`)` cannot stand here; see docs/templates.md"),
         ("labels..a", (1, 8), "`..` cannot stand here; see docs/templates.md"),
-    ] {
-        let error = read(text).expect_err(text);
-        assert!(error.to_string().contains(says), "{text}: {error}");
-        assert_eq!((error.line, error.column), position, "{text}: {error}");
-    }
+    ]);
 }
 
 /// Texts that would be deep, large or slow if they were parsed or run.

@@ -413,8 +413,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Takes from stages what they say of tasks where that closes a circle. A store may hold such a release: once nothing acted on it, and
-    /// a host that waited for itself would do nothing any more.
+    /// Drops what stages say of tasks where that closes a circle. A store may hold such a release from when nothing acted on it, and its
+    /// hosts would wait for themselves for ever.
     fn open_stages(&mut self, tasks: &mut [CompiledTask]) {
         let is_stage: Vec<bool> = tasks.iter().map(|task| task.task.is_stage()).collect();
         let of_stages = |from: usize, to: TaskIx| !is_stage[from] || is_stage[to.at()];

@@ -26,7 +26,7 @@ pub struct TaskPath {
 #[derive(Debug)]
 enum PathText {
     Plain(Box<str>),
-    Template { spelled: Box<str>, template: Arc<dyn Template> },
+    Template(Arc<dyn Template>),
 }
 
 /// What is known of a task's path on a host.
@@ -46,9 +46,7 @@ impl TaskPath {
         let (text, leaves) = kind.path(&task.parameters)?;
         if is_template(text) {
             let at_or_below = sure_directory(text).into();
-            let template = author.path(text)?;
-            let text = PathText::Template { spelled: template.spelled().into(), template };
-            return Some(Self { text, leaves, at_or_below });
+            return Some(Self { text: PathText::Template(author.path(text)?), leaves, at_or_below });
         }
         check_path(text).ok()?;
         Some(Self { text: PathText::Plain(text.into()), leaves, at_or_below: place(text).into() })
@@ -63,8 +61,8 @@ impl TaskPath {
     pub(crate) fn on_host(&self, inputs: impl FnOnce() -> Inputs) -> OnHost<'_> {
         match &self.text {
             PathText::Plain(text) => OnHost::Path(Cow::Borrowed(text)),
-            PathText::Template { spelled, template } => {
-                let Some(rendered) = template.render(&inputs()) else { return OnHost::Unknown(spelled) };
+            PathText::Template(template) => {
+                let Some(rendered) = template.render(&inputs()) else { return OnHost::Unknown(template.spelled()) };
                 match check_path(&rendered).and_then(|()| check_put(&rendered)) {
                     Ok(()) => OnHost::Path(Cow::Owned(rendered)),
                     Err(refused) => OnHost::Refused(refused),

@@ -338,33 +338,35 @@ impl Profile {
     /// The barriers that stand before a task on its nodes, its own and those of what comes before it there, each with the task
     /// that waits at it.
     pub fn barriers_before(&self, ix: TaskIx) -> Vec<(TaskIx, &Barrier)> {
-        let before = self.up_to(ix);
-        let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
+        let waits = self.waits_before(ix);
         waits.map(|(at, barrier)| (self.tasks[*at as usize], &self.barriers[*barrier as usize])).collect()
     }
 
     /// The places in `barriers` of those that stand before a task on its nodes; each once.
     pub(crate) fn barrier_places_before(&self, ix: TaskIx) -> BTreeSet<usize> {
-        let before = self.up_to(ix);
-        let waits = self.waits.iter().filter(|(at, _)| before.contains(at));
-        waits.map(|(_, barrier)| *barrier as usize).collect()
+        self.waits_before(ix).map(|(_, barrier)| *barrier as usize).collect()
     }
 
-    /// The positions of a task and of all that comes before it.
-    fn up_to(&self, ix: TaskIx) -> BTreeSet<u32> {
+    fn waits_before(&self, ix: TaskIx) -> impl Iterator<Item = &(u32, u32)> {
+        let before = self.up_to(ix, |_| true);
+        self.waits.iter().filter(move |(at, _)| before.contains(at))
+    }
+
+    /// The positions of a task and of what comes before it, as far as each task on the way leads on.
+    fn up_to(&self, ix: TaskIx, leads_on: impl Fn(TaskIx) -> bool) -> BTreeSet<u32> {
         let is_it = |at: &u32| self.tasks[*at as usize] == ix;
         let mut before: BTreeSet<u32> = (0..).take(self.tasks.len()).filter(is_it).collect();
         // The edges of later tasks come later in the list, so one pass backwards meets all that comes before it.
         for (first, second) in self.edges.iter().rev() {
-            if before.contains(second) {
+            if before.contains(second) && leads_on(self.tasks[*second as usize]) {
                 before.insert(*first);
             }
         }
         before
     }
 
-    /// What a node has to be done with where others wait for a task of its own: the task, or what comes before it where it is a marker. Where
-    /// they wait for a stage: its own tasks that the stage waits for.
+    /// The tasks that are to succeed on a node where others wait for this one: the task itself; for a marker, what comes before it; for a
+    /// stage, the node's own tasks that the stage waits for.
     pub fn stands_for(&self, id: &str) -> Vec<&str> {
         let Some(ix) = self.release.find(id) else { return Vec::new() };
         let awaited = if self.release.task(ix).task.is_stage() { self.before_stage(ix) } else { BTreeSet::from([ix]) };
@@ -399,23 +401,13 @@ impl Profile {
 
     /// What is over when the node has passed a marker of `tasks`. A marker runs nowhere, so nobody reports it.
     pub(crate) fn before_marker(&self, marker: TaskIx) -> BeforeMarker<'_> {
-        let is_it = |at: &u32| self.tasks[*at as usize] == marker;
-        let mut markers: BTreeSet<u32> = (0..).take(self.tasks.len()).filter(is_it).collect();
-        let mut tasks = BTreeSet::new();
-        // Backwards for the same reason.
-        for (first, second) in self.edges.iter().rev() {
-            if markers.contains(second) {
-                let is_marker = self.release.task(self.tasks[*first as usize]).is_skipped_type();
-                if is_marker {
-                    markers.insert(*first)
-                } else {
-                    tasks.insert(*first)
-                };
-            }
-        }
+        let is_marker = |ix: TaskIx| self.release.task(ix).is_skipped_type();
+        let up_to = self.up_to(marker, is_marker);
+        let (markers, tasks): (BTreeSet<u32>, BTreeSet<u32>) =
+            up_to.into_iter().partition(|at| is_marker(self.tasks[*at as usize]));
         let waits = self.waits.iter().filter(|(at, _)| markers.contains(at));
         BeforeMarker {
-            tasks: tasks.into_iter().map(|at: u32| self.tasks[at as usize]).collect(),
+            tasks: tasks.into_iter().map(|at| self.tasks[at as usize]).collect(),
             barriers: waits.map(|(_, barrier)| &self.barriers[*barrier as usize]).collect(),
         }
     }

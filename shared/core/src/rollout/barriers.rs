@@ -38,13 +38,9 @@ pub trait TaskResults {
     /// Whether a task of that task set failed on a node, or ended there otherwise than well.
     fn has_failed(&self, node: NodeId, task: &str) -> bool;
     /// Whether a node keeps the task set that it has, whatever it is to have next, until somebody does something.
-    fn keeps_its_set(&self, _node: NodeId) -> bool {
-        false
-    }
+    fn keeps_its_set(&self, node: NodeId) -> bool;
     /// Whether a task is in the task set that was released to a node.
-    fn was_released(&self, _node: NodeId, _task: &str) -> bool {
-        true
-    }
+    fn was_released(&self, node: NodeId, task: &str) -> bool;
 }
 
 /// What became of a task on a node, as far as others wait for it.
@@ -269,11 +265,16 @@ impl Wave {
         tasks: &BTreeSet<String>,
         affected: &mut Affected,
     ) {
-        self.note_hindered(affected);
         let Some(member) = self.members.get(&node).filter(|member| member.takes_part) else { return };
         let Some(meant) = self.meant_by.get(&member.profile) else { return };
-        let touched: BTreeSet<_> = tasks.iter().filter_map(|task| self.of_task.get(task)).flatten().collect();
-        for (at, meant) in touched.into_iter().filter_map(|at| meant.get_key_value(at)) {
+        let of_tasks: BTreeSet<_> = tasks.iter().filter_map(|task| self.of_task.get(task)).flatten().collect();
+        let touched: Vec<_> = of_tasks.into_iter().filter_map(|at| meant.get_key_value(at)).collect();
+        // Nobody waits for most tasks.
+        if touched.is_empty() {
+            return;
+        }
+        self.note_hindered(affected);
+        for (at, meant) in touched {
             let point = &mut self.points[*at];
             let before = point.waiting();
             point.take(results, node, member, &meant.steps);
@@ -308,6 +309,9 @@ impl Wave {
 
     /// Which of the nodes that are affected are blocked: a barrier is shut for them that will not open by itself.
     pub fn blocked(&self, affected: &Affected) -> Vec<(NodeId, bool)> {
+        if affected.is_empty() && affected.hindered_before.is_none() {
+            return Vec::new();
+        }
         let hindered = self.hindered();
         let before = affected.hindered_before.as_ref().unwrap_or(&hindered);
         let turned = before.symmetric_difference(&hindered).filter_map(|at| self.points.get(*at));
@@ -338,10 +342,13 @@ impl Wave {
         let mut hindered: BTreeSet<usize> = own.map(|(at, _)| at).collect();
         let mut found = !hindered.is_empty();
         while found {
-            let is_more = |at: &usize| !hindered.contains(at) && self.is_kept_at(*at, &hindered);
-            let more: Vec<usize> = (0..self.points.len()).filter(is_more).collect();
-            found = !more.is_empty();
-            hindered.extend(more);
+            found = false;
+            // What is found counts at once, so that a chain takes few rounds however long it is.
+            for at in 0..self.points.len() {
+                if !hindered.contains(&at) && self.is_kept_at(at, &hindered) {
+                    found = hindered.insert(at);
+                }
+            }
         }
         hindered
     }
@@ -349,21 +356,18 @@ impl Wave {
     /// Whether a point is waited for in vain since nodes that it means are kept before it by points that are.
     fn is_kept_at(&self, at: usize, hindered: &BTreeSet<usize>) -> bool {
         let point = &self.points[at];
-        let mut kept: BTreeMap<ProfileHash, Vec<Left>> = BTreeMap::new();
-        for profile in point.of_profile.keys() {
-            let left = self.left_before(profile, at, hindered);
-            if !left.is_empty() {
-                kept.insert(*profile, left);
-            }
+        if point.waiting() == Waiting::Nobody {
+            return false;
         }
+        let before = point.of_profile.keys().map(|profile| (profile, self.left_before(profile, at, hindered)));
+        let kept: BTreeMap<_, _> = before.filter(|(_, left)| !left.is_empty()).collect();
         let is_kept = |node: &NodeId| {
             let left = self.members.get(node).and_then(|member| kept.get(&member.profile));
             point.hindered.contains(node) || left.into_iter().flatten().any(|left| !left.is_nothing_for(*node))
         };
         match point.barrier.policy {
-            _ if kept.is_empty() || point.waiting() == Waiting::Nobody => false,
             Policy::All => kept.iter().any(|(profile, left)| self.keeps_one(point, profile, left)),
-            Policy::Any => point.waits_for.iter().all(is_kept),
+            Policy::Any => !kept.is_empty() && point.waits_for.iter().all(is_kept),
         }
     }
 
@@ -384,28 +388,21 @@ impl Wave {
         self.left_in_vain(meant.behind.iter().filter_map(|at| barriers.get(*at)), hindered).collect()
     }
 
-    /// What is left at those of these barriers that are shut and will not open by themselves.
+    /// What is waited for in vain at those of these barriers that will not open by themselves.
     fn left_in_vain<'a>(
         &'a self,
         barriers: impl IntoIterator<Item = &'a Targets>,
         hindered: &'a BTreeSet<usize>,
     ) -> impl Iterator<Item = Left> {
-        let is_in_vain =
-            move |targets: &&Targets| targets.own.iter().chain(&targets.behind).any(|at| hindered.contains(at));
-        barriers.into_iter().filter(is_in_vain).map(move |targets| self.left(targets))
+        let waiting =
+            move |at: &usize| if hindered.contains(at) { self.points[*at].waiting() } else { Waiting::Nobody };
+        barriers.into_iter().map(move |targets| Left::of(targets, waiting)).filter(|left| !left.is_nothing())
     }
 
-    /// The barriers that are shut for a node, each with the nodes that it waits for.
-    pub fn shut(&self, node: NodeId) -> Vec<(&Barrier, Cow<'_, BTreeSet<NodeId>>)> {
-        let Some((profile, _)) = self.barriers_of(node) else { return Vec::new() };
-        let named = |at: usize| (&profile.barriers[at], self.awaited(profile.hash, at));
-        self.shut_places(node).into_iter().map(named).collect()
-    }
-
-    /// The places of these among the barriers of the node's profile.
+    /// The barriers that are shut for a node, by their places among those of its profile.
     pub fn shut_places(&self, node: NodeId) -> Vec<usize> {
-        let barriers = self.barriers_of(node).map(|(_, barriers)| barriers);
-        let places = (0..).zip(barriers.into_iter().flatten());
+        let waits = self.members.get(&node).and_then(|member| self.waits.get(&member.profile));
+        let places = (0..).zip(waits.into_iter().flat_map(|(_, barriers)| barriers));
         places.filter(|(_, targets)| !self.left(targets).is_nothing_for(node)).map(|(at, _)| at).collect()
     }
 
@@ -420,17 +417,8 @@ impl Wave {
         }
     }
 
-    fn barriers_of(&self, node: NodeId) -> Option<(&Arc<Profile>, &Vec<Targets>)> {
-        let member = self.members.get(&node)?;
-        self.waits.get(&member.profile).map(|(profile, barriers)| (profile, barriers))
-    }
-
     fn left(&self, targets: &Targets) -> Left {
-        let waiting = |at: &usize| self.points[*at].waiting();
-        Left {
-            own: targets.own.as_ref().map_or(Waiting::Nobody, waiting),
-            behind: targets.behind.iter().any(|at| waiting(at) != Waiting::Nobody),
-        }
+        Left::of(targets, |at| self.points[*at].waiting())
     }
 
     fn member(&self, fleet: &Fleet, results: &dyn TaskResults, node: NodeId) -> Option<Member> {
@@ -651,6 +639,18 @@ impl Steps {
 }
 
 impl Left {
+    /// What is left at a barrier, by what each point waits for.
+    fn of(targets: &Targets, waiting: impl Fn(&usize) -> Waiting) -> Self {
+        Self {
+            own: targets.own.as_ref().map_or(Waiting::Nobody, &waiting),
+            behind: targets.behind.iter().any(|at| waiting(at) != Waiting::Nobody),
+        }
+    }
+
+    fn is_nothing(self) -> bool {
+        !self.behind && self.own == Waiting::Nobody
+    }
+
     fn is_nothing_for(self, asking: NodeId) -> bool {
         !self.behind && self.own.is_over_for(asking)
     }

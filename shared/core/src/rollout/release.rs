@@ -63,8 +63,8 @@ pub struct Plan {
 }
 
 impl Standing {
-    /// What the node's record takes once the next pass is over, of `kept` that it takes now and `next` that its next task set would take. A node that gets
-    /// nothing keeps what it has, wherever it stands, and what is kept from it may come later.
+    /// What the node's record takes once the next pass is over, of `kept` that it takes now and `next` that its next task set would
+    /// take. A node that gets nothing keeps what it has, wherever it stands, and what is kept from it may come later.
     pub fn record_bytes(self, kept: u64, next: u64) -> u64 {
         match self {
             Self::Current => kept,
@@ -108,25 +108,24 @@ impl<'a> Candidate<'a> {
             Standing::Due => return Next::Due,
             Standing::Kept(_) => {}
         }
-        let keepers = || self.kept_by.iter().filter(|aside| aside.is_in_force(now)).filter_map(SetAside::keeper);
+        let keepers = || self.in_force(now).filter_map(SetAside::keeper);
         let held = keepers().find(|keeper| matches!(keeper, Keeper::Held(_)));
         held.or_else(|| keepers().next()).map_or(Next::Due, Next::Kept)
     }
 
     /// Whether a hold is in force at that time.
     pub fn is_held(&self, now: Timestamp) -> bool {
-        self.kept_by.iter().any(|aside| matches!(aside, SetAside::Held(..)) && aside.is_in_force(now))
+        self.in_force(now).any(|aside| matches!(aside, SetAside::Held(..)))
     }
 
     /// When the first hold that is in force ends by itself.
     pub fn hold_end(&self, now: Timestamp) -> Option<Timestamp> {
-        let ends = self.kept_by.iter().filter(|aside| aside.is_in_force(now)).filter_map(SetAside::end);
-        ends.min()
+        self.in_force(now).filter_map(SetAside::end).min()
     }
 
     /// Where the node stands at that time.
     pub fn standing(&self, now: Timestamp) -> Standing {
-        let ends: Vec<_> = self.kept_by.iter().filter(|aside| aside.is_in_force(now)).map(SetAside::end).collect();
+        let ends: Vec<_> = self.in_force(now).map(SetAside::end).collect();
         if self.present.as_ref() == Some(&self.next) {
             Standing::Current
         } else if ends.is_empty() {
@@ -135,6 +134,11 @@ impl<'a> Candidate<'a> {
             // One without an end outlasts all others.
             Standing::Kept(ends.into_iter().collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().max()))
         }
+    }
+
+    /// What keeps the next task set from it at that time.
+    fn in_force(&self, now: Timestamp) -> impl Iterator<Item = &SetAside<'a>> {
+        self.kept_by.iter().filter(move |aside| aside.is_in_force(now))
     }
 }
 

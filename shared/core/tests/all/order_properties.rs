@@ -254,6 +254,14 @@ impl TaskResults for Results<'_> {
     fn has_failed(&self, _node: NodeId, _task: &str) -> bool {
         false
     }
+
+    fn keeps_its_set(&self, _node: NodeId) -> bool {
+        false
+    }
+
+    fn was_released(&self, _node: NodeId, _task: &str) -> bool {
+        true
+    }
 }
 
 proptest! {
@@ -293,10 +301,10 @@ proptest! {
         let cluster = ClusterId(fleet.clusters().next().unwrap().meta.uuid);
         let wave = Wave::new(&fleet, cluster, &results);
         for (id, node) in &results.nodes {
-            let release = &fleet.profile(*id).unwrap().release;
-            let shut = wave.shut(*id).into_iter().map(|(barrier, left)| {
-                let task = &release.task(barrier.task).task;
-                let nodes = left.iter().map(|one| results.nodes[one]).collect();
+            let profile = fleet.profile(*id).unwrap();
+            let shut = wave.shut_places(*id).into_iter().map(|at| {
+                let task = &profile.release.task(profile.barriers[at].task).task;
+                let nodes = wave.awaited(profile.hash, at).iter().map(|one| results.nodes[one]).collect();
                 (task.id.clone(), (task.kind != "skipped").then_some(nodes))
             });
             prop_assert_eq!(shut.collect::<BTreeSet<_>>(), case.shut(*node), "n{}", node);

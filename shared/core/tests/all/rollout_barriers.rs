@@ -409,6 +409,33 @@ fn y06_who_waits_for_a_host_that_will_not_do_it_by_itself_is_blocked() {
     assert_eq!(blocked(&site.wave()), BTreeSet::from([node(7), node(8)]));
 }
 
+/// n6 alone has not done what comes before its marker, and waits itself for a host that does its part.
+#[test]
+fn y06_who_alone_is_waited_for_in_vain_is_not_blocked_while_what_it_waits_for_comes() {
+    let mut site = Site::new();
+    let shell = |id: &str, tag: &str, crosses: serde_json::Value| {
+        let parameters = json!({"script": "true"});
+        json!({"id": id, "type": "shell", "tags": [tag], "parameters": parameters, "cross_depends": crosses})
+    };
+    let y: BTreeSet<NodeId> = (6..=8).map(node).collect();
+    let on_x = json!([{"name": "a", "tags": ["x"]}]);
+    let spec = json!({
+        "roles": {"x": {}, "y": {}}, "tags": {"x": {}, "y": {}},
+        "tasks": [
+            shell("a", "x", json!([])),
+            shell("c", "y", json!([])),
+            {"id": "m", "type": "skipped", "tags": ["y"], "requires": ["c"], "cross_depends": on_x},
+            shell("b", "y", json!([{"name": "m", "tags": ["y"]}])),
+        ],
+    });
+    site.put_release("site", &serde_json::from_value(spec).unwrap());
+    (7..=8).for_each(|n| site.set_done(n, "c", true));
+    site.results.aside.insert(node(6));
+    assert_eq!(blocked(&site.wave()), BTreeSet::from([node(7), node(8)]), "n6 waits for a, which is still to come");
+    site.results.failed.insert((node(5), "a".to_owned()));
+    assert_eq!(blocked(&site.wave()), y, "a does not come on n5");
+}
+
 /// n1 does a; n2 waits with b for a; n3 waits with d for c, which n2 runs after b; n4 waits for d on any node, and n5 has d too. What is expected
 /// follows from who waits for whom.
 fn chain() -> Site {
@@ -483,7 +510,8 @@ fn a_barrier_that_is_shut_names_whom_it_waits_for() {
     (1..=3).for_each(|n| site.set_done(n, "a", true));
     let profile = Arc::clone(site.fleet.profile(node(6)).unwrap());
     let wave = Wave::of_profiles(&site.fleet, CLUSTER, &site.results, [&profile]);
-    let shut: Vec<_> = wave.shut(node(6)).into_iter().map(|(_, nodes)| nodes.into_owned()).collect();
+    let shut: Vec<_> =
+        wave.shut_places(node(6)).into_iter().map(|at| wave.awaited(profile.hash, at).into_owned()).collect();
     let left = BTreeSet::from([node(4), node(5)]);
     // b waits for a; d for the stage, and so for a; e for b on all three.
     assert_eq!(shut.iter().filter(|nodes| **nodes == left).count(), 2, "{shut:?}");
@@ -580,7 +608,7 @@ fn y06_who_waits_for_a_marker_waits_for_all_that_is_before_it() {
         let mut site = Site::new();
         let spec = json!({"roles": {"x": {}, "y": {}}, "tags": {"x": {}, "y": {}}, "tasks": tasks});
         site.put_release("site", &serde_json::from_value(spec).unwrap());
-        let of_6 = |wave: &Wave| wave.shut(node(6)).is_empty();
+        let of_6 = |wave: &Wave| wave.shut_places(node(6)).is_empty();
         let mut kept = site.wave();
         for (is_open, done) in [(enough.is_empty(), in_vain), (true, enough)] {
             for (n, task) in done {

@@ -1,5 +1,5 @@
-//! Conditions that cannot be evaluated, and paths that two tasks write or no host takes: one finding for a task, however many hosts it is about. A node's own
-//! answer has its own.
+//! Conditions that cannot be evaluated, and paths that two tasks write or no host takes: one finding for a task, however many hosts it
+//! is about. A node's own answer has its own.
 
 use std::collections::BTreeMap;
 

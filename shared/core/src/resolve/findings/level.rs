@@ -7,9 +7,11 @@ use crate::object::{ClusterId, GroupId, LevelId, TemplateId};
 
 /// What is said of a level where no node is below it, but for what a level above it says already.
 pub fn level_findings(fleet: &Fleet, id: LevelId) -> Vec<Finding> {
-    let own = own(fleet, id);
-    let Some(object) = named(fleet, id).filter(|_| !own.is_empty()) else { return Vec::new() };
-    own.into_iter().map(|message| Finding::of(rule::LABEL_VARIABLE, object.clone(), message)).collect()
+    let mut met = met_at(fleet, id);
+    let Some(object) = (!met.is_empty()).then(|| named(fleet, id)).flatten() else { return Vec::new() };
+    let above: Vec<String> = above(fleet, id).into_iter().flat_map(|level| met_at(fleet, level)).collect();
+    met.retain(|message| !above.contains(message));
+    met.into_iter().map(|message| Finding::of(rule::LABEL_VARIABLE, object.clone(), message)).collect()
 }
 
 /// What is said of a level, and of those below it, and was not before a write of it.
@@ -43,27 +45,27 @@ fn clusters_of(fleet: &Fleet, template: TemplateId) -> impl Iterator<Item = Clus
     those.map(|cluster| ClusterId(cluster.meta.uuid))
 }
 
-/// The sentences of a level of its own.
-fn own(fleet: &Fleet, id: LevelId) -> Vec<String> {
-    let mut met = match id {
+/// The levels above one, but for those of a node.
+fn above(fleet: &Fleet, id: LevelId) -> Vec<LevelId> {
+    let template = |id| fleet.cluster(id)?.spec.cluster_template.map(LevelId::Template);
+    match id {
+        LevelId::Cluster(cluster) => template(cluster).into_iter().collect(),
+        LevelId::Group(group) => {
+            let cluster = fleet.group(group).map(|group| group.spec.cluster);
+            let levels = cluster.into_iter().flat_map(|id| [template(id), Some(LevelId::Cluster(id))]);
+            levels.flatten().collect()
+        }
+        LevelId::Template(_) | LevelId::Node(_) => Vec::new(),
+    }
+}
+
+/// What is said of the labels that come down to a level where no node is below it.
+fn met_at(fleet: &Fleet, id: LevelId) -> Vec<String> {
+    match id {
         LevelId::Template(template) => of_template(fleet, template),
         LevelId::Cluster(cluster) => of_cluster(fleet, cluster),
         LevelId::Group(group) => of_group(fleet, group),
         LevelId::Node(_) => Vec::new(),
-    };
-    if !met.is_empty() {
-        let above = above(fleet, id);
-        met.retain(|message| !above.contains(message));
-    }
-    met
-}
-
-/// The sentences of the levels above one.
-fn above(fleet: &Fleet, id: LevelId) -> Vec<String> {
-    match id {
-        LevelId::Cluster(cluster) => above_cluster(fleet, cluster),
-        LevelId::Group(group) => above_group(fleet, group),
-        LevelId::Template(_) | LevelId::Node(_) => Vec::new(),
     }
 }
 
@@ -82,16 +84,6 @@ fn of_group(fleet: &Fleet, id: GroupId) -> Vec<String> {
     let has_nodes = fleet.nodes_of(id).next().is_some();
     let fold = fleet.fold(id).ok().filter(|_| !has_nodes);
     fold.map(|fold| meeting(&fold.maps.labels)).unwrap_or_default()
-}
-
-fn above_cluster(fleet: &Fleet, id: ClusterId) -> Vec<String> {
-    let template = fleet.cluster(id).and_then(|cluster| cluster.spec.cluster_template);
-    template.map(|template| of_template(fleet, template)).unwrap_or_default()
-}
-
-fn above_group(fleet: &Fleet, id: GroupId) -> Vec<String> {
-    let Some(cluster) = fleet.group(id).map(|group| group.spec.cluster) else { return Vec::new() };
-    above_cluster(fleet, cluster).into_iter().chain(of_cluster(fleet, cluster)).collect()
 }
 
 /// A level as findings name it; `None`: it is not there, or is a node.
