@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::is_null;
 use super::empty::{check_key, check_naming, check_not_empty, check_says_something, is_empty};
-use super::error::{BodyError, BodyErrorKind};
+use super::error::{BodyError, BodyErrorKind, check_each};
 use super::extra::{Kept, KeptForm};
 use super::fields::Fields;
 use super::names::Names;
@@ -55,10 +55,7 @@ fn check_kept_form(form: KeptForm, value: &RawValue) -> Result<(), BodyError> {
             check_below(value)?;
             check_numbers(value)
         }
-        KeptForm::List => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_not_empty(one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
+        KeptForm::List => check_each(items(value), check_not_empty),
         KeptForm::Text(_) => check_shown(value),
         KeptForm::Uuid | KeptForm::Number | KeptForm::Flag | KeptForm::Any => Ok(()),
     }
@@ -201,10 +198,7 @@ fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyE
             let entries = members(value).unwrap_or_default();
             entries.iter().try_for_each(|(key, one)| check_members(parts, one).map_err(|error| error.within(key)))
         }
-        Form::ListOf(parts) => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_members(parts, one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
+        Form::ListOf(parts) => check_each(items(value), |one| check_members(parts, one)),
         Form::Objects => check_says_something(value),
         Form::Text
         | Form::Time
@@ -231,10 +225,7 @@ fn check_members(parts: &[Part], value: &RawValue) -> Result<(), BodyError> {
 }
 
 fn check_texts(bound: Bound, list: &RawValue) -> Result<(), BodyError> {
-    items(list).into_iter().enumerate().filter(|(_, one)| one.get().starts_with('"')).try_for_each(|(at, one)| {
-        let checked = check_text(bound, one);
-        checked.map_err(|error| error.within(&format!("[{at}]")))
-    })
+    check_each(items(list), |one| if one.get().starts_with('"') { check_text(bound, one) } else { Ok(()) })
 }
 
 fn check_text(bound: Bound, one: &RawValue) -> Result<(), BodyError> {
@@ -284,10 +275,7 @@ fn check_below(value: &RawValue) -> Result<(), BodyError> {
             let members = members(value).unwrap_or_default();
             members.iter().try_for_each(|(key, one)| check_inner_keys(one).map_err(|error| error.within(key)))
         }
-        Some(b'[') => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_inner_keys(one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
+        Some(b'[') => check_each(items(value), check_inner_keys),
         _ => Ok(()),
     }
 }

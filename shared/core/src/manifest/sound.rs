@@ -12,7 +12,7 @@ use super::body::is_null;
 use super::canary::check_canary;
 use super::declared::{declared_role, declared_roles, declared_tag, declared_tags};
 use super::empty::{check_naming, check_no_control, check_says_something};
-use super::error::{BodyError, BodyErrorKind};
+use super::error::{BodyError, BodyErrorKind, check_each};
 use super::names::Names;
 use super::reader::read;
 use super::task::{check_names, read_tasks};
@@ -141,7 +141,7 @@ pub(super) fn associations(to: &mut Vec<Association>, raw: &RawValue, names: &dy
         for (field, text) in [("prefix", &one.prefix), ("properties_target", &one.properties_target)] {
             let Some(text) = text.as_deref() else { continue };
             let checked = check_naming(text).and_then(|()| short(text, MAX_MEMBER));
-            checked.map_err(|error| error.within(field).within(&format!("[{at}]")))?;
+            checked.map_err(|error| error.within(field).at(at))?;
         }
     }
     Ok(())
@@ -160,7 +160,7 @@ pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn 
         let none = Properties::new();
         let before = stood.iter().find(|one| one.name == object.name).map_or(&none, |one| &one.properties);
         let checked = check_properties(&object.properties, before);
-        checked.map_err(|error| error.within("properties").within(&format!("[{at}]")))?;
+        checked.map_err(|error| error.within("properties").at(at))?;
     }
     Ok(())
 }
@@ -170,9 +170,7 @@ pub(super) fn tasks(to: &mut Vec<Task>, raw: &RawValue, _: &dyn Names) -> Result
     let stood = std::mem::take(to);
     let stood: BTreeMap<&str, &Task> = stood.iter().map(|task| (&*task.id, task)).collect();
     *to = read_tasks(raw)?;
-    to.iter().enumerate().try_for_each(|(at, task)| {
-        check_task(task, stood.get(&*task.id).copied()).map_err(|error| error.within(&format!("[{at}]")))
-    })
+    check_each(&*to, |task| check_task(task, stood.get(&*task.id).copied()))
 }
 
 /// Checks the names in a task. One that stands there as it is was taken by an older program.
@@ -220,10 +218,7 @@ pub(super) fn extensions(to: &mut Vec<ExtensionUse>, raw: &RawValue, _: &dyn Nam
     let stood = std::mem::take(to);
     *to = value(raw)?;
     let stands = |role: &Name| stood.iter().any(|one| one.roles.contains(role));
-    to.iter().enumerate().try_for_each(|(at, one)| {
-        let checked = declared_roles(&one.roles, stands);
-        checked.map_err(|error| error.within("roles").within(&format!("[{at}]")))
-    })
+    check_each(&*to, |one| declared_roles(&one.roles, stands).map_err(|error| error.within("roles")))
 }
 
 pub(super) fn host_labels(to: &mut Option<HostLabels>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
@@ -258,10 +253,10 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
     *to = value(raw)?;
     check_time("freeze", freeze(to.as_ref()), freeze(stood.as_ref()))?;
     let before = stood.as_ref().map_or(&[][..], |rollout| rollout.order.as_slice());
-    let groups = to.iter().flat_map(|rollout| &rollout.order).enumerate();
-    groups.filter(|(_, group)| !before.contains(group)).try_for_each(|(at, group)| {
-        check_no_control(group).map_err(|error| error.within(&format!("[{at}]")).within("order"))
-    })
+    let checked = check_each(to.iter().flat_map(|rollout| &rollout.order), |group| {
+        if before.contains(group) { Ok(()) } else { check_no_control(group) }
+    });
+    checked.map_err(|error| error.within("order"))
 }
 
 /// How a group's hosts are rolled out. An empty selector of those that go first would be all of them.
@@ -275,10 +270,9 @@ pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names)
         let checked = check_says_something(&text_of_value(canary)).and_then(|()| check_canary(canary));
         checked.map_err(|error| error.within("canary"))?;
     }
-    let is_new = |window: &Value| stood.as_ref().is_none_or(|stood| !stood.windows.contains(window));
-    strategy.windows.iter().enumerate().filter(|(_, window)| is_new(window)).try_for_each(|(at, window)| {
-        check_window(window).map_err(|error| error.within(&format!("[{at}]")).within("windows"))
-    })
+    let stands = |window: &Value| stood.as_ref().is_some_and(|stood| stood.windows.contains(window));
+    let checked = check_each(&strategy.windows, |one| if stands(one) { Ok(()) } else { check_window(one) });
+    checked.map_err(|error| error.within("windows"))
 }
 
 fn check_window(window: &Value) -> Result<(), BodyError> {
