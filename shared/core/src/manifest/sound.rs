@@ -37,6 +37,11 @@ fn value<T: Default + DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> 
     if is_null(raw) { Ok(T::default()) } else { read(raw) }
 }
 
+/// Puts a field's value in its place and gives what stood there: what an older program took may be written again.
+pub(super) fn replace<T: Default + DeserializeOwned>(to: &mut T, raw: &RawValue) -> Result<T, BodyError> {
+    Ok(std::mem::replace(to, value(raw)?))
+}
+
 /// A release's labels, which are texts.
 pub(super) fn texts(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     *to = value(raw).map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
@@ -56,15 +61,13 @@ pub(super) fn text_of<const MOST: usize>(
 /// A text that names something: an empty one would name nothing. What stands there already, as an older program took it, may be written
 /// again.
 pub(super) fn naming(to: &mut Option<String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = to.take();
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     to.as_deref().filter(|text| stood.as_deref() != Some(*text)).map_or(Ok(()), check_naming)
 }
 
 /// The same of one that is required: an empty one is refused where what is required is asked for.
 pub(super) fn needed_name(to: &mut String, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     if to.is_empty() || *to == stood { Ok(()) } else { check_naming(to) }
 }
 
@@ -90,8 +93,7 @@ const MAX_MEMBER: usize = 80;
 
 /// The properties of a namespace.
 pub(super) fn properties(to: &mut Properties, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     check_properties(to, &stood)
 }
 
@@ -112,8 +114,7 @@ pub(super) fn members<M: Member + DeserializeOwned>(
     raw: &RawValue,
     _: &dyn Names,
 ) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     let mut names = BTreeSet::new();
     for (at, member) in to.iter().enumerate() {
         let place = format!("[{at}].name");
@@ -133,36 +134,37 @@ pub(super) fn members<M: Member + DeserializeOwned>(
 pub(super) fn associations(to: &mut Vec<Association>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let stood = to.clone();
     members(to, raw, names)?;
-    for (at, one) in to.iter().enumerate().filter(|(_, one)| !stood.contains(one)) {
+    check_each(&*to, |one| {
+        if stood.contains(one) {
+            return Ok(());
+        }
         let is_new = stood.iter().all(|before| before.name != one.name);
         if let Some(why) = odd_resource_type(&one.name).filter(|_| is_new) {
-            return Err(BodyError::new(format!("[{at}].name"), why));
+            return Err(BodyError::new("name", why));
         }
         for (field, text) in [("prefix", &one.prefix), ("properties_target", &one.properties_target)] {
             let Some(text) = text.as_deref() else { continue };
             let checked = check_naming(text).and_then(|()| short(text, MAX_MEMBER));
-            checked.map_err(|error| error.within(field).at(at))?;
+            checked.map_err(|error| error.within(field))?;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The objects of a namespace, each of which requires a property once.
 pub(super) fn definitions(to: &mut Vec<Definition>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let stood = to.clone();
     members(to, raw, names)?;
-    for (at, object) in to.iter().enumerate() {
+    let none = Properties::new();
+    check_each(&*to, |object| {
         let mut required = BTreeSet::new();
         if let Some(twice) = object.required.iter().find(|name| !required.insert(*name)) {
             let reason = format!("{:?} stands there twice: keep one of them", cut(twice));
-            return Err(BodyError::new(format!("[{at}].required"), reason));
+            return Err(BodyError::new("required", reason));
         }
-        let none = Properties::new();
         let before = stood.iter().find(|one| one.name == object.name).map_or(&none, |one| &one.properties);
-        let checked = check_properties(&object.properties, before);
-        checked.map_err(|error| error.within("properties").at(at))?;
-    }
-    Ok(())
+        check_properties(&object.properties, before).map_err(|error| error.within("properties"))
+    })
 }
 
 /// A release's tasks.
@@ -184,8 +186,7 @@ fn check_task(task: &Task, stood: Option<&Task>) -> Result<(), BodyError> {
 
 /// A hold, whose end is a time where there is one: any other text would hold for ever, and so would an empty one.
 pub(super) fn hold(to: &mut Option<Box<Hold>>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = to.take();
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     let said: BTreeMap<String, Value> = value(raw)?;
     let text = |name: &str| said.get(name).and_then(Value::as_str);
     if text("reason").is_some_and(str::is_empty) {
@@ -205,8 +206,7 @@ fn check_time(field: &str, sent: Option<&str>, stood: Option<&str>) -> Result<()
 
 /// The roles of a group or node, sorted.
 pub(super) fn role_names(to: &mut Vec<Name>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     declared_roles(to, |role| stood.contains(role))?;
     to.sort();
     to.dedup();
@@ -215,8 +215,7 @@ pub(super) fn role_names(to: &mut Vec<Name>, raw: &RawValue, _: &dyn Names) -> R
 
 /// Roles whose tags an extension decides.
 pub(super) fn extensions(to: &mut Vec<ExtensionUse>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     let stands = |role: &Name| stood.iter().any(|one| one.roles.contains(role));
     check_each(&*to, |one| declared_roles(&one.roles, stands).map_err(|error| error.within("roles")))
 }
@@ -249,8 +248,7 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
     fn freeze(rollout: Option<&Rollout>) -> Option<&str> {
         rollout?.freeze.as_deref()
     }
-    let stood = to.take();
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     check_time("freeze", freeze(to.as_ref()), freeze(stood.as_ref()))?;
     let before = stood.as_ref().map_or(&[][..], |rollout| rollout.order.as_slice());
     let checked = check_each(to.iter().flat_map(|rollout| &rollout.order), |group| {
@@ -261,8 +259,7 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
 
 /// How a group's hosts are rolled out. An empty selector of those that go first would be all of them.
 pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = to.take();
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     let Some(strategy) = to else { return Ok(()) };
     // What stands there already is as an older program took it.
     let before = stood.as_ref().and_then(|stood| stood.canary.as_ref());
@@ -286,8 +283,7 @@ fn text_of_value(value: &Value) -> Box<RawValue> {
 
 /// Which node is to hold a tag. An empty name is no node's, and would be taken for nobody's.
 pub(super) fn primaries(to: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     if let Some((tag, _)) = to.iter().find(|(_, node)| is_blank(node)) {
         return Err(BodyError::new(tag.as_str(), "is empty: name a node, or leave the tag out"));
     }
@@ -299,8 +295,7 @@ pub(super) fn primaries(to: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &
 
 /// Tags that are declared, by a release or a cluster.
 pub(super) fn tags(to: &mut BTreeMap<TagName, TagSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     to.iter().try_for_each(|(name, tag)| check_tag(name, tag, stood.get(name)).map_err(|error| error.within(name)))
 }
 
@@ -316,8 +311,7 @@ fn check_tag(name: &TagName, tag: &TagSpec, stood: Option<&TagSpec>) -> Result<(
 
 /// The roles of a release: their own names, and what they produce.
 pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     to.iter().try_for_each(|(name, role)| check_role(name, role, stood.get(name)).map_err(|error| error.within(name)))
 }
 
@@ -379,8 +373,7 @@ pub(super) fn role_changes(
     raw: &RawValue,
     _: &dyn Names,
 ) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    *to = value(raw)?;
+    let stood = replace(to, raw)?;
     check_role_changes(&stood, to)
 }
 
