@@ -98,13 +98,11 @@ pub(super) fn properties(to: &mut Properties, raw: &RawValue, _: &dyn Names) -> 
 }
 
 fn check_properties(properties: &Properties, stood: &Properties) -> Result<(), BodyError> {
-    properties.iter().filter(|(name, _)| !stood.contains_key(*name)).try_for_each(|(name, property)| {
-        let again = property.name.as_deref();
-        again.map_or(Ok(()), check_naming).map_err(|error| error.within("name").within(name))
-    })?;
-    properties.iter().try_for_each(|(name, property)| {
-        let again = property.name.as_deref().unwrap_or_default();
-        short(again, MAX_MEMBER).map_err(|error| error.within("name").within(name))
+    properties.iter().try_for_each(|(key, property)| {
+        let Some(name) = property.name.as_deref() else { return Ok(()) };
+        let stands = stood.get(key).is_some_and(|before| before.name == property.name);
+        let checked = if stands { Ok(()) } else { check_naming(name) };
+        checked.and_then(|()| short(name, MAX_MEMBER)).map_err(|error| error.within("name").within(key))
     })
 }
 
@@ -511,6 +509,7 @@ mod tests {
 
     #[test]
     fn y04_what_stands_in_a_namespace_has_a_name_without_control_characters() {
+        let property = |name: &str| serde_json::json!({"title": "A", "type": "string", "name": name});
         for odd in ["a\nb", "\u{7f}", " "] {
             let body = |of: Value| of.to_string();
             for (said, place) in [
@@ -518,12 +517,20 @@ mod tests {
                 (says(&body(serde_json::json!([{"name": odd}])), members::<NamespaceTag>), "[0].name"),
                 (says(&body(serde_json::json!([{"name": odd}])), associations), "[0].name"),
                 (says(&body(serde_json::json!([{"name": "a", "prefix": odd}])), associations), "[0].prefix"),
+                (says(&body(serde_json::json!({"a": property(odd)})), properties), "a.name"),
             ] {
                 assert!(said.starts_with(&format!("{place}: ")), "{odd:?}: {said}");
             }
         }
         let empty = says(r#"[{"name": "a", "prefix": ""}]"#, associations);
         assert_eq!(empty, "[0].prefix: is empty: name something, or leave it out");
+        // A key that is there keeps its name, and gets no other such one.
+        let of = |name: &str| raw(&serde_json::json!({"a": property(name)}).to_string());
+        for (before, after, is_taken) in [("b", "a\nb", false), ("a\nb", "a\nb", true), ("a\nb", "a\nc", false)] {
+            let mut stood: Properties = serde_json::from_str(of(before).get()).unwrap();
+            let written = properties(&mut stood, &of(after), &Anybody::default());
+            assert_eq!(written.is_ok(), is_taken, "{before:?} {after:?}");
+        }
     }
 
     /// A namespace with a misspelt type was stored, and bound no key.
