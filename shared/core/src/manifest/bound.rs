@@ -26,6 +26,9 @@ use crate::name::cut;
 use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
 use crate::ownership::OwnedSet;
 
+/// The empty text, as JSON.
+const EMPTY: &str = r#""""#;
+
 /// Checks what a body gives a field; `stood` is what the field holds.
 ///
 /// # Errors
@@ -45,16 +48,9 @@ pub(super) fn check_kept(kept: &Kept, sent: &RawValue, stood: impl FnOnce() -> V
 fn check_kept_form(form: KeptForm, value: &RawValue) -> Result<(), BodyError> {
     check_length(form.bound(), value)?;
     match form {
-        KeptForm::Name(_) => check_named(value),
-        KeptForm::NameOrNone(_) => {
-            let is_none = text(value.get()).is_ok_and(|text| text.is_empty());
-            if is_none { Ok(()) } else { check_named(value) }
-        }
-        KeptForm::Object => {
-            check_keys(form.bound(), value)?;
-            check_below(value)?;
-            check_numbers(value)
-        }
+        KeptForm::NameOrNone(_) if value.get() == EMPTY => Ok(()),
+        KeptForm::Name(_) | KeptForm::NameOrNone(_) => check_named(value),
+        KeptForm::Object => check_entries(Form::Map, form.bound(), value),
         KeptForm::List => check_each(items(value), check_not_empty),
         KeptForm::Text(_) => check_shown(value),
         KeptForm::Uuid | KeptForm::Number | KeptForm::Flag | KeptForm::Any => Ok(()),
@@ -142,13 +138,14 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
     if is_null(value) {
         return Ok(());
     }
-    let bound = part.form.bound();
-    if part.is_required() && !bound.takes_empty && part.form.plain() == Form::Text && is_empty(value) {
+    let (form, bound) = (part.form.plain(), part.form.bound());
+    let is_shown = form == Form::Text && !bound.takes_empty;
+    if is_shown && part.is_required() && is_empty(value) {
         return Err(BodyError::of(BodyErrorKind::MissingField, "", "is empty, and is needed"));
     }
     check_length(bound, value)?;
-    check_seconds(part.form.plain(), value)?;
-    if part.form.plain() == Form::Text && !bound.takes_empty {
+    check_seconds(form, value)?;
+    if is_shown {
         check_shown(value)?;
     }
     let entries = count(value);
@@ -156,7 +153,7 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
         let most = bound.entries;
         return Err(BodyError::new("", format!("it has {entries} entries, and the most are {most}: leave some out")));
     }
-    check_entries(part.form, bound, value)
+    check_entries(form, bound, value)
 }
 
 /// Checks a length of time.
@@ -184,7 +181,7 @@ fn check_length(bound: Bound, value: &RawValue) -> Result<(), BodyError> {
 
 /// Checks what stands in a list or a map. What is of another form is left to who reads it.
 fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyError> {
-    match form.plain() {
+    match form {
         Form::TextOrList if value.get().starts_with('"') => check_text(bound, value),
         Form::Names | Form::TextOrList => check_texts(bound, value),
         Form::Map | Form::MapOrList => {
@@ -254,7 +251,7 @@ fn check_numbers(value: &RawValue) -> Result<(), BodyError> {
 
 /// Refuses a text that a person would take for none. An empty one is none, and takes away what stood there.
 fn check_shown(value: &RawValue) -> Result<(), BodyError> {
-    if is_empty(value) && text(value.get()).is_ok_and(|text| !text.is_empty()) {
+    if is_empty(value) && value.get() != EMPTY {
         return Err(BodyError::new("", "has nothing but blanks in it: write something, or leave it out"));
     }
     Ok(())
