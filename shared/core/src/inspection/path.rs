@@ -39,7 +39,7 @@ impl Path {
             let written = item.filter(|_| root == "item").and_then(|item| item.text_at(steps));
             let inner =
                 written.map(|text| Self::fill(text, None, Scope { item: None, ..scope }, budget)).transpose()?;
-            // What is masked is another text than the item has.
+            // The item was filled in from the same text. If it ever differed, all of it would count as a value.
             match inner.filter(|inner| inner.text == filled[range.clone()]) {
                 Some(inner) => {
                     let begin = range.start;
