@@ -1,6 +1,7 @@
 //! Fields with rules beyond their form: names that may be declared, traits that exist, patterns that compile.
 //!
-//! These rules are checked when a body is read, so that code which works on stored objects can rely on them.
+//! These rules are checked when a body is read, and only what a body changes is asked: what stands there already, as an older program
+//! took it, may be written again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +38,7 @@ fn value<T: Default + DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> 
     if is_null(raw) { Ok(T::default()) } else { read(raw) }
 }
 
-/// Puts a field's value in its place and gives what stood there: what an older program took may be written again.
+/// Puts a field's value in its place and gives what stood there.
 pub(super) fn replace<T: Default + DeserializeOwned>(to: &mut T, raw: &RawValue) -> Result<T, BodyError> {
     Ok(std::mem::replace(to, value(raw)?))
 }
@@ -58,8 +59,7 @@ pub(super) fn text_of<const MOST: usize>(
     to.as_deref().map_or(Ok(()), |text| short(text, MOST))
 }
 
-/// A text that names something: an empty one would name nothing. What stands there already, as an older program took it, may be written
-/// again.
+/// A text that names something: an empty one would name nothing.
 pub(super) fn naming(to: &mut Option<String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     let stood = replace(to, raw)?;
     to.as_deref().filter(|text| stood.as_deref() != Some(*text)).map_or(Ok(()), check_naming)
@@ -193,13 +193,17 @@ pub(super) fn hold(to: &mut Option<Box<Hold>>, raw: &RawValue, _: &dyn Names) ->
     check_time("until", text("until"), stood.as_ref().map(|stood| stood.until.as_str()))
 }
 
-/// Checks a field that holds a time. What stands there already, as an older program took it, may be written again.
+/// Checks a field that holds a time.
 fn check_time(field: &str, sent: Option<&str>, stood: Option<&str>) -> Result<(), BodyError> {
-    let Some(sent) = sent.filter(|sent| is_blank(sent) || Some(*sent) != stood) else { return Ok(()) };
-    if is_blank(sent) {
-        return Err(BodyError::new(field, "is empty: write a time as 2026-12-31T00:00:00Z, or leave it out"));
+    match sent {
+        Some(blank) if is_blank(blank) => {
+            Err(BodyError::new(field, "is empty: write a time as 2026-12-31T00:00:00Z, or leave it out"))
+        }
+        Some(new) if sent != stood => {
+            Timestamp::read(new).map(drop).map_err(|why| BodyError::new(field, why.to_string()))
+        }
+        Some(_) | None => Ok(()),
     }
-    Timestamp::read(sent).map(drop).map_err(|why| BodyError::new(field, why.to_string()))
 }
 
 /// The roles of a group or node, sorted.
@@ -259,7 +263,6 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
 pub(super) fn strategy(to: &mut Option<Strategy>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     let stood = replace(to, raw)?;
     let Some(strategy) = to else { return Ok(()) };
-    // What stands there already is as an older program took it.
     let before = stood.as_ref().and_then(|stood| stood.canary.as_ref());
     if let Some(canary) = strategy.canary.as_ref().filter(|canary| before != Some(*canary)) {
         let checked = check_says_something(&text_of_value(canary)).and_then(|()| check_canary(canary));
