@@ -1,7 +1,7 @@
 //! Fields with rules beyond their form: names that may be declared, traits that exist, patterns that compile.
 //!
-//! These rules are checked when a body is read, and only what a body changes is asked: what stands there already, as an older program
-//! took it, may be written again.
+//! These rules are checked when a body is read. Of names, times and what selects hosts only what a body changes is asked: what stands
+//! there already, as an older program took it, may be written again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
