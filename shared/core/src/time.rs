@@ -3,6 +3,10 @@
 //! A time is RFC 3339's in its strict form. What that leaves to taste (small letters, a blank for the `T`) is refused, since a time that
 //! can be written in several ways is several values to whoever compares texts. What is stored is what was written.
 
+use std::fmt::Debug;
+use std::ops::Range;
+use std::str::FromStr;
+
 use jiff::SignedDuration;
 use jiff::civil::{Date, DateTime, Time};
 
@@ -12,9 +16,9 @@ use crate::name::{cut, near};
 pub const MAX_SECONDS: u64 = 366 * 24 * 3600;
 
 /// The first millisecond of the year 10000: every time is before it.
-const END_MS: i128 = 253_402_300_800_000;
+const END_MS: u64 = 253_402_300_800_000;
 
-/// 1970-01-01T00:00:00.
+/// 1970-01-01T00:00:00. Times are counted from here as dates, since the last timestamp of jiff's is a day before the year 10000.
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// The units of a length of time, in the order in which they stand there, each in seconds.
@@ -66,7 +70,7 @@ pub fn seconds(text: &str) -> Result<u64, InvalidLength> {
 
 /// Reads the time of a day, `HH:MM`, in minutes.
 pub fn minute_of_day(text: &str) -> Option<u16> {
-    let (hour, minute) = fits(text, "00:00").then(|| (number(text, 0..2), number(text, 3..5)))?;
+    let (hour, minute): (u16, u16) = fits(text, "00:00").then(|| (number(text, 0..2), number(text, 3..5)))?;
     (hour < 24 && minute < 60).then_some(hour * 60 + minute)
 }
 
@@ -100,26 +104,24 @@ fn millis(text: &str) -> Result<u64, &'static str> {
     let offset = offset_minutes(zone)?;
     let local = day(start)?.to_datetime(time_of_day(start, fraction)?);
     let since = local.duration_since(EPOCH) - SignedDuration::from_mins(offset);
-    let millis = since.as_millis();
-    if !(0..END_MS).contains(&millis) || local.year() < 1970 {
+    if since.is_negative() || local.year() < 1970 {
         return Err(RANGE);
     }
-    u64::try_from(millis).map_err(|_| RANGE)
+    u64::try_from(since.as_millis()).ok().filter(|millis| *millis < END_MS).ok_or(RANGE)
 }
 
 fn day(start: &str) -> Result<Date, &'static str> {
-    let part = |at| i8::try_from(number(start, at)).unwrap_or(i8::MAX);
-    let year = i16::try_from(number(start, 0..4)).unwrap_or(i16::MAX);
-    Date::new(year, part(5..7), part(8..10)).map_err(|_| "there is no such day")
+    Date::new(number(start, 0..4), number(start, 5..7), number(start, 8..10)).map_err(|_| "there is no such day")
 }
 
 fn time_of_day(start: &str, fraction: &str) -> Result<Time, &'static str> {
-    let part = |at| i8::try_from(number(start, at)).unwrap_or(i8::MAX);
-    if part(17..19) == 60 {
+    let second: i8 = number(start, 17..19);
+    if second == 60 {
         return Err("second 60 is a leap second, which no clock here has: write the second after it");
     }
-    let nanos = format!("{fraction:0<9}").parse().unwrap_or_default();
-    Time::new(part(11..13), part(14..16), part(17..19), nanos).map_err(|_| "hours go to 23, minutes and seconds to 59")
+    let nanos = number(&format!("{fraction:0<9}"), 0..9);
+    let time = Time::new(number(start, 11..13), number(start, 14..16), second, nanos);
+    time.map_err(|_| "hours go to 23, minutes and seconds to 59")
 }
 
 /// How far a zone is before UTC, in minutes. No place was further away than these since 1970, so more is a slip.
@@ -130,8 +132,8 @@ fn offset_minutes(zone: &str) -> Result<i64, &'static str> {
     if !fits(zone, "+00:00") && !fits(zone, "-00:00") {
         return Err("after the seconds stands Z or a zone as +01:00, and nothing else");
     }
-    let (hours, minutes) = (number(zone, 1..3), number(zone, 4..6));
-    let all = i64::from(hours * 60 + minutes);
+    let (hours, minutes): (i64, i64) = (number(zone, 1..3), number(zone, 4..6));
+    let all = hours * 60 + minutes;
     match (zone.starts_with('-'), all) {
         (true, 0) => Err("-00:00 says that the zone is unknown: write Z"),
         (true, ..=720) if minutes < 60 => Ok(-all),
@@ -158,9 +160,9 @@ fn fits(text: &str, pattern: &str) -> bool {
     text.len() == pattern.len() && text.bytes().zip(pattern.bytes()).all(is_like)
 }
 
-/// The number of some of a text's digits, of which there are four at most.
-fn number(text: &str, at: std::ops::Range<usize>) -> u16 {
-    text[at].parse().unwrap_or(u16::MAX)
+/// The number of some of a text's digits, of a type that holds as many.
+fn number<T: FromStr<Err: Debug>>(text: &str, at: Range<usize>) -> T {
+    text[at].parse().expect("digits alone, and no more than the type holds")
 }
 
 #[cfg(test)]
@@ -233,6 +235,7 @@ mod tests {
             ("1969-12-31T23:59:59Z", "1970 to 9999"),
             ("0000-01-01T00:00:00Z", "1970 to 9999"),
             ("1970-01-01T00:00:00+01:00", "1970 to 9999"),
+            ("1970-01-01T00:59:59.9999+01:00", "1970 to 9999"),
             ("9999-12-31T23:59:59-01:00", "1970 to 9999"),
         ] {
             let refused = read(text).expect_err(text).to_string();

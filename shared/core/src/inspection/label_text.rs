@@ -39,15 +39,12 @@ fn label_value(action: &mut RuleAction) -> Option<&mut Value> {
         return None;
     }
     match &mut action.args {
-        Value::Object(args) => {
-            is_label(args.get("path")?).then_some(())?;
-            args.get_mut("value")
-        }
+        Value::Object(args) if args.get("path").is_some_and(is_label) => args.get_mut("value"),
         Value::Array(args) => match args.as_mut_slice() {
             [path, value] if is_label(path) => Some(value),
             _ => None,
         },
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
     }
 }
 

@@ -36,16 +36,16 @@ impl Path {
         let Some(filled) = filled else { return Ok(Self::written(text.source())) };
         let mut values = Vec::new();
         for (root, steps, range) in places {
-            let Some(text) = item.filter(|_| root == "item").and_then(|item| item.text_at(steps)) else {
-                values.push(range);
-                continue;
-            };
-            let inner = Self::fill(text, None, Scope { item: None, ..scope }, budget)?;
-            if inner.text == filled[range.clone()] {
-                let begin = range.start;
-                values.extend(inner.values.into_iter().map(|one| begin + one.start..begin + one.end));
-            } else {
-                values.push(range);
+            let written = item.filter(|_| root == "item").and_then(|item| item.text_at(steps));
+            let inner =
+                written.map(|text| Self::fill(text, None, Scope { item: None, ..scope }, budget)).transpose()?;
+            // The item was filled in from the same text. If it ever differed, all of it would count as a value.
+            match inner.filter(|inner| inner.text == filled[range.clone()]) {
+                Some(inner) => {
+                    let begin = range.start;
+                    values.extend(inner.values.into_iter().map(|one| begin + one.start..begin + one.end));
+                }
+                None => values.push(range),
             }
         }
         Ok(Self { text: filled, values })

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::is_null;
 use super::empty::{check_key, check_naming, check_not_empty, check_says_something, is_empty};
-use super::error::{BodyError, BodyErrorKind};
+use super::error::{BodyError, BodyErrorKind, check_each};
 use super::extra::{Kept, KeptForm};
 use super::fields::Fields;
 use super::names::Names;
@@ -25,6 +25,9 @@ use crate::labels::Layer;
 use crate::name::cut;
 use crate::object::{MAX_TAGS, NodeTags, ReleaseTagsSpec, TagSpec};
 use crate::ownership::OwnedSet;
+
+/// The empty text, as JSON.
+const EMPTY: &str = r#""""#;
 
 /// Checks what a body gives a field; `stood` is what the field holds.
 ///
@@ -45,20 +48,10 @@ pub(super) fn check_kept(kept: &Kept, sent: &RawValue, stood: impl FnOnce() -> V
 fn check_kept_form(form: KeptForm, value: &RawValue) -> Result<(), BodyError> {
     check_length(form.bound(), value)?;
     match form {
-        KeptForm::Name(_) => check_named(value),
-        KeptForm::NameOrNone(_) => {
-            let is_none = text(value.get()).is_ok_and(|text| text.is_empty());
-            if is_none { Ok(()) } else { check_named(value) }
-        }
-        KeptForm::Object => {
-            check_keys(form.bound(), value)?;
-            check_below(value)?;
-            check_numbers(value)
-        }
-        KeptForm::List => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_not_empty(one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
+        KeptForm::NameOrNone(_) if value.get() == EMPTY => Ok(()),
+        KeptForm::Name(_) | KeptForm::NameOrNone(_) => check_named(value),
+        KeptForm::Object => check_entries(Form::Map, form.bound(), value),
+        KeptForm::List => check_each(items(value), check_not_empty),
         KeptForm::Text(_) => check_shown(value),
         KeptForm::Uuid | KeptForm::Number | KeptForm::Flag | KeptForm::Any => Ok(()),
     }
@@ -145,13 +138,14 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
     if is_null(value) {
         return Ok(());
     }
-    let bound = part.form.bound();
-    if part.is_required() && !bound.takes_empty && part.form.plain() == Form::Text && is_empty(value) {
+    let (form, bound) = (part.form.plain(), part.form.bound());
+    let is_shown = form == Form::Text && !bound.takes_empty;
+    if is_shown && part.is_required() && is_empty(value) {
         return Err(BodyError::of(BodyErrorKind::MissingField, "", "is empty, and is needed"));
     }
     check_length(bound, value)?;
-    check_seconds(part.form.plain(), value)?;
-    if part.form.plain() == Form::Text && !bound.takes_empty {
+    check_seconds(form, value)?;
+    if is_shown {
         check_shown(value)?;
     }
     let entries = count(value);
@@ -159,7 +153,7 @@ fn check_part(part: &Part, value: &RawValue) -> Result<(), BodyError> {
         let most = bound.entries;
         return Err(BodyError::new("", format!("it has {entries} entries, and the most are {most}: leave some out")));
     }
-    check_entries(part.form, bound, value)
+    check_entries(form, bound, value)
 }
 
 /// Checks a length of time.
@@ -187,7 +181,7 @@ fn check_length(bound: Bound, value: &RawValue) -> Result<(), BodyError> {
 
 /// Checks what stands in a list or a map. What is of another form is left to who reads it.
 fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyError> {
-    match form.plain() {
+    match form {
         Form::TextOrList if value.get().starts_with('"') => check_text(bound, value),
         Form::Names | Form::TextOrList => check_texts(bound, value),
         Form::Map | Form::MapOrList => {
@@ -201,10 +195,7 @@ fn check_entries(form: Form, bound: Bound, value: &RawValue) -> Result<(), BodyE
             let entries = members(value).unwrap_or_default();
             entries.iter().try_for_each(|(key, one)| check_members(parts, one).map_err(|error| error.within(key)))
         }
-        Form::ListOf(parts) => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_members(parts, one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
+        Form::ListOf(parts) => check_each(items(value), |one| check_members(parts, one)),
         Form::Objects => check_says_something(value),
         Form::Text
         | Form::Time
@@ -231,10 +222,7 @@ fn check_members(parts: &[Part], value: &RawValue) -> Result<(), BodyError> {
 }
 
 fn check_texts(bound: Bound, list: &RawValue) -> Result<(), BodyError> {
-    items(list).into_iter().enumerate().filter(|(_, one)| one.get().starts_with('"')).try_for_each(|(at, one)| {
-        let checked = check_text(bound, one);
-        checked.map_err(|error| error.within(&format!("[{at}]")))
-    })
+    check_each(items(list), |one| if one.get().starts_with('"') { check_text(bound, one) } else { Ok(()) })
 }
 
 fn check_text(bound: Bound, one: &RawValue) -> Result<(), BodyError> {
@@ -263,7 +251,7 @@ fn check_numbers(value: &RawValue) -> Result<(), BodyError> {
 
 /// Refuses a text that a person would take for none. An empty one is none, and takes away what stood there.
 fn check_shown(value: &RawValue) -> Result<(), BodyError> {
-    if is_empty(value) && text(value.get()).is_ok_and(|text| !text.is_empty()) {
+    if is_empty(value) && value.get() != EMPTY {
         return Err(BodyError::new("", "has nothing but blanks in it: write something, or leave it out"));
     }
     Ok(())
@@ -284,10 +272,7 @@ fn check_below(value: &RawValue) -> Result<(), BodyError> {
             let members = members(value).unwrap_or_default();
             members.iter().try_for_each(|(key, one)| check_inner_keys(one).map_err(|error| error.within(key)))
         }
-        Some(b'[') => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_inner_keys(one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
+        Some(b'[') => check_each(items(value), check_inner_keys),
         _ => Ok(()),
     }
 }

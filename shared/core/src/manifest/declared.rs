@@ -2,7 +2,7 @@
 //!
 //! Only what is new is asked. What an older program stored is not, so that it can be written again as it is.
 
-use super::error::BodyError;
+use super::error::{BodyError, check_each};
 use crate::name::{Name, NameKind, TagName};
 
 /// Tags that are named, each at its place in a list.
@@ -10,8 +10,7 @@ pub(super) fn declared_tags<'a>(
     tags: impl IntoIterator<Item = &'a TagName>,
     stood: impl Fn(&TagName) -> bool,
 ) -> Result<(), BodyError> {
-    let mut tags = tags.into_iter().enumerate().filter(|(_, tag)| !stood(tag));
-    tags.try_for_each(|(at, tag)| declared_tag(tag).map_err(|error| error.within(&format!("[{at}]"))))
+    check_each(tags, |tag| if stood(tag) { Ok(()) } else { declared_tag(tag) })
 }
 
 /// One tag.
@@ -21,8 +20,7 @@ pub(super) fn declared_tag(name: &TagName) -> Result<(), BodyError> {
 
 /// Roles that are named, each at its place in a list.
 pub(super) fn declared_roles(roles: &[Name], stood: impl Fn(&Name) -> bool) -> Result<(), BodyError> {
-    let mut roles = roles.iter().enumerate().filter(|(_, role)| !stood(role));
-    roles.try_for_each(|(at, role)| declared_role(role).map_err(|error| error.within(&format!("[{at}]"))))
+    check_each(roles, |role| if stood(role) { Ok(()) } else { declared_role(role) })
 }
 
 /// One role. It may begin with `primary-`, as roles of Fuel's old releases do.

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::error::BodyError;
+use super::error::{BodyError, check_each};
 use crate::json::{items, members, text};
 use crate::name::{cut, has_control, is_blank};
 
@@ -53,10 +53,7 @@ pub(super) fn check_says_something(value: &RawValue) -> Result<(), BodyError> {
             check_key(key)?;
             check_says_something(one).map_err(|error| error.within(key))
         }),
-        Some(b'[') => items(value).into_iter().enumerate().try_for_each(|(at, one)| {
-            let checked = check_says_something(one);
-            checked.map_err(|error| error.within(&format!("[{at}]")))
-        }),
+        Some(b'[') => check_each(items(value), check_says_something),
         _ => check_not_empty(value),
     }
 }

@@ -72,6 +72,20 @@ impl BodyError {
         };
         Self { field, ..self }
     }
+
+    /// The same in a list, seen from around: the error is in this item of it.
+    #[must_use]
+    pub(super) fn at(self, index: usize) -> Self {
+        self.within(&format!("[{index}]"))
+    }
+}
+
+/// Checks the items of a list. The error is placed at the first that is refused.
+pub(super) fn check_each<T>(
+    list: impl IntoIterator<Item = T>,
+    check: impl Fn(T) -> Result<(), BodyError>,
+) -> Result<(), BodyError> {
+    list.into_iter().enumerate().try_for_each(|(at, one)| check(one).map_err(|error| error.at(at)))
 }
 
 /// The error of a field that names an object that is not there; `what` is the object's kind in words.

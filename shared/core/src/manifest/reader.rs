@@ -201,7 +201,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     type Error = BodyError;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, BodyError> {
-        let read = |(at, raw)| seed.deserialize(Reader(raw)).map_err(|error| error.within(&format!("[{at}]")));
+        let read = |(at, raw)| seed.deserialize(Reader(raw)).map_err(|error| error.at(at));
         self.0.next().map(read).transpose()
     }
 }

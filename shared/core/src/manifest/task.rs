@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::body::Body;
 use super::empty::check_no_control;
-use super::error::{BodyError, BodyErrorKind};
+use super::error::{BodyError, BodyErrorKind, check_each};
 use super::reader::{read, read_value};
 use crate::field::{Described, Form};
 use crate::json;
@@ -35,8 +35,7 @@ pub fn read_tasks(raw: &RawValue) -> Result<Vec<Task>, BodyError> {
     if items.len() > MAX_TASKS {
         return Err(BodyError::new("", format!("{} tasks, more than the {MAX_TASKS} of one release", items.len())));
     }
-    let tasks =
-        items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.within(&format!("[{at}]"))));
+    let tasks = items.iter().enumerate().map(|(at, item)| read_task(item).map_err(|error| error.at(at)));
     tasks.collect()
 }
 
@@ -122,9 +121,7 @@ const EVERY_TASK: &str = "name the tasks, or write /.+/ for every task";
 /// A list of names and patterns, none of which means everything by reading nothing: an empty text must not reach every node.
 fn names(list: Value, everything: &str) -> Result<Value, BodyError> {
     let names: Vec<String> = read_value(&list)?;
-    for (at, name) in names.iter().enumerate() {
-        check_pattern(name, everything).map_err(|error| error.within(&format!("[{at}]")))?;
-    }
+    check_each(&names, |name| check_pattern(name, everything))?;
     Ok(list)
 }
 
@@ -145,7 +142,7 @@ fn entries(value: Value) -> Result<Value, BodyError> {
         return Err(BodyError::new("", "takes a list of {name, role or tags, policy}"));
     };
     let given = items.into_iter().enumerate().filter(|(_, item)| !item.is_null());
-    let read = given.map(|(at, item)| entry(item).map_err(|error| error.within(&format!("[{at}]"))));
+    let read = given.map(|(at, item)| entry(item).map_err(|error| error.at(at)));
     Ok(Value::Array(read.collect::<Result<_, _>>()?))
 }
 
@@ -179,9 +176,7 @@ pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
         check_listed(names).map_err(|error| error.within(field))?;
     }
     for (field, entries) in [("cross_depends", &task.cross_depends), ("cross_depended_by", &task.cross_depended_by)] {
-        for (at, one) in entries.iter().enumerate() {
-            check_entry(one).map_err(|error| error.within(&format!("[{at}]")).within(field))?;
-        }
+        check_each(entries, check_entry).map_err(|error| error.within(field))?;
     }
     let then = task.on_unassign.as_deref().unwrap_or_default();
     check_no_control(then).map_err(|error| error.within("on_unassign"))
@@ -196,10 +191,7 @@ fn check_entry(entry: &CrossEntry) -> Result<(), BodyError> {
 }
 
 fn check_listed(names: &[String]) -> Result<(), BodyError> {
-    names
-        .iter()
-        .enumerate()
-        .try_for_each(|(at, name)| check_no_control(name).map_err(|error| error.within(&format!("[{at}]"))))
+    check_each(names, |name| check_no_control(name))
 }
 
 #[cfg(test)]

@@ -323,12 +323,58 @@ impl MaxUnavailable {
         match value {
             Value::Number(number) => u32::try_from(number.as_u64()?).ok().filter(|count| *count > 0).map(Self::Nodes),
             Value::String(text) => {
-                let digits = text.strip_suffix('%')?;
-                let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
-                let share = digits.parse().ok().filter(|_| is_plain)?;
-                (1..=100).contains(&share).then_some(Self::Percent(share))
+                let share: u8 = text.strip_suffix('%')?.parse().ok()?;
+                // Written in one way alone, so neither as `05%` nor as `+5%`.
+                let is_plain = *text == format!("{share}%");
+                (is_plain && (1..=100).contains(&share)).then_some(Self::Percent(share))
             }
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn y04_a_share_of_nodes_is_written_in_one_way() {
+        for (value, expected) in [
+            (json!(1), Some(MaxUnavailable::Nodes(1))),
+            (json!(4_294_967_295_u32), Some(MaxUnavailable::Nodes(u32::MAX))),
+            (json!("1%"), Some(MaxUnavailable::Percent(1))),
+            (json!("100%"), Some(MaxUnavailable::Percent(100))),
+        ] {
+            assert_eq!(MaxUnavailable::read(&value), expected, "{value}");
+            assert_eq!(serde_json::to_value(expected).unwrap(), value);
+        }
+        for value in [
+            json!(0),
+            json!(-1),
+            json!(1.0),
+            json!(4_294_967_296_u64),
+            json!("5"),
+            json!("%"),
+            json!("0%"),
+            json!("101%"),
+            json!("257%"),
+            json!("05%"),
+            json!("+5%"),
+            json!("-5%"),
+            json!(" 5%"),
+            json!("5 %"),
+            json!("5%%"),
+            json!("5.0%"),
+            json!("1e1%"),
+            json!("0x5%"),
+            json!("\u{ff15}%"),
+            json!(true),
+            json!(["5%"]),
+            json!(null),
+        ] {
+            assert_eq!(MaxUnavailable::read(&value), None, "{value}");
         }
     }
 }

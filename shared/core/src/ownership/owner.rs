@@ -66,9 +66,7 @@ impl Manager {
         }
         Ok(Self(text.into()))
     }
-}
 
-impl Manager {
     /// The same of a name that somebody gives itself: it must be seen, and be no owner's. A store may have others, of an older program.
     ///
     /// # Errors

@@ -91,8 +91,7 @@ fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), Body
 
 /// Actions, whose traits are known ones, and whose labels are text.
 fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
-    let stood = std::mem::take(to);
-    sound::plain(to, raw, names)?;
+    let stood = sound::replace(to, raw)?;
     keep_label_texts(to, raw, &stood)?;
     check_named_traits(to, names.traits())
         .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))

@@ -348,8 +348,7 @@ impl Writing<'_> {
 
 /// Every field that the body names: its value, or nothing where it is `null`.
 fn changes<S: Fields>(body: &Body, mut intent: Intent<String, Value>) -> BTreeMap<String, Option<Said<Value>>> {
-    let is_leaf =
-        |name: &str| name == MERGE_LABELS || S::is_kept(name) || S::FIELDS.iter().any(|field| field.name == name);
+    let is_leaf = |name: &str| name == MERGE_LABELS || S::is_kept(name) || table::<S>(name).is_some();
     body.iter().filter(|(name, _)| is_leaf(name)).map(|(name, _)| (name.to_owned(), intent.remove(name))).collect()
 }
 

@@ -1,0 +1,353 @@
+//! What a field takes, what it refuses, and what of an older program may be written again.
+
+use super::super::testing::Anybody;
+use super::*;
+use crate::object::NamespaceTag;
+
+#[test]
+fn a_hold_ends_at_a_time_or_when_it_is_taken_back() {
+    let read = |until: &str| {
+        let mut read = None;
+        let body = raw(&serde_json::json!({"until": until, "reason": "x"}).to_string());
+        hold(&mut read, &body, &Anybody::default()).map(|()| read.and_then(|hold| hold.end()).map(|end| end.0))
+    };
+    for (until, end) in
+        [("2001-09-09T01:46:40Z", Some(1_000_000_000_000)), ("2001-09-09T03:46:41+02:00", Some(1_000_000_001_000))]
+    {
+        assert_eq!(read(until).unwrap(), end, "{until}");
+    }
+    for until in ["", " "] {
+        let refused = read(until).unwrap_err().to_string();
+        assert_eq!(refused, "until: is empty: write a time as 2026-12-31T00:00:00Z, or leave it out");
+    }
+    for until in ["soon", "2026-12-31", "1969-12-31T00:00:00Z", "2026-12-31T00:00:00"] {
+        let refused = read(until).unwrap_err().to_string();
+        assert!(refused.contains("write one as 2026-12-31T00:00:00Z"), "{until}: {refused}");
+    }
+}
+
+fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).unwrap()
+}
+
+fn says<T: Default>(json: &str, read: impl Fn(&mut T, &RawValue, &dyn Names) -> Result<(), BodyError>) -> String {
+    read(&mut T::default(), &raw(json), &Anybody::default())
+        .map_or_else(|error| error.to_string(), |()| "taken".to_owned())
+}
+
+#[test]
+fn x06_an_empty_date_of_a_rollout_is_refused() {
+    for empty in [r#"{"freeze": ""}"#, r#"{"freeze": " "}"#, "{\"freeze\": \"\u{2800}\"}"] {
+        let said = says(empty, rollout);
+        assert!(said.starts_with("freeze: is empty: write a time"), "{empty}: {said}");
+    }
+    for taken in [r#"{"freeze": "2026-12-31T00:00:00Z"}"#, r#"{"freeze": null}"#, r#"{"max_groups": 1}"#, "null"] {
+        assert_eq!(says(taken, rollout), "taken", "{taken}");
+    }
+}
+
+#[test]
+fn y04_a_time_that_there_is_not_is_refused_in_every_field() {
+    for text in ["2026-12-31T23:59:60Z", "2026-12-31T23:59:59+25:00", "2026-12-31T23:59:59Z[Europe/Berlin]", "soon"] {
+        let until = says(&serde_json::json!({"until": text}).to_string(), hold);
+        let freeze = says(&serde_json::json!({"freeze": text}).to_string(), rollout);
+        assert!(until.starts_with(&format!("until: {text:?} is no time")), "{until}");
+        assert_eq!(freeze, until.replacen("until", "freeze", 1));
+    }
+    let last = "9999-12-31T23:59:59Z";
+    assert_eq!(says(&serde_json::json!({"until": last}).to_string(), hold), "taken");
+    assert_eq!(Hold { until: last.into(), ..Hold::default() }.end(), Some(Timestamp(253_402_300_799_000)));
+    assert_eq!(says(r#"{"reason": ""}"#, hold), "reason: is empty: say why, or leave it out");
+}
+
+#[test]
+fn y04_a_time_of_an_older_program_is_written_again_and_no_other_is() {
+    let odd = "2026-12-31T23:59:60Z";
+    let mut held = Some(Box::new(Hold { until: odd.into(), reason: "a".into() }));
+    let body = |until: &str| raw(&serde_json::json!({"until": until, "reason": "a longer one"}).to_string());
+    hold(&mut held, &body(odd), &Anybody::default()).unwrap();
+    assert_eq!(held.as_ref().map(|hold| (&*hold.until, &*hold.reason)), Some((odd, "a longer one")));
+    assert!(held.as_ref().is_some_and(|hold| hold.end().is_some()));
+    hold(&mut held, &body("2026-12-31T22:59:60Z"), &Anybody::default()).unwrap_err();
+    let windows = vec![serde_json::json!({"foo": 1})];
+    let mut stood = Some(Strategy { windows, ..Strategy::default() });
+    let body = raw(r#"{"windows": [{"foo": 1}], "max_failures": 7}"#);
+    strategy(&mut stood, &body, &Anybody::default()).unwrap();
+    assert_eq!(stood.and_then(|strategy| strategy.max_failures), Some(7));
+}
+
+#[test]
+fn y04_a_window_has_days_a_start_a_duration_and_a_zone() {
+    let of = |window: Value| says(&serde_json::json!({"windows": [window]}).to_string(), strategy);
+    let whole =
+        || serde_json::json!({"days": ["Mon"], "start": "22:00", "duration": "4h", "time_zone": "Europe/Berlin"});
+    let with = |name: &str, value: Value| {
+        let mut window = whole();
+        window[name] = value;
+        of(window)
+    };
+    assert_eq!(of(whole()), "taken");
+    assert_eq!(of(serde_json::json!({"start": "00:00", "duration": "1w"})), "taken");
+    for (said, begins) in [
+        (with("days", serde_json::json!(["Mon", "Xyz"])), "windows[0].days[1]: \"Xyz\" is no day"),
+        (with("start", "25:99".into()), "windows[0].start: \"25:99\" is no time of a day"),
+        (with("duration", "soon".into()), "windows[0].duration: \"soon\" is no length of time"),
+        (with("duration", "8d".into()), "windows[0].duration: \"8d\" is longer than a week"),
+        (with("time_zone", "Mars Olympus".into()), "windows[0].time_zone: \"Mars Olympus\" is no name of a time zone"),
+        (
+            with("time_zone", "Europe/Atlantis".into()),
+            "windows[0].time_zone: \"Europe/Atlantis\" is no name of a time zone",
+        ),
+        (
+            with("time_zone", "europe/berlin".into()),
+            "windows[0].time_zone: \"europe/berlin\" is no name of a time zone (did you mean \"Europe/Berlin\"?)",
+        ),
+        (with("foo", 1.into()), "windows[0].foo: "),
+        (of(serde_json::json!({})), "windows[0].start: "),
+        (of(serde_json::json!({"start": "22:00"})), "windows[0].duration: "),
+    ] {
+        assert!(said.starts_with(begins), "{begins}: {said}");
+    }
+}
+
+#[test]
+fn y04_what_stands_in_a_namespace_has_a_name_without_control_characters() {
+    let property = |name: &str| serde_json::json!({"title": "A", "type": "string", "name": name});
+    for odd in ["a\nb", "\u{7f}", " "] {
+        let body = |of: Value| of.to_string();
+        for (said, place) in [
+            (says(&body(serde_json::json!([{"name": odd}])), definitions), "[0].name"),
+            (says(&body(serde_json::json!([{"name": odd}])), members::<NamespaceTag>), "[0].name"),
+            (says(&body(serde_json::json!([{"name": odd}])), associations), "[0].name"),
+            (says(&body(serde_json::json!([{"name": "a", "prefix": odd}])), associations), "[0].prefix"),
+            (says(&body(serde_json::json!({"a": property(odd)})), properties), "a.name"),
+        ] {
+            assert!(said.starts_with(&format!("{place}: ")), "{odd:?}: {said}");
+        }
+    }
+    let empty = says(r#"[{"name": "a", "prefix": ""}]"#, associations);
+    assert_eq!(empty, "[0].prefix: is empty: name something, or leave it out");
+    // A key that is there keeps its name, and gets no other such one.
+    let of = |name: &str| raw(&serde_json::json!({"a": property(name)}).to_string());
+    for (before, after, is_taken) in [("b", "a\nb", false), ("a\nb", "a\nb", true), ("a\nb", "a\nc", false)] {
+        let mut stood: Properties = serde_json::from_str(of(before).get()).unwrap();
+        let written = properties(&mut stood, &of(after), &Anybody::default());
+        assert_eq!(written.is_ok(), is_taken, "{before:?} {after:?}");
+    }
+}
+
+/// A namespace with a misspelt type was stored, and bound no key.
+#[test]
+fn y09_a_resource_type_that_begins_as_ours_is_one_of_ours() {
+    let of = |name: &str| says(&serde_json::json!([{"name": name}]).to_string(), associations);
+    let known = "they are Stemma::Label, Stemma::Parameter, Stemma::Property, Stemma::Fact";
+    for (name, meant) in [
+        ("Stemma::Lable", "Label"),
+        ("stemma::label", "Label"),
+        ("STEMMA::FACT", "Fact"),
+        ("Stemma::Parameters", "Parameter"),
+        (" Stemma::Property", "Property"),
+    ] {
+        let why = format!("{name:?} is no resource type of Stemma (did you mean \"Stemma::{meant}\"?): {known}");
+        assert_eq!(of(name), format!("[0].name: {why}"));
+    }
+    assert_eq!(of("Stemma::Switch"), format!("[0].name: \"Stemma::Switch\" is no resource type of Stemma: {known}"));
+    for name in
+        ["Stemma::Label", "Stemma::Parameter", "Stemma::Property", "Stemma::Fact", "OS::Glance::Image", "Stemma"]
+    {
+        assert_eq!(of(name), "taken", "{name}");
+    }
+    let mut stood = vec![Association { name: "Stemma::Lable".into(), prefix: None, properties_target: None }];
+    let body = raw(r#"[{"name": "Stemma::Lable", "prefix": "x/"}, {"name": "Stemma::Label"}]"#);
+    associations(&mut stood, &body, &Anybody::default()).unwrap();
+    associations(&mut stood, &raw(r#"[{"name": "Stemma::Fcat"}]"#), &Anybody::default()).unwrap_err();
+}
+
+#[test]
+fn y04_names_of_an_older_program_are_written_again_and_no_new_ones_are() {
+    fn again<T: Clone>(
+        mut stood: T,
+        json: &str,
+        read: impl Fn(&mut T, &RawValue, &dyn Names) -> Result<(), BodyError>,
+    ) {
+        read(&mut stood, &raw(json), &Anybody::default()).expect(json);
+    }
+    let tags: BTreeMap<TagName, TagSpec> = serde_json::from_str(r#"{"Self": {}}"#).unwrap();
+    again(tags, r#"{"Self": {}, "a": {}}"#, super::tags);
+    let roles: BTreeMap<Name, RoleSpec> = serde_json::from_str(r#"{"Null": {"tags": ["Primary-x"]}}"#).unwrap();
+    again(roles, r#"{"Null": {"tags": ["Primary-x"]}}"#, super::roles);
+    again(vec![NamespaceTag { name: "a\nb".into() }], r#"[{"name": "a\nb"}, {"name": "c"}]"#, members::<NamespaceTag>);
+    again(Some("a\nb".to_owned()), r#""a\nb""#, naming);
+    for (said, begins) in [
+        (says(r#"{"Self": {}}"#, super::tags), "Self: tag \"Self\" is reserved"),
+        (says(r#"{"Null": {}}"#, super::roles), "Null: role \"Null\" is reserved"),
+        (says(r#"{"a": {"tags": ["Primary-x"]}}"#, super::roles), "a.tags[0]: tag \"Primary-x\" is reserved"),
+        (says(r#"{"a": {"add_tags": ["SELF"]}}"#, role_changes), "a.add_tags[0]: tag \"SELF\" is reserved"),
+        (says(r#"[{"id": "MASTER", "type": "file"}]"#, tasks), "[0].id: task \"MASTER\" is reserved"),
+    ] {
+        assert!(said.starts_with(begins), "{begins}: {said}");
+    }
+}
+
+/// The words are those that selectors give a meaning of their own.
+#[test]
+fn y04_a_reserved_word_names_no_role_and_no_tag_anywhere() {
+    for word in ["self", "Self", "MASTER", "null"] {
+        let of = |body: Value| body.to_string();
+        for (said, place) in [
+            (says(&of(serde_json::json!(["web", word])), role_names), "[1]"),
+            (says(&of(serde_json::json!({word: {}})), role_changes), word),
+            (says(&of(serde_json::json!({"a": {"role": word}})), tags), "a.role"),
+            (says(&of(serde_json::json!({"a": {"conflicts": ["b", word]}})), roles), "a.conflicts[1]"),
+            (says(&of(serde_json::json!([{"roles": [word], "use": "p"}])), extensions), "[0].roles[0]"),
+            (says(&of(serde_json::json!({word: "n"})), primaries), word),
+        ] {
+            let tells = said.starts_with(&format!("{place}: ")) && said.contains(&format!("{word:?} is reserved"));
+            assert!(tells, "{place}: {said}");
+        }
+        // A selector may say it.
+        let cross = serde_json::json!([{"name": "b", "role": word}, {"name": "b", "role": null}]);
+        let task = serde_json::json!([{"id": "a", "type": "shell", "roles": [word], "cross_depends": cross}]);
+        assert_eq!(says(&of(task), tasks), "taken", "{word}");
+    }
+    assert_eq!(says(r#"["primary-controller", "web", "web"]"#, role_names), "taken");
+    let name = |text: &str| Name::new(text).unwrap();
+    let mut stood = vec![name("Self")];
+    role_names(&mut stood, &raw(r#"["web", "Self"]"#), &Anybody::default()).unwrap();
+    assert_eq!(stood, [name("Self"), name("web")]);
+    let mut stood: BTreeMap<TagName, String> = serde_json::from_str(r#"{"Self": "a"}"#).unwrap();
+    primaries(&mut stood, &raw(r#"{"Self": "b"}"#), &Anybody::default()).unwrap();
+}
+
+#[test]
+fn y04_a_name_that_means_another_has_no_control_character() {
+    let of = |body: Value| body.to_string();
+    for odd in ["a\nb", "a\u{85}b", "a\u{2028}b", "a\0"] {
+        let task = |field: &str, value: Value| of(serde_json::json!([{"id": "a", "type": "shell", field: value}]));
+        let entry = |field: &str| serde_json::json!([{"name": "b"}, {"name": "c", field: [odd]}]);
+        for (said, place) in [
+            (says(&of(serde_json::json!({"w": odd})), primaries), "w"),
+            (says(&of(serde_json::json!({"order": ["g", odd]})), rollout), "order[1]"),
+            (says(&task("tags", odd.into()), tasks), "[0].tags[0]"),
+            (says(&task("roles", serde_json::json!(["b", odd])), tasks), "[0].roles[1]"),
+            (says(&task("requires", odd.into()), tasks), "[0].requires[0]"),
+            (says(&task("cross_depends", entry("role")), tasks), "[0].cross_depends[1].role[0]"),
+            (says(&task("cross_depended_by", entry("tags")), tasks), "[0].cross_depended_by[1].tags[0]"),
+            (says(&task("on_unassign", odd.into()), tasks), "[0].on_unassign"),
+        ] {
+            let begins = format!("{place}: {odd:?} has a control character");
+            assert!(said.starts_with(&begins), "{place}: {said}");
+        }
+        let mut stood: Vec<Task> = serde_json::from_str(&task("tags", serde_json::json!([odd]))).unwrap();
+        let again = raw(&serde_json::to_string(&stood).unwrap());
+        tasks(&mut stood, &again, &Anybody::default()).unwrap();
+        let mut stood = Some(Rollout { order: vec![odd.to_owned()], ..Rollout::default() });
+        let again = raw(&of(serde_json::json!({"order": [odd], "max_groups": 1})));
+        rollout(&mut stood, &again, &Anybody::default()).unwrap();
+    }
+}
+
+#[test]
+fn y04_a_requirement_names_what_can_be_seen() {
+    for key in ["property:\u{200b}", "fact:\u{ad}"] {
+        let body = serde_json::json!({key: "1"}).to_string();
+        let said = says(&body, requirements);
+        assert!(said.contains("needs a name of 1 to 255 bytes"), "{key:?}: {said}");
+        let mut stood: Requirements = serde_json::from_str(&body).unwrap();
+        let again = serde_json::json!({key: "2"}).to_string();
+        requirements(&mut stood, &raw(&again), &Anybody::default()).unwrap();
+    }
+    assert_eq!(says(r#"{"property:a": "1"}"#, requirements), "taken");
+}
+
+#[test]
+fn y04_a_canary_of_an_older_program_is_written_again_and_no_other_is() {
+    let mut stood = Some(Strategy { canary: Some(serde_json::json!({"a": 1})), ..Strategy::default() });
+    let body = raw(r#"{"canary": {"a": 1}, "max_failures": 7}"#);
+    strategy(&mut stood, &body, &Anybody::default()).unwrap();
+    strategy(&mut stood, &raw(r#"{"canary": {"a": 2}}"#), &Anybody::default()).unwrap_err();
+    assert!(says(r#"{"canary": -1}"#, strategy).starts_with("canary: -1 is neither a number of hosts nor a selector"));
+}
+
+#[test]
+fn a_rule_that_does_not_compile_is_refused_with_its_place() {
+    for (json, begins) in [
+        (r#"{"patterns": ["a", "["]}"#, "patterns[1]: \"[\" is no regular expression of at most 256 bytes: "),
+        (r#"{"annotations": ["("]}"#, "annotations[0]: \"(\" is no regular expression"),
+        (r#"{"prefixes": [""]}"#, "prefixes[0]: \"\" must be a lower-case DNS name"),
+        (r#"{"accept": ["kubernetes.io/x"]}"#, "accept: kubernetes.io/x is restricted, no host may set it"),
+        (r#"{"patterns": ["a", "()"]}"#, "patterns[1]: \"()\" matches no key: "),
+        (r#"{"patterns": ["(?:)|^$"]}"#, "patterns[0]: \"(?:)|^$\" matches no key: "),
+        (r#"{"annotations": ["()*"]}"#, "annotations[0]: \"()*\" matches no key: "),
+        (r#"{"patterns": [".*", "tier|zone", "(a)?b"]}"#, "taken"),
+        (r#"{"patterns": ["a"]}"#, "taken"),
+        ("null", "taken"),
+    ] {
+        let said = says(json, host_labels);
+        assert!(said.starts_with(begins), "{json}: {said}");
+    }
+}
+
+#[test]
+fn no_tag_comes_to_be_that_stands_for_a_primary() {
+    let reserved = "tag \"primary-x\" is reserved: 'primary-' stands for the primary holder of a tag; \
+         set has_primary instead";
+    assert_eq!(says(r#"{"primary-x": {}}"#, tags), format!("primary-x: {reserved}"));
+    assert_eq!(says(r#"{"db": {"tags": ["x", "primary-x"]}}"#, roles), format!("db.tags[1]: {reserved}"));
+    assert_eq!(says(r#"{"db": {"add_tags": ["primary-x"]}}"#, role_changes), format!("db.add_tags[0]: {reserved}"));
+    // Fuel's old releases have such roles, and to take one away does no harm.
+    assert_eq!(says(r#"{"primary-controller": {}}"#, roles), "taken");
+    assert_eq!(says(r#"{"db": {"remove_tags": ["primary-x"]}}"#, role_changes), "taken");
+}
+
+/// A limit that is no number was taken and never compared.
+#[test]
+fn a_limit_of_a_role_is_a_whole_number_or_an_expression_of_fuels() {
+    for (limits, said) in [
+        (r#"{"min": 1, "max": null}"#, "taken"),
+        (r#"{"max": "settings:storage.osds.value", "recommended": 3, "overrides": [{"max": 1}]}"#, "taken"),
+        (r#"{"min": "lots"}"#, r#"db.limits.min: "lots" is no whole number"#),
+        (r#"{"max": -1}"#, "db.limits.max: -1 is no whole number"),
+        (r#"{"max": 1.5}"#, "db.limits.max: 1.5 is no whole number"),
+        (
+            r#"{"mim": 1}"#,
+            "db.limits.mim: there is no such limit (did you mean \"min\"?): they are min, max, recommended, condition, overrides",
+        ),
+    ] {
+        assert_eq!(says(&format!(r#"{{"db": {{"limits": {limits}}}}}"#), roles), said);
+    }
+}
+
+#[test]
+fn a_text_of_the_catalogue_that_its_schema_bounds_is_refused_when_it_is_longer() {
+    let (fits, long) = ("n".repeat(80), "n".repeat(81));
+    let ends = "is longer than 80 characters";
+    let property = |name: &str| format!(r#"{{"a": {{"title": "A", "type": "string", "name": "{name}"}}}}"#);
+    let object = |name: &str| format!(r#"[{{"name": "o", "properties": {}}}]"#, property(name));
+    let association = |field: &str, text: &str| format!(r#"[{{"name": "Stemma::Label", "{field}": "{text}"}}]"#);
+    assert_eq!(says(&property(&fits), properties), "taken");
+    assert_eq!(says(&object(&fits), definitions), "taken");
+    for (said, begins) in [
+        (says(&property(&long), properties), "a.name: "),
+        (says(&object(&long), definitions), "[0].properties.a.name: "),
+        (says(&association("prefix", &long), associations), "[0].prefix: "),
+        (says(&association("properties_target", &long), associations), "[0].properties_target: "),
+    ] {
+        assert!(said.starts_with(begins) && said.ends_with(ends), "{said}");
+    }
+    assert_eq!(says(&association("prefix", &fits), associations), "taken");
+}
+
+#[test]
+fn a_trait_that_does_not_exist_is_refused_wherever_it_is_named() {
+    let of_group = |json| says(json, requirements);
+    let suppressed = |json| says(json, suppressed_traits);
+    for (said, begins) in [
+        (of_group(r#"{"trait:TYPO_TRAIT": "required"}"#), "requirement: "),
+        (of_group(r#"{"trait:CUSTOM_A": "required", "trait:HW_CPU_X86_AVX2": "forbidden"}"#), "taken"),
+        (suppressed(r#"["NOPE"]"#), "\"NOPE\" is no trait: "),
+        (suppressed(r#"["HW_CPU_X86_AVX2"]"#), "taken"),
+    ] {
+        assert!(said.starts_with(begins), "{said}");
+    }
+}
