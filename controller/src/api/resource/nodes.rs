@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::columns::{Chosen, Row};
 use super::filter::Filter;
 use super::lists::{Detail, Rows};
-use super::objects::{Shown, computed};
+use super::objects::{Shown, check_computed};
 use super::{node_filters, state, stored};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
@@ -105,14 +105,8 @@ impl Shown for NodeSpec {
         Ok(())
     }
 
-    /// What no write sets may be said again as it is stored, and `null`, which an answer shows.
     fn check_fixed(_model: &Model, spec: &Self, fields: &Map<String, Value>) -> Result<(), ApiError> {
-        let says_other =
-            |name: &str| fields.get(name).is_some_and(|said| !said.is_null() && spec.extra.get(name) != Some(said));
-        match Self::COMPUTED.iter().find(|name| says_other(name)) {
-            Some(name) => Err(computed(Kind::Node, name)),
-            None => Ok(()),
-        }
+        check_computed(spec, |name| fields.get(name).cloned())
     }
 
     fn no_name() -> Result<Option<NodeName>, ApiError> {

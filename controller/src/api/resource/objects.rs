@@ -303,10 +303,17 @@ fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, 
     }
 }
 
-/// The refusal of a field that the controller alone says.
-pub(super) fn computed(kind: Kind, name: &str) -> ApiError {
-    let message = format!("the controller alone says the {name} of a {}; nothing was changed", kind.word());
-    ApiError::new(ErrorType::FieldInvalid, message).field(name).detail("leave it out")
+/// Refuses what a write says of a field that the controller alone says. What is stored may be said again, and so may `null`, which an
+/// answer shows.
+///
+/// # Errors
+/// With the first such field.
+pub(super) fn check_computed<S: Shown>(spec: &S, said: impl Fn(&str) -> Option<Value>) -> Result<(), ApiError> {
+    let says_other =
+        |name: &str| said(name).is_some_and(|said| !said.is_null() && spec.extra_ref().get(name) != Some(&said));
+    let Some(name) = S::COMPUTED.iter().find(|name| says_other(name)) else { return Ok(()) };
+    let message = format!("the controller alone says the {name} of a {}; nothing was changed", S::KIND.word());
+    Err(ApiError::new(ErrorType::FieldInvalid, message).field(*name).detail("leave it out"))
 }
 
 /// The refusal of an object that has no name.
