@@ -83,7 +83,7 @@ fn step(key: &str) -> String {
 /// [`BadJson`] for a syntax error, a key twice in one object, more than [`MAX_DEPTH`] levels, a number that would be
 /// rounded, or text after the document.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
-    read(document(bytes)?, Place::Body)
+    body(document(bytes)?)
 }
 
 /// Reads one document that is a map of text itself: numbers and booleans become their text.
@@ -99,7 +99,7 @@ pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
-    read(document(bytes)?, Place::Inside)
+    plain(document(bytes)?)
 }
 
 fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
@@ -115,59 +115,15 @@ fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
     Ok(raw)
 }
 
-/// Where a value stands, as far as the maps of text are concerned.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The body itself: an object of the API, `{"objects": […]}`, or a list of patch operations.
-    Body,
-    /// The list of an apply.
-    Objects,
-    /// A patch operation: its `value` may be a label's text, or a map of such.
-    Operation,
-    /// Anywhere else.
-    Inside,
-}
-
-impl Place {
-    fn of_key(self, key: &str) -> Self {
-        match (self, key) {
-            (Self::Body, "objects") => Self::Objects,
-            _ => Self::Inside,
-        }
-    }
-
-    fn of_item(self) -> Self {
-        match self {
-            Self::Body => Self::Operation,
-            Self::Objects => Self::Body,
-            Self::Operation | Self::Inside => Self::Inside,
-        }
-    }
-}
-
-fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
+/// The body itself: an object of the API, `{"objects": […]}`, or a list of patch operations.
+fn body(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') if place == Place::Operation => {
-            let field = text_field_of(raw);
-            object(raw, |key, raw| match field.as_deref() {
-                Some(field) if key == "value" => operand(field, raw),
-                _ => read(raw, Place::Inside),
-            })
-        }
-        Some(b'{') => object(raw, |key, raw| match place {
-            Place::Body => member(key, raw),
-            _ => read(raw, place.of_key(key)),
-        }),
+        Some(b'{') => object(raw, member),
         Some(b'[') => {
-            let item = |(at, item)| {
-                read(item, place.of_item()).map_err(|bad: BadJson| match place.of_item() {
-                    Place::Operation => bad.within_operation(at, item),
-                    Place::Body | Place::Objects | Place::Inside => bad.within(&format!("[{at}]")),
-                })
-            };
+            let item = |(at, item)| operation(item).map_err(|bad| bad.within_operation(at, item));
             json::items(raw).into_iter().enumerate().map(item).collect()
         }
-        _ => Ok(json::value(raw)?),
+        _ => plain(raw),
     }
 }
 
@@ -177,7 +133,26 @@ fn member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
         REQUIREMENTS => expressions(raw),
         ACTIONS => actions(raw),
         _ if TEXT_MAPS.contains(&key) => text_map(raw),
-        _ => read(raw, Place::Body.of_key(key)),
+        // The list of an apply.
+        "objects" if raw.get().starts_with('[') => list(raw, body),
+        _ => plain(raw),
+    }
+}
+
+/// A patch operation: its `value` may be a label's text, or a map of such.
+fn operation(raw: &RawValue) -> Result<Value, BadJson> {
+    match text_field_of(raw) {
+        Some(field) => object(raw, |key, raw| if key == "value" { operand(&field, raw) } else { plain(raw) }),
+        None => plain(raw),
+    }
+}
+
+/// What stands anywhere else: its keys are no fields, so each number in it is a number.
+fn plain(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => object(raw, |_, raw| plain(raw)),
+        Some(b'[') => list(raw, plain),
+        _ => Ok(json::value(raw)?),
     }
 }
 
@@ -199,14 +174,14 @@ fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJso
 
 /// Reads what stands where a map of text is expected: numbers and booleans of an object become their text.
 fn text_map(raw: &RawValue) -> Result<Value, BadJson> {
-    if raw.get().starts_with('{') { object(raw, |_, raw| text(raw)) } else { read(raw, Place::Inside) }
+    if raw.get().starts_with('{') { object(raw, |_, raw| text(raw)) } else { plain(raw) }
 }
 
 /// The text of a number or a boolean; anything else as it is.
 fn text(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'-' | b'0'..=b'9' | b't' | b'f') => Ok(Value::String(raw.get().to_owned())),
-        _ => read(raw, Place::Inside),
+        _ => plain(raw),
     }
 }
 
@@ -223,10 +198,10 @@ fn expressions(raw: &RawValue) -> Result<Value, BadJson> {
 fn actions(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'{') if sets_label(raw) => {
-            object(raw, |key, raw| if key == "args" { arguments(raw) } else { read(raw, Place::Inside) })
+            object(raw, |key, raw| if key == "args" { arguments(raw) } else { plain(raw) })
         }
         Some(b'[') => list(raw, actions),
-        _ => read(raw, Place::Inside),
+        _ => plain(raw),
     }
 }
 
@@ -244,7 +219,7 @@ fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'{') => object(raw, |_, raw| number_or_text(raw)),
         Some(b'[') => list(raw, number_or_text),
-        _ => read(raw, Place::Inside),
+        _ => plain(raw),
     }
 }
 
@@ -282,7 +257,7 @@ fn operand(field: &str, raw: &RawValue) -> Result<Value, BadJson> {
 fn number_or_text(raw: &RawValue) -> Result<Value, BadJson> {
     let text = raw.get();
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
-        return read(raw, Place::Inside);
+        return plain(raw);
     }
     let number = json::number(text).ok().filter(|number| number.to_string() == text);
     Ok(number.map_or_else(|| Value::String(text.to_owned()), Value::Number))
