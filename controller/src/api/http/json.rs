@@ -239,8 +239,13 @@ fn path_of(operation: &RawValue) -> Option<String> {
 /// The field that a patch operation is of, as refusals of other forms name it.
 fn field_of(operation: &RawValue) -> Option<String> {
     let path = path_of(operation)?;
-    let members = path.strip_prefix('/')?.split('/').map(|member| step(&member.replace("~1", "/").replace("~0", "~")));
+    let members = path.strip_prefix('/')?.split('/').map(|member| step(&unescaped(member)));
     Some(members.collect::<Vec<_>>().join(".")).filter(|field| !field.is_empty())
+}
+
+/// A member of a JSON pointer without its escapes.
+pub(crate) fn unescaped(member: &str) -> String {
+    member.replace("~1", "/").replace("~0", "~")
 }
 
 /// The value of a patch operation on a field in which numbers keep their text.
