@@ -185,13 +185,7 @@ pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let chosen = || Chosen::all(request.ironic()).only(|field| request.fields.has(field, true));
     let columns = if request.fields.named.is_some() { chosen() } else { whole(request) };
     let meant = Meant::default();
-    let row = Row::new(api, &model, &node, &request.base, &meant);
-    let mut body = columns.body(&row);
-    if let Some(reason) = body.get_mut("state_reason")
-        && let Some(waits) = state::waits(api, &model, &node, row.status(), row.mode())
-    {
-        *reason = waits.into();
-    }
+    let mut body = columns.body(&Row::new(api, &model, &node, &request.base, &meant).alone());
     stored::add(api, &model, request, &node.spec, &mut body)?;
     Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
 }
