@@ -289,16 +289,12 @@ fn map_operation<S: Shown>(
     let Some(inherited) = spec.inherited() else {
         return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done: "changed" }));
     };
+    let Some(key) = operation.path.get(1) else { return whole_map::<S>(inherited, map, operation, work, caller) };
+    if operation.path.len() > 2 {
+        let change = within_value(inherited, map, key, operation)?;
+        return map.write(inherited, MapWrite::Keys(&raw(&change)), &caller.manager, work.now());
+    }
     let provided = provided_keys(inherited, map);
-    let key = match operation.path.as_slice() {
-        [_] => return whole_map::<S>(inherited, map, operation, work, caller),
-        [_, key] => key,
-        [_, key, ..] => {
-            let change = within_value(inherited, map, key, operation)?;
-            return map.write(inherited, MapWrite::Keys(&raw(&change)), &caller.manager, work.now());
-        }
-        [] => return Ok(()),
-    };
     if operation.verb != Verb::Add && !provided.is_some_and(|keys| keys.contains(key)) {
         let done = if operation.verb == Verb::Remove { "removed" } else { "replaced" };
         return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done }));
