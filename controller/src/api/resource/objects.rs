@@ -274,11 +274,6 @@ pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::ok(shown.into()).tagged(object.meta.resource_version))
 }
 
-/// The fields of a spec as a body would say them, those at their defaults left out.
-pub(super) fn shown_fields<S: Fields>(api: &Api, work: &Work<'_>, spec: &S) -> Map<String, Value> {
-    fields_of(spec, &ModelNames::new(&work.model, &api.traits), &|_| true)
-}
-
 /// A value as JSON text.
 pub(super) fn raw(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
