@@ -140,32 +140,20 @@ pub(super) fn untold(api: &Api, node: Uuid) -> Option<String> {
     }
 }
 
-/// Whether nobody is told anything, since the store was restored from a backup and waits.
-fn is_store_waiting(api: &Api) -> bool {
-    api.desired.as_ref().is_some_and(|desired| desired.epoch_line().waits)
-}
-
 /// What decides a node's state.
 pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Facts {
-    let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
     let facts = facts::facts(model, node, answer, api.registry.now());
-    let table = api.desired.as_ref().map(|desired| desired.status());
-    let is_report_refused = table.is_some_and(|table| table.refused_reports().has(node.meta.uuid));
-    let is_release_refused = table.is_some_and(|table| table.refused_release(node.meta.uuid).is_some());
-    let is_ahead = table.is_some_and(|table| table.ahead(node.meta.uuid).is_some());
-    let is_store_waiting = is_store_waiting(api);
-    let liveness = liveness(api, node.meta.uuid);
-    let is_blocked = table.is_some_and(|table| table.is_blocked(node.meta.uuid));
-    let told = api.desired.as_ref().map_or(facts.told, |desired| facts::told(model, desired, node.meta.uuid));
+    let Some(desired) = &api.desired else { return facts };
+    let (table, uuid) = (desired.status(), node.meta.uuid);
     Facts {
-        liveness,
-        is_doubled,
-        is_ahead,
-        is_store_waiting,
-        is_report_refused,
-        is_release_refused,
-        is_blocked,
-        told,
+        liveness: desired.liveness(uuid),
+        is_doubled: desired.two_hosts(uuid).is_some(),
+        is_ahead: table.ahead(uuid).is_some(),
+        is_store_waiting: desired.epoch_line().waits,
+        is_report_refused: table.refused_reports().has(uuid),
+        is_release_refused: table.refused_release(uuid).is_some(),
+        is_blocked: table.is_blocked(uuid),
+        told: facts::told(model, desired, uuid),
         ..facts
     }
 }
@@ -194,9 +182,9 @@ pub(super) fn reason(
             let findings = findings_of_answer(api, model, node, resolution);
             status::first_error(&findings).map(|code| format!("{AN_ERROR}: {code}"))
         }
-        State::Changing if status.reason == RESULTS_TO_COME => waits(api, model, node, mode, shut)
+        State::Changing if status.reason == RESULTS_TO_COME => waits(api, model, node, (facts, mode), shut)
             .or_else(|| status::awaited_results(facts::unended(model, node.meta.uuid))),
-        State::Blocked | State::Waiting | State::Changing => waits(api, model, node, mode, shut),
+        State::Blocked | State::Waiting | State::Changing => waits(api, model, node, (facts, mode), shut),
         State::Held => kept_release(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
         State::Unplaced
         | State::Parked
@@ -222,12 +210,12 @@ fn waits(
     api: &Api,
     model: &Model,
     node: &Node,
-    mode: Mode,
+    (facts, mode): (&Facts, Mode),
     shut: impl FnOnce(&Reconciler) -> Vec<Shut>,
 ) -> Option<String> {
-    let is_there = liveness(api, node.meta.uuid) == Liveness::Connected && mode == Mode::Apply;
+    let is_there = facts.liveness == Liveness::Connected && mode == Mode::Apply;
     // What waits for others waits for the fleet first.
-    if is_store_waiting(api) || !(is_there && facts::tasks(model, node.meta.uuid).may_wait()) {
+    if facts.is_store_waiting || !(is_there && facts.tasks.may_wait()) {
         return None;
     }
     let shut = shut(api.reconciler.as_ref()?);
