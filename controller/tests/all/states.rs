@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
-use std::time::Instant;
-
 use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
@@ -12,7 +10,8 @@ use stemma_controller::run::{Options, Publishing, start};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 
-use crate::fleet::{Fleet, Host, PATIENCE, call, check_in, config, read_until};
+use crate::fleet::{Fleet, Host, call, check_in, config, read_until};
+use crate::held::told;
 use crate::principals::people::{ask, principal};
 
 fn options() -> Options {
@@ -67,14 +66,8 @@ async fn result_with(host: &mut Host, sequence: u64, (task, outcome): (&str, Out
 
 /// Takes over what the host is told next, and says that it holds it.
 async fn take(host: &mut Host) {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if host.news(100).await.desired.is_some() {
-            host.news(0).await;
-            return;
-        }
-    }
-    panic!("the host is told nothing");
+    told(host).await;
+    host.news(0).await;
 }
 
 async fn metrics(fleet: &Fleet) -> String {
@@ -207,10 +200,7 @@ async fn y06_a_host_that_was_told_and_never_confirmed_is_untold_after_a_restart_
     until(&fleet, "m", |node| node["state"] == "converged").await;
     let group = json!([{"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"], "labels": {"rack": "7"}}]);
     fleet.apply(group).await;
-    let deadline = Instant::now() + PATIENCE;
-    while host.news(100).await.desired.is_none() {
-        assert!(Instant::now() < deadline, "the host is told nothing");
-    }
+    told(&mut host).await;
     take(&mut other).await;
     until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
     until(&fleet, "m", |node| node["state"] == "converged").await;
