@@ -139,10 +139,10 @@ fn member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// A patch operation: its `value` may be a label's text, or a map of such.
+/// A patch operation. In the value of some fields numbers keep their text.
 fn operation(raw: &RawValue) -> Result<Value, BadJson> {
-    match text_field_of(raw) {
-        Some(field) => object(raw, |key, raw| if key == "value" { operand(&field, raw) } else { plain(raw) }),
+    match path_of(raw) {
+        Some(path) => object(raw, |key, raw| if key == "value" { operand(&path, raw) } else { plain(raw) }),
         None => plain(raw),
     }
 }
@@ -194,40 +194,30 @@ fn expressions(raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads the actions of an inspection rule, or one of them. What one is given keeps the text of its numbers where it may be a label's.
+/// Reads the actions of an inspection rule, or one of them.
 fn actions(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') if sets_label(raw) => {
-            object(raw, |key, raw| if key == "args" { arguments(raw) } else { plain(raw) })
-        }
+        Some(b'{') => object(raw, |key, raw| if key == "args" { arguments(raw) } else { plain(raw) }),
         Some(b'[') => list(raw, actions),
         _ => plain(raw),
     }
 }
 
-/// Whether an action is of a label. What it does is asked where the rule is read.
-fn sets_label(action: &RawValue) -> bool {
-    let args = json::members(action).unwrap_or_default().into_iter().find(|(name, _)| name == "args");
-    let Some((_, args)) = args else { return false };
-    let named = json::members(args).unwrap_or_default().into_iter().find(|(name, _)| name == "path");
-    let path = named.map(|(_, path)| path).or_else(|| json::items(args).first().copied());
-    let path = path.and_then(|path| json::text(path.get()).ok()).unwrap_or_default();
-    path.trim_start_matches('/').starts_with("labels")
-}
-
+/// Reads what an action is given: numbers keep their text where it may be a label's.
 fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, |_, raw| number_or_text(raw)),
-        Some(b'[') => list(raw, number_or_text),
+        Some(b'{') if are_of_label(raw) => object(raw, |_, raw| number_or_text(raw)),
+        Some(b'[') if are_of_label(raw) => list(raw, number_or_text),
         _ => plain(raw),
     }
 }
 
-/// The field of an object that a patch operation is of, where numbers keep their text in it.
-fn text_field_of(operation: &RawValue) -> Option<String> {
-    let path = path_of(operation)?;
-    let field = path.strip_prefix('/')?.split('/').next()?;
-    (TEXT_MAPS.contains(&field) || matches!(field, REQUIREMENTS | ACTIONS)).then(|| field.to_owned())
+/// Whether arguments are of a label. What the action does is asked where the rule is read.
+fn are_of_label(args: &RawValue) -> bool {
+    let named = json::members(args).unwrap_or_default().into_iter().find(|(name, _)| name == "path");
+    let path = named.map(|(_, path)| path).or_else(|| json::items(args).first().copied());
+    let path = path.and_then(|path| json::text(path.get()).ok()).unwrap_or_default();
+    path.trim_start_matches('/').starts_with("labels")
 }
 
 /// The path of a patch operation.
@@ -248,11 +238,13 @@ pub(crate) fn unescaped(member: &str) -> String {
     member.replace("~1", "/").replace("~0", "~")
 }
 
-/// The value of a patch operation on a field in which numbers keep their text.
-fn operand(field: &str, raw: &RawValue) -> Result<Value, BadJson> {
-    match field {
+/// The value of a patch operation of this path.
+fn operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
+    match path.split('/').nth(1).unwrap_or_default() {
         REQUIREMENTS => expressions(raw),
+        ACTIONS if path.ends_with("/args") => arguments(raw),
         ACTIONS => actions(raw),
+        field if !TEXT_MAPS.contains(&field) => plain(raw),
         _ if raw.get().starts_with('{') => text_map(raw),
         _ => number_or_text(raw),
     }
@@ -331,6 +323,12 @@ mod tests {
             ),
             (r#"{"actions":[{"op":"set-attribute","args":["labels/a",1.50]}]}"#.to_owned(),
                 json!({"actions": [{"op": "set-attribute", "args": ["labels/a", "1.50"]}]})),
+            (r#"[{"op":"replace","path":"/actions/0/args","value":{"path":"labels/a","value":1.50}}]"#.to_owned(),
+                json!([{"op": "replace", "path": "/actions/0/args", "value": {"path": "labels/a", "value": "1.50"}}])),
+            (r#"[{"op":"add","path":"/actions/0/args","value":["labels/a",1.50]}]"#.to_owned(),
+                json!([{"op": "add", "path": "/actions/0/args", "value": ["labels/a", "1.50"]}])),
+            (r#"[{"op":"add","path":"/actions/0/args","value":["properties/a",1.50]}]"#.to_owned(),
+                json!([{"op": "add", "path": "/actions/0/args", "value": ["properties/a", 1.5]}])),
             // A number that stands there so is what an older program kept.
             (format!(r#"{{"actions":[{}]}}"#, set("labels/a", "1.5")), json!({"actions": [as_set("labels/a", json!(1.5))]})),
             (r#"{"parameters":{"requirements":{"a":1.50}}}"#.to_owned(), json!({"parameters": {"requirements": {"a": 1.5}}})),
