@@ -18,7 +18,7 @@ use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{LocalState, Observation, ReportedLabel};
 use stemma_wire::message::signed::Grant;
 
-use crate::fleet::{self, Fleet, Host, Moving, PATIENCE, call, check_in, config};
+use crate::fleet::{self, Fleet, Host, Moving, PATIENCE, call, check_in, config, read_until};
 
 /// b on the y nodes waits for a on the x nodes; tag x has a primary.
 fn site() -> Value {
@@ -60,15 +60,7 @@ async fn open(host: &mut Host, count: usize) -> Vec<String> {
 
 /// Asks until something holds.
 async fn until(fleet: &Fleet, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let (mut body, deadline) = (Value::Null, Instant::now() + PATIENCE);
-    while Instant::now() < deadline {
-        body = fleet.read(path).await;
-        if holds(&body) {
-            return body;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{path}: {body}");
+    read_until(path, async || fleet.read(path).await, holds).await
 }
 
 fn parked() -> LocalState {

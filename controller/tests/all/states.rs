@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
-use std::time::{Duration, Instant};
-
 use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
@@ -12,7 +10,8 @@ use stemma_controller::run::{Options, Publishing, start};
 use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{Outcome, Report, TaskResult};
 
-use crate::fleet::{Fleet, Host, PATIENCE, call, check_in, config};
+use crate::fleet::{Fleet, Host, call, check_in, config, read_until};
+use crate::held::told;
 use crate::principals::people::{ask, principal};
 
 fn options() -> Options {
@@ -67,14 +66,8 @@ async fn result_with(host: &mut Host, sequence: u64, (task, outcome): (&str, Out
 
 /// Takes over what the host is told next, and says that it holds it.
 async fn take(host: &mut Host) {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if host.news(100).await.desired.is_some() {
-            host.news(0).await;
-            return;
-        }
-    }
-    panic!("the host is told nothing");
+    told(host).await;
+    host.news(0).await;
 }
 
 async fn metrics(fleet: &Fleet) -> String {
@@ -127,15 +120,8 @@ async fn everywhere(fleet: &Fleet, name: &str, state: &str) -> [bool; 5] {
 
 /// Asks until something holds of a node.
 async fn until(fleet: &Fleet, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let (mut body, deadline) = (Value::Null, Instant::now() + PATIENCE);
-    while Instant::now() < deadline {
-        body = fleet.read(&format!("/v1/nodes/{name}")).await;
-        if holds(&body) {
-            return body;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{name}: {body}");
+    let path = format!("/v1/nodes/{name}");
+    read_until(name, async || fleet.read(&path).await, holds).await
 }
 
 /// A fleet of one host that has converged.
@@ -214,10 +200,7 @@ async fn y06_a_host_that_was_told_and_never_confirmed_is_untold_after_a_restart_
     until(&fleet, "m", |node| node["state"] == "converged").await;
     let group = json!([{"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"], "labels": {"rack": "7"}}]);
     fleet.apply(group).await;
-    let deadline = Instant::now() + PATIENCE;
-    while host.news(100).await.desired.is_none() {
-        assert!(Instant::now() < deadline, "the host is told nothing");
-    }
+    told(&mut host).await;
     take(&mut other).await;
     until(&fleet, "n", |node| node["state"] == "changing" && node["notes"] == json!(["untold"])).await;
     until(&fleet, "m", |node| node["state"] == "converged").await;
@@ -271,15 +254,7 @@ async fn y06_a_restart_turns_nobody_untold_and_forgets_nobody_who_is() {
 
 /// Waits until the metrics have a line.
 async fn until_metric(fleet: &Fleet, line: &str) {
-    let (mut text, deadline) = (String::new(), Instant::now() + PATIENCE);
-    while Instant::now() < deadline {
-        text = metrics(fleet).await;
-        if text.contains(line) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{line}: {text}");
+    read_until(line, async || metrics(fleet).await, |text: &String| text.contains(line)).await;
 }
 
 #[tokio::test]
@@ -504,15 +479,11 @@ async fn y06_who_waits_for_a_task_that_a_held_or_paused_host_lacks_is_blocked() 
 
 /// Reads the list until a row of it has this reason, as the node says it.
 async fn until_listed(fleet: &Fleet, name: &str, reason: &str) {
-    let (mut list, deadline) = (Value::Null, Instant::now() + PATIENCE);
-    while Instant::now() < deadline {
-        list = fleet.read("/v1/nodes?fields=name,state_reason").await;
-        if list["nodes"].as_array().unwrap().iter().any(|row| row["name"] == name && row["state_reason"] == reason) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{name}: {list}");
+    let is_listed = |list: &Value| {
+        let mut rows = list["nodes"].as_array().unwrap().iter();
+        rows.any(|row| row["name"] == name && row["state_reason"] == reason)
+    };
+    read_until(name, async || fleet.read("/v1/nodes?fields=name,state_reason").await, is_listed).await;
 }
 
 /// A marker runs nowhere: who waits for it waits for what is before it.
@@ -568,17 +539,10 @@ async fn y06_what_an_agent_reports_of_itself_is_in_every_answer_until_it_is_over
 
 /// The list of tasks, when so many results are in it.
 async fn until_told_of(fleet: &Fleet, count: u64) -> Value {
-    let (mut list, deadline) = (Value::Null, Instant::now() + PATIENCE);
-    while Instant::now() < deadline {
-        list = fleet.read("/v1/tasks").await;
-        let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
-        let told = |row: &Value| number(row, "nodes") - number(row, "waiting") - number(row, "blocked");
-        if list["tasks"].as_array().unwrap().iter().map(told).sum::<u64>() == count {
-            return list;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{list}");
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
+    let told = |row: &Value| number(row, "nodes") - number(row, "waiting") - number(row, "blocked");
+    let are_told = |list: &Value| list["tasks"].as_array().unwrap().iter().map(told).sum::<u64>() == count;
+    read_until("/v1/tasks", async || fleet.read("/v1/tasks").await, are_told).await
 }
 
 /// "Results are still to come" said nothing of the task that runs.

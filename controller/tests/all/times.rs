@@ -7,7 +7,7 @@ use crate::served::{Answer, Served};
 const MERGE: (&str, &str) = ("content-type", "application/merge-patch+json");
 const PATCH: (&str, &str) = ("content-type", "application/json-patch+json");
 
-/// The kind of an object, where its kind is listed, where it is, and what a body of it has beside a name.
+/// The kind of an object, where its kind is listed, and where it is.
 type Kind = (&'static str, &'static str, &'static str);
 
 const NODE: Kind = ("Node", "/v1/nodes", "/v1/nodes/n");

@@ -7,6 +7,7 @@ pub(crate) mod forge;
 pub(crate) mod witness;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,6 +56,19 @@ pub(crate) async fn wait_until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < deadline, "the condition did not come to hold");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Reads until what is read is so.
+pub(crate) async fn read_until<T: Display>(what: &str, read: impl AsyncFn() -> T, is_so: impl Fn(&T) -> bool) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = read().await;
+        if is_so(&said) {
+            return said;
+        }
+        assert!(Instant::now() < deadline, "{what}: {said}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

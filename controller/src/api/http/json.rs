@@ -83,7 +83,7 @@ fn step(key: &str) -> String {
 /// [`BadJson`] for a syntax error, a key twice in one object, more than [`MAX_DEPTH`] levels, a number that would be
 /// rounded, or text after the document.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, BadJson> {
-    read(document(bytes)?, Place::Body)
+    body(document(bytes)?)
 }
 
 /// Reads one document that is a map of text itself: numbers and booleans become their text.
@@ -99,7 +99,7 @@ pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
-    read(document(bytes)?, Place::Inside)
+    plain(document(bytes)?)
 }
 
 fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
@@ -115,59 +115,15 @@ fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
     Ok(raw)
 }
 
-/// Where a value stands, as far as the maps of text are concerned.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The body itself: an object of the API, `{"objects": […]}`, or a list of patch operations.
-    Body,
-    /// The list of an apply.
-    Objects,
-    /// A patch operation: its `value` may be a label's text, or a map of such.
-    Operation,
-    /// Anywhere else.
-    Inside,
-}
-
-impl Place {
-    fn of_key(self, key: &str) -> Self {
-        match (self, key) {
-            (Self::Body, "objects") => Self::Objects,
-            _ => Self::Inside,
-        }
-    }
-
-    fn of_item(self) -> Self {
-        match self {
-            Self::Body => Self::Operation,
-            Self::Objects => Self::Body,
-            Self::Operation | Self::Inside => Self::Inside,
-        }
-    }
-}
-
-fn read(raw: &RawValue, place: Place) -> Result<Value, BadJson> {
+/// The body itself: an object of the API, `{"objects": […]}`, or a list of patch operations.
+fn body(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') if place == Place::Operation => {
-            let field = text_field_of(raw);
-            object(raw, |key, raw| match field.as_deref() {
-                Some(field) if key == "value" => operand(field, raw),
-                _ => read(raw, Place::Inside),
-            })
-        }
-        Some(b'{') => object(raw, |key, raw| match place {
-            Place::Body => member(key, raw),
-            _ => read(raw, place.of_key(key)),
-        }),
+        Some(b'{') => object(raw, member),
         Some(b'[') => {
-            let item = |(at, item)| {
-                read(item, place.of_item()).map_err(|bad: BadJson| match place.of_item() {
-                    Place::Operation => bad.within_operation(at, item),
-                    Place::Body | Place::Objects | Place::Inside => bad.within(&format!("[{at}]")),
-                })
-            };
+            let item = |(at, item)| operation(item).map_err(|bad| bad.within_operation(at, item));
             json::items(raw).into_iter().enumerate().map(item).collect()
         }
-        _ => Ok(json::value(raw)?),
+        _ => plain(raw),
     }
 }
 
@@ -177,7 +133,26 @@ fn member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
         REQUIREMENTS => expressions(raw),
         ACTIONS => actions(raw),
         _ if TEXT_MAPS.contains(&key) => text_map(raw),
-        _ => read(raw, Place::Body.of_key(key)),
+        // The list of an apply.
+        "objects" if raw.get().starts_with('[') => list(raw, body),
+        _ => plain(raw),
+    }
+}
+
+/// A patch operation. In the value of some fields numbers keep their text.
+fn operation(raw: &RawValue) -> Result<Value, BadJson> {
+    match path_of(raw) {
+        Some(path) => object(raw, |key, raw| if key == "value" { operand(&path, raw) } else { plain(raw) }),
+        None => plain(raw),
+    }
+}
+
+/// What stands anywhere else: its keys are no fields, so each number in it is a number.
+fn plain(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => object(raw, |_, raw| plain(raw)),
+        Some(b'[') => list(raw, plain),
+        _ => Ok(json::value(raw)?),
     }
 }
 
@@ -199,14 +174,14 @@ fn object(raw: &RawValue, read: impl Fn(&str, &RawValue) -> Result<Value, BadJso
 
 /// Reads what stands where a map of text is expected: numbers and booleans of an object become their text.
 fn text_map(raw: &RawValue) -> Result<Value, BadJson> {
-    if raw.get().starts_with('{') { object(raw, |_, raw| text(raw)) } else { read(raw, Place::Inside) }
+    if raw.get().starts_with('{') { object(raw, |_, raw| text(raw)) } else { plain(raw) }
 }
 
 /// The text of a number or a boolean; anything else as it is.
 fn text(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
         Some(b'-' | b'0'..=b'9' | b't' | b'f') => Ok(Value::String(raw.get().to_owned())),
-        _ => read(raw, Place::Inside),
+        _ => plain(raw),
     }
 }
 
@@ -219,40 +194,30 @@ fn expressions(raw: &RawValue) -> Result<Value, BadJson> {
     }
 }
 
-/// Reads the actions of an inspection rule, or one of them. What one is given keeps the text of its numbers where it may be a label's.
+/// Reads the actions of an inspection rule, or one of them.
 fn actions(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') if sets_label(raw) => {
-            object(raw, |key, raw| if key == "args" { arguments(raw) } else { read(raw, Place::Inside) })
-        }
+        Some(b'{') => object(raw, |key, raw| if key == "args" { arguments(raw) } else { plain(raw) }),
         Some(b'[') => list(raw, actions),
-        _ => read(raw, Place::Inside),
+        _ => plain(raw),
     }
 }
 
-/// Whether an action is of a label. What it does is asked where the rule is read.
-fn sets_label(action: &RawValue) -> bool {
-    let args = json::members(action).unwrap_or_default().into_iter().find(|(name, _)| name == "args");
-    let Some((_, args)) = args else { return false };
+/// Reads what an action is given: numbers keep their text where it may be a label's.
+fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') if are_of_label(raw) => object(raw, |_, raw| number_or_text(raw)),
+        Some(b'[') if are_of_label(raw) => list(raw, number_or_text),
+        _ => plain(raw),
+    }
+}
+
+/// Whether arguments are of a label. What the action does is asked where the rule is read.
+fn are_of_label(args: &RawValue) -> bool {
     let named = json::members(args).unwrap_or_default().into_iter().find(|(name, _)| name == "path");
     let path = named.map(|(_, path)| path).or_else(|| json::items(args).first().copied());
     let path = path.and_then(|path| json::text(path.get()).ok()).unwrap_or_default();
     path.trim_start_matches('/').starts_with("labels")
-}
-
-fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
-    match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, |_, raw| number_or_text(raw)),
-        Some(b'[') => list(raw, number_or_text),
-        _ => read(raw, Place::Inside),
-    }
-}
-
-/// The field of an object that a patch operation is of, where numbers keep their text in it.
-fn text_field_of(operation: &RawValue) -> Option<String> {
-    let path = path_of(operation)?;
-    let field = path.strip_prefix('/')?.split('/').next()?;
-    (TEXT_MAPS.contains(&field) || matches!(field, REQUIREMENTS | ACTIONS)).then(|| field.to_owned())
 }
 
 /// The path of a patch operation.
@@ -264,15 +229,22 @@ fn path_of(operation: &RawValue) -> Option<String> {
 /// The field that a patch operation is of, as refusals of other forms name it.
 fn field_of(operation: &RawValue) -> Option<String> {
     let path = path_of(operation)?;
-    let members = path.strip_prefix('/')?.split('/').map(|member| step(&member.replace("~1", "/").replace("~0", "~")));
+    let members = path.strip_prefix('/')?.split('/').map(|member| step(&unescaped(member)));
     Some(members.collect::<Vec<_>>().join(".")).filter(|field| !field.is_empty())
 }
 
-/// The value of a patch operation on a field in which numbers keep their text.
-fn operand(field: &str, raw: &RawValue) -> Result<Value, BadJson> {
-    match field {
+/// A member of a JSON pointer without its escapes.
+pub(crate) fn unescaped(member: &str) -> String {
+    member.replace("~1", "/").replace("~0", "~")
+}
+
+/// The value of a patch operation of this path.
+fn operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
+    match path.split('/').nth(1).unwrap_or_default() {
         REQUIREMENTS => expressions(raw),
+        ACTIONS if path.ends_with("/args") => arguments(raw),
         ACTIONS => actions(raw),
+        field if !TEXT_MAPS.contains(&field) => plain(raw),
         _ if raw.get().starts_with('{') => text_map(raw),
         _ => number_or_text(raw),
     }
@@ -282,7 +254,7 @@ fn operand(field: &str, raw: &RawValue) -> Result<Value, BadJson> {
 fn number_or_text(raw: &RawValue) -> Result<Value, BadJson> {
     let text = raw.get();
     if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
-        return read(raw, Place::Inside);
+        return plain(raw);
     }
     let number = json::number(text).ok().filter(|number| number.to_string() == text);
     Ok(number.map_or_else(|| Value::String(text.to_owned()), Value::Number))
@@ -351,6 +323,12 @@ mod tests {
             ),
             (r#"{"actions":[{"op":"set-attribute","args":["labels/a",1.50]}]}"#.to_owned(),
                 json!({"actions": [{"op": "set-attribute", "args": ["labels/a", "1.50"]}]})),
+            (r#"[{"op":"replace","path":"/actions/0/args","value":{"path":"labels/a","value":1.50}}]"#.to_owned(),
+                json!([{"op": "replace", "path": "/actions/0/args", "value": {"path": "labels/a", "value": "1.50"}}])),
+            (r#"[{"op":"add","path":"/actions/0/args","value":["labels/a",1.50]}]"#.to_owned(),
+                json!([{"op": "add", "path": "/actions/0/args", "value": ["labels/a", "1.50"]}])),
+            (r#"[{"op":"add","path":"/actions/0/args","value":["properties/a",1.50]}]"#.to_owned(),
+                json!([{"op": "add", "path": "/actions/0/args", "value": ["properties/a", 1.5]}])),
             // A number that stands there so is what an older program kept.
             (format!(r#"{{"actions":[{}]}}"#, set("labels/a", "1.5")), json!({"actions": [as_set("labels/a", json!(1.5))]})),
             (r#"{"parameters":{"requirements":{"a":1.50}}}"#.to_owned(), json!({"parameters": {"requirements": {"a": 1.5}}})),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::{Author, Body, Document, Key, Scope, is_null, read_document, write};
+use stemma_core::manifest::{Author, Document, Key, Scope, is_null, read_document, write};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
     Object, ReleaseSpec,
@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::changes::{Changes, LostLabels, shown_kept};
 use super::moved_primaries::MovedPrimaries;
 use super::nodes::check_reports;
-use super::objects::{Shown, computed};
+use super::objects::{Shown, check_computed};
 use super::writes;
 use crate::api::Api;
 use crate::api::http::request::{HandlerResult, Request};
@@ -273,7 +273,7 @@ impl<'a> Applying<'a> {
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
         }
         let mut spec = before.map_or(new, |object| object.spec.clone());
-        check_computed(&spec, &document.body)?;
+        check_computed(&spec, |name| serde_json::from_str(document.body.get(name)?.get()).ok())?;
         let names = ModelNames::new(&work.model, &self.api.traits);
         write(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
         // File bodies are sent before a write that is made, not before one that is tried out.
@@ -298,17 +298,6 @@ impl<'a> Applying<'a> {
         }
         Ok(row)
     }
-}
-
-/// Refuses what the controller alone says of an object. What an older program stored of it may be said again.
-fn check_computed<S: Shown>(spec: &S, body: &Body) -> Result<(), ApiError> {
-    for name in S::COMPUTED {
-        let given = body.get(name).and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-        if given.is_some_and(|given| !given.is_null() && spec.extra_ref().get(*name) != Some(&given)) {
-            return Err(computed(S::KIND, name));
-        }
-    }
-    Ok(())
 }
 
 impl Refused {

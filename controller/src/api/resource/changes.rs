@@ -14,11 +14,10 @@ use stemma_core::object::{Kind, NodeId, Object};
 use stemma_core::ownership::{Manager, Owner, Said};
 
 use super::objects::Shown;
-use super::stored::fields_of;
+use super::stored::shown_fields;
 use super::view;
 use crate::api::Api;
 use crate::cache::Model;
-use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
 
 /// How many changed fields one answer lists.
@@ -172,7 +171,7 @@ fn shown_said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
 
 /// What an object's authors said of it, in the form of a manifest, and a node's effective tags.
 fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
-    let mut said = fields_of(&object.spec, &ModelNames::new(model, &api.traits), &|_| true);
+    let mut said = shown_fields(api, model, &object.spec);
     said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
     if let Some(own) = object.spec.inherited_ref() {
         said.extend(view::provided_maps(own));

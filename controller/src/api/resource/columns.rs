@@ -35,6 +35,8 @@ pub(super) struct Row<'a> {
     node: &'a Node,
     base: &'a str,
     meant: &'a Meant,
+    /// Whether it is asked for alone, and what costs more than a row of a list may be worked out.
+    is_alone: bool,
     path: OnceCell<String>,
     outcome: OnceCell<Resolution>,
     facts: OnceCell<Facts>,
@@ -53,6 +55,7 @@ impl<'a> Row<'a> {
             node,
             base,
             meant,
+            is_alone: false,
             path: OnceCell::new(),
             outcome: OnceCell::new(),
             facts: OnceCell::new(),
@@ -63,22 +66,28 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// The same of a node that is asked for alone.
+    #[must_use]
+    pub(super) fn alone(self) -> Self {
+        Self { is_alone: true, ..self }
+    }
+
     fn outcome(&self) -> &Resolution {
         self.outcome.get_or_init(|| self.model.resolve(self.node.meta.uuid))
     }
 
     /// What decides where the node stands.
-    pub(super) fn facts(&self) -> &Facts {
+    fn facts(&self) -> &Facts {
         self.facts.get_or_init(|| state::facts_of(self.api, self.model, self.node, self.outcome()))
     }
 
     /// Where the node stands.
-    pub(super) fn status(&self) -> Status {
+    fn status(&self) -> Status {
         self.facts().status()
     }
 
     /// The mode that is the node's ceiling. A node above which something is missing begins nothing, so its ceiling is `observe`.
-    pub(super) fn mode(&self) -> Mode {
+    fn mode(&self) -> Mode {
         self.outcome().answer().map_or(Mode::Observe, |answer| answer.mode().value)
     }
 
@@ -244,7 +253,8 @@ const MADE: &[(&str, Make)] = &[
     }),
     ("state", |row, cell| cell.put(&row.status().state)),
     ("state_reason", |row, cell| {
-        cell.put(&*state::reason(row.api, row.model, row.node, (row.facts(), row.outcome()), row.mode()));
+        let where_it_stands = (row.facts(), row.outcome(), row.mode());
+        cell.put(&*state::reason(row.api, row.model, row.node, where_it_stands, row.is_alone));
     }),
     ("notes", |row, cell| cell.put(&row.facts().notes().collect::<Vec<_>>())),
     // Of what runs on it, which a hold or a pause keeps.

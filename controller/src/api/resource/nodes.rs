@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::columns::{Chosen, Row};
 use super::filter::Filter;
 use super::lists::{Detail, Rows};
-use super::objects::{Shown, computed};
+use super::objects::{Shown, check_computed};
 use super::{node_filters, state, stored};
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
@@ -105,14 +105,8 @@ impl Shown for NodeSpec {
         Ok(())
     }
 
-    /// What no write sets may be said again as it is stored, and `null`, which an answer shows.
     fn check_fixed(_model: &Model, spec: &Self, fields: &Map<String, Value>) -> Result<(), ApiError> {
-        let says_other =
-            |name: &str| fields.get(name).is_some_and(|said| !said.is_null() && spec.extra.get(name) != Some(said));
-        match Self::COMPUTED.iter().find(|name| says_other(name)) {
-            Some(name) => Err(computed(Kind::Node, name)),
-            None => Ok(()),
-        }
+        check_computed(spec, |name| fields.get(name).cloned())
     }
 
     fn no_name() -> Result<Option<NodeName>, ApiError> {
@@ -191,13 +185,7 @@ pub(super) fn get(api: &Api, request: &Request) -> HandlerResult {
     let chosen = || Chosen::all(request.ironic()).only(|field| request.fields.has(field, true));
     let columns = if request.fields.named.is_some() { chosen() } else { whole(request) };
     let meant = Meant::default();
-    let row = Row::new(api, &model, &node, &request.base, &meant);
-    let mut body = columns.body(&row);
-    if let Some(reason) = body.get_mut("state_reason")
-        && let Some(waits) = state::waits(api, &model, &node, row.status(), row.mode())
-    {
-        *reason = waits.into();
-    }
+    let mut body = columns.body(&Row::new(api, &model, &node, &request.base, &meant).alone());
     stored::add(api, &model, request, &node.spec, &mut body)?;
     Ok(Reply::ok(body.into()).tagged(node.meta.resource_version))
 }

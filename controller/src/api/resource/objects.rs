@@ -274,11 +274,6 @@ pub(super) fn get<S: Shown>(api: &Api, request: &Request) -> HandlerResult {
     Ok(Reply::ok(shown.into()).tagged(object.meta.resource_version))
 }
 
-/// The fields of a spec as a body would say them, those at their defaults left out.
-pub(super) fn shown_fields<S: Fields>(api: &Api, work: &Work<'_>, spec: &S) -> Map<String, Value> {
-    fields_of(spec, &ModelNames::new(&work.model, &api.traits), &|_| true)
-}
-
 /// A value as JSON text.
 pub(super) fn raw(value: &Value) -> Box<RawValue> {
     RawValue::from_string(value.to_string()).expect("a value's text is JSON")
@@ -303,10 +298,17 @@ fn name_of_new<S: Resource>(fields: &mut Map<String, Value>) -> Result<S::Name, 
     }
 }
 
-/// The refusal of a field that the controller alone says.
-pub(super) fn computed(kind: Kind, name: &str) -> ApiError {
-    let message = format!("the controller alone says the {name} of a {}; nothing was changed", kind.word());
-    ApiError::new(ErrorType::FieldInvalid, message).field(name).detail("leave it out")
+/// Refuses what a write says of a field that the controller alone says. What is stored may be said again, and so may `null`, which an
+/// answer shows.
+///
+/// # Errors
+/// With the first such field.
+pub(super) fn check_computed<S: Shown>(spec: &S, said: impl Fn(&str) -> Option<Value>) -> Result<(), ApiError> {
+    let says_other =
+        |name: &str| said(name).is_some_and(|said| !said.is_null() && spec.extra_ref().get(name) != Some(&said));
+    let Some(name) = S::COMPUTED.iter().find(|name| says_other(name)) else { return Ok(()) };
+    let message = format!("the controller alone says the {name} of a {}; nothing was changed", S::KIND.word());
+    Err(ApiError::new(ErrorType::FieldInvalid, message).field(*name).detail("leave it out"))
 }
 
 /// The refusal of an object that has no name.

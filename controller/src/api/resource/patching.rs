@@ -12,7 +12,8 @@ use stemma_core::object::{Inherited, Kind, NodeId, Object};
 use stemma_core::ownership::Owner;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
-use super::objects::{Shown, raw, read_body, shown_fields, update};
+use super::objects::{Shown, raw, read_body, update};
+use super::stored::shown_fields;
 use super::{kept, view, writes};
 use crate::api::Api;
 use crate::api::http::patch::{BadPatch, Operation, Patch, SentPatch, Verb, map_from_text};
@@ -122,7 +123,7 @@ pub(super) fn merge<S: Shown>(
 ) -> Result<(), ApiError> {
     object.meta.name = take_name::<S>(object, &mut fields)?;
     S::check_fixed(&work.model, &object.spec, &fields)?;
-    let mut present = shown_fields(api, work, &object.spec);
+    let mut present = shown_fields(api, &work.model, &object.spec);
     // Of a kind whose labels are a field as others are, that stands there already.
     present.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
     let mut idle = Vec::new();
@@ -180,7 +181,7 @@ fn json_patch<S: Shown>(
         }
     }
     settle_merge_labels(&before, &mut object.spec, Owner::update(&caller.manager));
-    let mut document = shown_fields(api, work, &object.spec);
+    let mut document = shown_fields(api, &work.model, &object.spec);
     let said = said_alone(&patch, &document);
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
@@ -254,7 +255,7 @@ fn whole_document<S: Shown>(api: &Api, work: &Work<'_>, object: &Object<S>) -> M
     if let Some(inherited) = object.spec.inherited_ref() {
         document.insert(MERGE_LABELS.into(), inherited.labels.merge.unwrap_or(false).into());
     }
-    document.extend(shown_fields(api, work, &object.spec));
+    document.extend(shown_fields(api, &work.model, &object.spec));
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
     document.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
@@ -289,16 +290,12 @@ fn map_operation<S: Shown>(
     let Some(inherited) = spec.inherited() else {
         return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done: "changed" }));
     };
+    let Some(key) = operation.path.get(1) else { return whole_map::<S>(inherited, map, operation, work, caller) };
+    if operation.path.len() > 2 {
+        let change = within_value(inherited, map, key, operation)?;
+        return map.write(inherited, MapWrite::Keys(&raw(&change)), &caller.manager, work.now());
+    }
     let provided = provided_keys(inherited, map);
-    let key = match operation.path.as_slice() {
-        [_] => return whole_map::<S>(inherited, map, operation, work, caller),
-        [_, key] => key,
-        [_, key, ..] => {
-            let change = within_value(inherited, map, key, operation)?;
-            return map.write(inherited, MapWrite::Keys(&raw(&change)), &caller.manager, work.now());
-        }
-        [] => return Ok(()),
-    };
     if operation.verb != Verb::Add && !provided.is_some_and(|keys| keys.contains(key)) {
         let done = if operation.verb == Verb::Remove { "removed" } else { "replaced" };
         return Err(bad_patch(&BadPatch::Missing { path: operation.pointer(), done }));

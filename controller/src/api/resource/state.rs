@@ -10,7 +10,7 @@ use stemma_core::finding::Finding;
 use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Answer, Resolution};
 use stemma_core::status::{
-    self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, RESULTS_TO_COME, State, Status, TaskOutcome,
+    self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, RESULTS_TO_COME, State, TaskOutcome,
 };
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
@@ -140,57 +140,51 @@ pub(super) fn untold(api: &Api, node: Uuid) -> Option<String> {
     }
 }
 
-/// Whether nobody is told anything, since the store was restored from a backup and waits.
-fn is_store_waiting(api: &Api) -> bool {
-    api.desired.as_ref().is_some_and(|desired| desired.epoch_line().waits)
-}
-
 /// What decides a node's state.
 pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Facts {
-    let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
     let facts = facts::facts(model, node, answer, api.registry.now());
-    let table = api.desired.as_ref().map(|desired| desired.status());
-    let is_report_refused = table.is_some_and(|table| table.refused_reports().has(node.meta.uuid));
-    let is_release_refused = table.is_some_and(|table| table.refused_release(node.meta.uuid).is_some());
-    let is_ahead = table.is_some_and(|table| table.ahead(node.meta.uuid).is_some());
-    let is_store_waiting = is_store_waiting(api);
-    let liveness = liveness(api, node.meta.uuid);
-    let is_blocked = table.is_some_and(|table| table.is_blocked(node.meta.uuid));
-    let told = api.desired.as_ref().map_or(facts.told, |desired| facts::told(model, desired, node.meta.uuid));
+    let Some(desired) = &api.desired else { return facts };
+    let (table, uuid) = (desired.status(), node.meta.uuid);
     Facts {
-        liveness,
-        is_doubled,
-        is_ahead,
-        is_store_waiting,
-        is_report_refused,
-        is_release_refused,
-        is_blocked,
-        told,
+        liveness: desired.liveness(uuid),
+        is_doubled: desired.two_hosts(uuid).is_some(),
+        is_ahead: table.ahead(uuid).is_some(),
+        is_store_waiting: desired.epoch_line().waits,
+        is_report_refused: table.refused_reports().has(uuid),
+        is_release_refused: table.refused_release(uuid).is_some(),
+        is_blocked: table.is_blocked(uuid),
+        told: facts::told(model, desired, uuid),
         ..facts
     }
 }
 
 /// Why a node stands where it stands: where a task failed, which; where an error is found, the first; where others keep it, who; where results
-/// are still to come, of which task. Who keeps one that is not blocked is said as far as the last pass knows it.
+/// are still to come, of which task. Who keeps one that is not blocked is said as far as the last pass knows it, but for one that is asked for
+/// alone, of which it is worked out: that costs more than the status.
 pub(super) fn reason(
     api: &Api,
     model: &Model,
     node: &Node,
-    (facts, resolution): (&Facts, &Resolution),
-    mode: Mode,
+    (facts, resolution, mode): (&Facts, &Resolution, Mode),
+    is_alone: bool,
 ) -> Cow<'static, str> {
     let status = facts.status();
-    let kept = |reconciler: &Reconciler| reconciler.shut_in_last_pass(model, node.id()).unwrap_or_default();
+    let shut = |reconciler: &Reconciler| {
+        if is_alone || status.state == State::Blocked {
+            reconciler.shut(model, node.id())
+        } else {
+            reconciler.shut_in_last_pass(model, node.id()).unwrap_or_default()
+        }
+    };
     let said = match status.state {
         State::Failed if status.reason == A_TASK_FAILED => status::failed_tasks(facts::news(model, node.meta.uuid)),
         State::Failed if status.reason == AN_ERROR => {
             let findings = findings_of_answer(api, model, node, resolution);
             status::first_error(&findings).map(|code| format!("{AN_ERROR}: {code}"))
         }
-        State::Blocked => waits(api, model, node, status, mode),
-        State::Changing if status.reason == RESULTS_TO_COME => waits_at(api, model, node, (status, mode), kept)
+        State::Changing if status.reason == RESULTS_TO_COME => waits(api, model, node, (facts, mode), shut)
             .or_else(|| status::awaited_results(facts::unended(model, node.meta.uuid))),
-        State::Waiting | State::Changing => waits_at(api, model, node, (status, mode), kept),
+        State::Blocked | State::Waiting | State::Changing => waits(api, model, node, (facts, mode), shut),
         State::Held => kept_release(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
         State::Unplaced
         | State::Parked
@@ -211,23 +205,17 @@ pub(super) fn kept_release(model: &Model, node: &Node) -> Option<String> {
 }
 
 /// The first barrier that is shut for a node, as a sentence in place of its status's reason; `None` where none keeps its tasks from being
-/// run. It costs more than the status, and is worked out only where one node is asked for, or where it says who blocks one.
-pub(super) fn waits(api: &Api, model: &Model, node: &Node, status: Status, mode: Mode) -> Option<String> {
-    waits_at(api, model, node, (status, mode), |reconciler| reconciler.shut(model, node.id()))
-}
-
-/// The same of barriers that are asked of the reconciler so.
-fn waits_at(
+/// run.
+fn waits(
     api: &Api,
     model: &Model,
     node: &Node,
-    (status, mode): (Status, Mode),
+    (facts, mode): (&Facts, Mode),
     shut: impl FnOnce(&Reconciler) -> Vec<Shut>,
 ) -> Option<String> {
-    let is_there = liveness(api, node.meta.uuid) == Liveness::Connected && mode == Mode::Apply;
-    let is_free = matches!(status.state, State::Waiting | State::Blocked | State::Changing);
+    let is_there = facts.liveness == Liveness::Connected && mode == Mode::Apply;
     // What waits for others waits for the fleet first.
-    if is_store_waiting(api) || !(is_there && is_free && facts::tasks(model, node.meta.uuid).may_wait()) {
+    if facts.is_store_waiting || !(is_there && facts.tasks.may_wait()) {
         return None;
     }
     let shut = shut(api.reconciler.as_ref()?);

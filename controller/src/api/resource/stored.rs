@@ -32,7 +32,7 @@ pub(super) fn add<S: Fields>(
 
 /// The fields that are not at their default, and of a node the traits and tags that its operators gave.
 fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
-    let mut fields = fields_of(spec, &ModelNames::new(model, &api.traits), &|_| true);
+    let mut fields = shown_fields(api, model, spec);
     if let Some(node) = spec.node_ref() {
         let traits = node.traits.members().map(ToString::to_string).collect::<Vec<_>>();
         let [assigned, unassigned] =
@@ -41,6 +41,11 @@ fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
         fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
     }
     fields
+}
+
+/// The fields of a spec as a body would say them, those at their defaults left out.
+pub(super) fn shown_fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
+    fields_of(spec, &ModelNames::new(model, &api.traits), &|_| true)
 }
 
 /// The wanted fields of a spec as a body would say them, those at their defaults left out.

@@ -61,7 +61,7 @@ struct Group<'m> {
 
 /// Nodes by what their hosts said: the outcome, and the difference or else the sentence.
 #[derive(Default)]
-struct Groups<'m>(BTreeMap<(&'static str, &'m str, &'m str), Group<'m>>);
+struct Groups<'m>(BTreeMap<(Outcome, &'m str, &'m str), Group<'m>>);
 
 /// `GET /v1/tasks`.
 pub(super) fn list(api: &Api, request: &Request) -> HandlerResult {
@@ -139,16 +139,14 @@ impl<'m> Tally<'m> {
             }
             Outcome::WouldChange => {
                 self.would_change += 1;
-                self.differences.add("WouldChange", result, node, most);
+                self.differences.add(result, node, most);
             }
             Outcome::Drifted => {
                 self.drifted += 1;
-                self.differences.add("Drifted", result, node, most);
+                self.differences.add(result, node, most);
             }
-            Outcome::Failed => self.failures.add("Failed", result, node, most),
-            Outcome::DependencyFailed => self.not_run.add("DependencyFailed", result, node, most),
-            Outcome::Unsupported => self.failures.add("Unsupported", result, node, most),
-            Outcome::Unknown => self.failures.add("Unknown", result, node, most),
+            Outcome::DependencyFailed => self.not_run.add(result, node, most),
+            Outcome::Failed | Outcome::Unsupported | Outcome::Unknown => self.failures.add(result, node, most),
         }
     }
 
@@ -190,10 +188,10 @@ impl<'m> Group<'m> {
 }
 
 impl<'m> Groups<'m> {
-    fn add(&mut self, outcome: &'static str, result: &'m TaskResult, node: &'m Node, most: usize) {
+    fn add(&mut self, result: &'m TaskResult, node: &'m Node, most: usize) {
         // A sentence beside a difference says nothing that would tell two of them apart.
         let message = if result.diff.is_empty() { result.message.as_str() } else { "" };
-        self.0.entry((outcome, result.diff.as_str(), message)).or_default().add(node, most);
+        self.0.entry((result.outcome, result.diff.as_str(), message)).or_default().add(node, most);
     }
 
     fn count(&self) -> usize {

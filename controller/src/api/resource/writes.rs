@@ -146,6 +146,11 @@ pub(super) async fn change_and<S: Shown>(
     .await
 }
 
+/// The hosts that a write reaches, so far.
+pub(super) fn hosts(work: &Work<'_>) -> Value {
+    work.told_hosts().map(|node| node.to_string()).collect()
+}
+
 /// An answer with what the write changes, and the hosts that it would reach where it is tried out. One without a body gets one where the
 /// request prefers that. `OpenStack`'s clients know the fields of theirs alone.
 pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &LostLabels, work: &Work<'_>) -> Answer {
@@ -164,11 +169,6 @@ pub(super) fn tell(answer: Answer, request: &Request, changes: Value, lost: &Los
         }
     }
     answer
-}
-
-/// The hosts that a write reaches, so far.
-pub(super) fn hosts(work: &Work<'_>) -> Value {
-    work.told_hosts().map(|node| node.to_string()).collect()
 }
 
 /// The same, with a warning of what is so by the write and was not before it.

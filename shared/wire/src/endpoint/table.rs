@@ -29,7 +29,7 @@ const LIST: Query = Query::Of(&[PAGE, &["selector"], FIELDS, AT_LEAST]);
 /// The list of a cluster's groups.
 const GROUPS: Query = Query::Of(&[PAGE, &["selector", "role"], FIELDS, AT_LEAST]);
 /// The lists of nodes.
-const NODES: Query = Query::Of(&[PAGE, NODE_FILTERS, FIELDS, &["detail", "deleting"], AT_LEAST]);
+const NODES: Query = Query::Of(&[PAGE, NODE_FILTERS, IRONIC_FILTERS, FIELDS, &["detail", "deleting"], AT_LEAST]);
 /// The list of allocations.
 const ALLOCATIONS: Query = Query::Of(&[PAGE, &["node", "resource_class", "state", "owner"], FIELDS, AT_LEAST]);
 /// The list of inspection rules.
@@ -53,8 +53,8 @@ const AUDIT: Query = Query::Of(&[PAGE, &["principal", "object", "since", "until"
 /// What is told of what changes.
 const EVENTS: Query = Query::Of(&[&["from", "class", "kind", "selector"]]);
 /// The list of tasks, and one of them: of which nodes.
-const TASKS: Query = Query::Of(&[PAGE, TASKS_OF, FIELDS, AT_LEAST]);
-const ONE_TASK: Query = Query::Of(&[TASKS_OF, AT_LEAST]);
+const TASKS: Query = Query::Of(&[PAGE, NODE_FILTERS, FIELDS, AT_LEAST]);
+const ONE_TASK: Query = Query::Of(&[NODE_FILTERS, AT_LEAST]);
 /// An explanation of one key of the catalogue.
 const EXPLAIN_KEY: Query = Query::Of(&[&["label", "parameter", "property", "fact"], AT_LEAST]);
 /// A write: who makes it, and whether it is refused for what is found.
@@ -170,7 +170,7 @@ pub(super) const FIELDS_SINCE: &[(&str, Minor)] = &[
     ("allocation_uuid", since::ALLOCATIONS),
 ];
 
-/// Which nodes: Ironic's filters, the trait filters of its traits specification, and Stemma's own.
+/// Which nodes, or the tasks of which: the trait filters of Ironic's traits specification, and Stemma's own.
 const NODE_FILTERS: &[&str] = &[
     "traits",
     "traits-any",
@@ -183,6 +183,10 @@ const NODE_FILTERS: &[&str] = &[
     "cluster",
     "state",
     "requirement",
+];
+
+/// Which nodes: Ironic's filters.
+const IRONIC_FILTERS: &[&str] = &[
     "resource_class",
     "driver",
     "maintenance",
@@ -193,21 +197,6 @@ const NODE_FILTERS: &[&str] = &[
     "instance_uuid",
     "provision_state",
     "shard",
-];
-
-/// Of which nodes tasks are listed: Stemma's own filters of nodes.
-const TASKS_OF: &[&str] = &[
-    "traits",
-    "traits-any",
-    "not-traits",
-    "not-traits-any",
-    "selector",
-    "tag",
-    "role",
-    "nodegroup",
-    "cluster",
-    "state",
-    "requirement",
 ];
 
 /// The version that a write presumes.

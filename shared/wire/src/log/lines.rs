@@ -100,11 +100,6 @@ impl VisitValue<'_> for Typed {
         Ok(())
     }
 
-    fn visit_null(&mut self) -> Result<(), Error> {
-        self.0 = Value::Null;
-        Ok(())
-    }
-
     fn visit_u64(&mut self, value: u64) -> Result<(), Error> {
         self.0 = value.into();
         Ok(())

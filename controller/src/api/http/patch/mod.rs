@@ -10,6 +10,8 @@ mod sent;
 use serde_json::{Map, Value};
 use stemma_core::manifest::MAX_DEPTH;
 
+use crate::api::http::json::unescaped;
+
 pub(crate) use python::map_from_text;
 pub(crate) use sent::SentPatch;
 
@@ -114,7 +116,7 @@ impl BadPatch {
             | Self::NoContainer { path } => path.strip_prefix('/')?,
             Self::Malformed { .. } | Self::TooLarge => return None,
         };
-        let members: Vec<String> = path.split('/').map(|member| member.replace("~1", "/").replace("~0", "~")).collect();
+        let members: Vec<String> = path.split('/').map(unescaped).collect();
         Some(members.join("."))
     }
 }

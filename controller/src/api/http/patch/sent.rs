@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use stemma_core::digest::canonical_json;
 
 use super::{BadPatch, Operation, Patch, Verb, pointer};
+use crate::api::http::json;
 
 const MOST_OPERATIONS: usize = 512;
 /// The longest path, in bytes.
@@ -213,7 +214,7 @@ fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
 /// A member of a pointer; nothing where an escape in it is none.
 fn unescaped(member: &str) -> Option<String> {
     let mut escapes = member.split('~').skip(1);
-    escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| member.replace("~1", "/").replace("~0", "~"))
+    escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| json::unescaped(member))
 }
 
 fn beginning(text: &str) -> String {
