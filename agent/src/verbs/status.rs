@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
 use stemma_wire::error::is_formatting;
-use stemma_wire::message::desired::{Barrier, Known, Profile};
+use stemma_wire::message::desired::{Barrier, Known};
 use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 
 use super::membership::{Membership, membership};
@@ -289,11 +289,7 @@ fn span(seconds: u64) -> String {
 }
 
 fn orphans(local: &Local, held: &Desired) -> Result<Vec<Orphan>> {
-    let profile = match held.task_set.profile {
-        Some(_) => local.site.ledger.profile(held)?,
-        None => Some(Profile::default()),
-    };
-    let Some(profile) = profile else { return Ok(Vec::new()) };
+    let Some(profile) = local.site.ledger.profile(held)? else { return Ok(Vec::new()) };
     Ok(orphans::orphans(&local.site, held, &profile)?)
 }
 

@@ -112,7 +112,7 @@ struct Findings {
     outputs: Vec<String>,
     map: Option<String>,
     hooks: Vec<String>,
-    state: Vec<String>,
+    state: Option<String>,
     set_aside: Vec<String>,
     dropped: Option<String>,
     /// The number from which on results come after a report that had `dropped`; `None`: it is not reported yet.

@@ -82,7 +82,7 @@ impl ApplyWorker {
     fn facts(&self) -> BTreeMap<String, String> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
         // Or what it holds is not to be read.
-        let why = disk.or(self.findings.state.first());
+        let why = disk.or(self.findings.state.as_ref());
         let stuck = why.map(|why| (STUCK.to_owned(), json!(why).to_string()));
         let orphans = orphans::fact(&self.orphans).map(|text| (ORPHANS.to_owned(), text));
         stuck.into_iter().chain(orphans).collect()

@@ -145,6 +145,24 @@ fn y06_a_disk_that_takes_nothing_is_told_while_nothing_is_to_be_kept_and_until_i
     }
 }
 
+/// The host stayed `stuck` over a profile that no task set named any more.
+#[test]
+fn y06_a_profile_that_cannot_be_read_is_told_until_a_task_set_without_tasks_comes() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    // No order has a task that comes after itself.
+    let unreadable = Set::default().command("a", &[0], &["true"]);
+    let mut without = Set::default().desired();
+    without.task_set.profile = None;
+    let next = FromSync::Offer { desired: Some(controller.desired(2, &without)), grants: Vec::new(), acknowledged: 0 };
+    let offers = [give(&controller, 1, &unreadable), vec![next]].concat();
+    let said = runtime().block_on(offered(&host, &controller, offers));
+    let reports = said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None });
+    let told: Vec<_> = reports.map(|report| report.facts.get("agent.stuck").map(String::as_str)).collect();
+    let why = r#""the task profile cannot be read by this agent; upgrade it""#;
+    assert!(told.contains(&Some(why)), "{told:?}");
+    assert_eq!(told.last(), Some(&None), "{told:?}");
+}
+
 /// The paths of the last report's orphans, each with its task.
 fn orphans(said: &[FromApply]) -> Vec<(String, String)> {
     let last =
