@@ -304,8 +304,8 @@ impl Run {
 
     /// The file that a task leaves where it stands when it is gone.
     fn left_by(&self, planned: &Planned) -> Option<String> {
-        let Readiness::Runnable { applier, task, .. } = &planned.kind else { return None };
-        applier.leaves(&self.site, task).map(|path| path.to_string())
+        let Readiness::Runnable { task, .. } = &planned.kind else { return None };
+        orphans::left_by(&self.site, task).map(|path| path.to_string())
     }
 
     /// Takes down how a task ended, and whether that is news.

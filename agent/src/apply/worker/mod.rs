@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use log::warn;
+use stemma_core::status::Orphan;
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::Barrier;
@@ -23,7 +24,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::executor::Run;
 use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
-use super::orphans::Orphan;
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;

@@ -68,8 +68,7 @@ impl ApplyWorker {
     pub(super) fn look_for_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
         if let Some(profile) = self.profile(&desired)? {
-            orphans::forget_gone(&self.site, &desired, &profile)?;
-            self.orphans = orphans::orphans(&self.site, &desired, &profile)?;
+            self.orphans = orphans::orphans_and_forget_gone(&self.site, &desired, &profile)?;
         }
         Ok(())
     }

@@ -223,7 +223,7 @@ fn y06_a_state_without_a_record_of_files_gets_one_when_its_task_set_is_replaced(
 
 #[test]
 fn y06_a_report_names_64_of_what_tasks_left_and_counts_the_rest() {
-    use crate::apply::orphans::{Orphan, fact};
+    use crate::apply::orphans::fact;
 
     let orphan = |at: usize, len: usize| Orphan { task: format!("t{at}"), path: format!("/{}{at}", "p".repeat(len)) };
     for (count, len, named) in [(0, 1, None), (1, 1, Some((1, 0))), (64, 1, Some((64, 0))), (70, 1, Some((64, 6)))] {
