@@ -1,5 +1,5 @@
 //! Files that tasks wrote here and that no task keeps now: their task was removed, moved to other nodes, or names another path. Nobody takes
-//! them away, since nobody said so; they are said until a person has removed them, or a task keeps them again.
+//! them away, since nobody said so; they are reported until a person has removed them, or a task keeps them again.
 //!
 //! Only this half knows of them. A controller forgets a task with its release, and a host that was silent meanwhile ran it for longer.
 

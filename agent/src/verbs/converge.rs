@@ -283,7 +283,7 @@ fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
     let reasons = ledger.get(&REASONS)?.unwrap_or_default();
     let mut tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     tasks.retain(|_, performed| performed.task_set == desired.digest);
-    let waiting = waiting(local, &desired, &profile, &tasks)?;
+    let waiting = waiting(local, &desired, &profile, &tasks)?.len();
     let outcomes = before.outcomes(ledger, &tasks)?;
     tasks.retain(|_, performed| !is_well(performed.outcome));
     let line = |(id, performed): (&String, &Performed)| {
@@ -292,7 +292,6 @@ fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
     };
     print(&tasks.iter().map(line).collect::<String>())?;
     print(&summary(&outcomes))?;
-    let waiting = waiting.len();
     match waiting {
         0 => {}
         1 => print("1 task waits at a barrier; `stemma-agent explain task` says at which\n")?,

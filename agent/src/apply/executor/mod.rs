@@ -328,7 +328,7 @@ impl Run {
             self.reasons.insert(planned.id.clone(), reason);
         }
         let is_news = stopped_by_another || is_news(self.before.tasks.get(&planned.id), &performed);
-        // What was found as it is to be, and is no news, was noted before, or by an agent that kept no such record.
+        // What is no news was noted when it was; where an older agent noted nothing, `orphans::fill` does.
         if is_news
             && permitted != Permitted::Check
             && matches!(outcome, Outcome::Unchanged | Outcome::Changed)
