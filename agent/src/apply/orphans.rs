@@ -115,6 +115,7 @@ fn look(site: &Site, desired: &Desired, profile: &Profile, written: &Written) ->
 /// The text of the fact: so many as are named, then how many more there are.
 pub fn fact(orphans: &[Orphan]) -> Option<String> {
     let mut named = Vec::new();
+    // The brackets, and how many more there are.
     let mut bytes = 64;
     for orphan in orphans.iter().take(MOST_NAMED) {
         let entry = json!(orphan);

@@ -95,11 +95,13 @@ fn outcomes(said: &[FromApply]) -> Vec<(String, Outcome)> {
     results.flatten().map(|TaskResult { task, outcome, .. }| (task, outcome)).collect()
 }
 
+/// What was reported, the last at the end.
+fn reports(said: &[FromApply]) -> Vec<&Report> {
+    said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None }).collect()
+}
+
 fn progress(said: &[FromApply]) -> Option<observed::Progress> {
-    said.iter().rev().find_map(|message| match message {
-        FromApply::Report(report) => Some(report.progress),
-        _ => None,
-    })
+    reports(said).last().map(|report| report.progress)
 }
 
 #[test]

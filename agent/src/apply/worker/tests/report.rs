@@ -24,11 +24,8 @@ fn w10_13_a_record_that_is_damaged_while_the_agent_runs_is_a_finding_with_its_re
         tokio::join!(worker.run(std::future::pending()), talking).1
     });
     assert_eq!(outcomes(&said).last(), Some(&("c".to_owned(), Outcome::Unknown)), "{said:?}");
-    let told = said.iter().any(|message| match message {
-        FromApply::Report(report) => report.findings.iter().any(|finding| finding.contains("was set aside")),
-        _ => false,
-    });
-    assert!(told, "{said:?}");
+    let mut findings = reports(&said).into_iter().flat_map(|report| &report.findings);
+    assert!(findings.any(|finding| finding.contains("was set aside")), "{said:?}");
     assert_eq!(host.ran().len(), 1);
 }
 
@@ -54,8 +51,7 @@ fn f06_on_a_full_disk_the_agent_goes_on_says_so_and_takes_up_when_there_is_room(
         ended.unwrap();
         said
     });
-    let reports: Vec<_> =
-        said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None }).collect();
+    let reports = reports(&said);
     let full = |report: &&Report| {
         report.findings.iter().any(|finding| finding.starts_with("cannot write /var/lib/stemma-agent"))
     };
@@ -91,8 +87,7 @@ fn y06_an_offer_that_cannot_be_kept_is_refused_and_the_report_says_stuck_once_an
         .filter_map(|said| if let FromApply::Refused { reason } = said { Some(reason) } else { None })
         .collect();
     assert_eq!(refused.len(), 3, "one for each offer: {said:?}");
-    let reports: Vec<_> =
-        said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None }).collect();
+    let reports = reports(&said);
     let told: Vec<_> = reports.iter().map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
     let stuck: Vec<_> = told.iter().filter(|(_, stuck)| stuck.is_some()).collect();
     assert_eq!(stuck.len(), 1, "{told:?}");
@@ -132,9 +127,8 @@ fn y06_a_disk_that_takes_nothing_is_told_while_nothing_is_to_be_kept_and_until_i
             ended.unwrap();
             said
         });
-        let reports =
-            said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None });
-        let told: Vec<_> = reports.map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
+        let reports = reports(&said);
+        let told: Vec<_> = reports.iter().map(|report| (report.progress, report.facts.get("agent.stuck"))).collect();
         let stuck: Vec<_> = told.iter().filter_map(|(progress, stuck)| stuck.map(|why| (*progress, why))).collect();
         let [(observed::Progress::Failed, why)] = stuck[..] else { panic!("{told:?}") };
         assert!(why.contains(own) && why.contains(said_by), "{why}");
@@ -156,8 +150,8 @@ fn y06_a_profile_that_cannot_be_read_is_told_until_a_task_set_without_tasks_come
     let next = FromSync::Offer { desired: Some(controller.desired(2, &without)), grants: Vec::new(), acknowledged: 0 };
     let offers = [give(&controller, 1, &unreadable), vec![next]].concat();
     let said = runtime().block_on(offered(&host, &controller, offers));
-    let reports = said.iter().filter_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None });
-    let told: Vec<_> = reports.map(|report| report.facts.get("agent.stuck").map(String::as_str)).collect();
+    let reports = reports(&said);
+    let told: Vec<_> = reports.iter().map(|report| report.facts.get("agent.stuck").map(String::as_str)).collect();
     let why = r#""the task profile cannot be read by this agent; upgrade it""#;
     assert!(told.contains(&Some(why)), "{told:?}");
     assert_eq!(told.last(), Some(&None), "{told:?}");
@@ -165,9 +159,8 @@ fn y06_a_profile_that_cannot_be_read_is_told_until_a_task_set_without_tasks_come
 
 /// The paths of the last report's orphans, each with its task.
 fn orphans(said: &[FromApply]) -> Vec<(String, String)> {
-    let last =
-        said.iter().rev().find_map(|said| if let FromApply::Report(report) = said { Some(report) } else { None });
-    let text = last.and_then(|report| report.facts.get("agent.orphans")).map_or("[]", String::as_str);
+    let reports = reports(said);
+    let text = reports.last().and_then(|report| report.facts.get("agent.orphans")).map_or("[]", String::as_str);
     let list: Vec<std::collections::BTreeMap<String, String>> = serde_json::from_str(text).unwrap();
     list.iter().map(|orphan| (orphan["task"].clone(), orphan["path"].clone())).collect()
 }
@@ -250,11 +243,8 @@ fn x01_results_that_went_untaken_are_a_finding_until_later_ones_are_acknowledged
     let stands_after = |acknowledged: u64| {
         let offer = FromSync::Offer { desired: None, grants: Vec::new(), acknowledged };
         let said = runtime().block_on(offered(&host, &controller, vec![offer]));
-        let findings = said.iter().rev().find_map(|message| match message {
-            FromApply::Report(report) => Some(report.findings.clone()),
-            _ => None,
-        });
-        findings.unwrap().iter().any(|finding| finding.starts_with("1 results of tasks were dropped here before"))
+        let findings = &reports(&said).pop().unwrap().findings;
+        findings.iter().any(|finding| finding.starts_with("1 results of tasks were dropped here before"))
     };
     assert!(stands_after(0));
     assert!(stands_after(1001), "all of those that were there when it was reported");
@@ -270,11 +260,7 @@ fn x01_a_report_with_more_findings_than_are_read_says_how_many_there_are_more() 
     let set = (0..300).fold(set, |set, at| set.label(&format!("k{at:03}"), "a\nb"));
     host.put("/var/lib/stemma-agent/apply/record.set-aside", "");
     let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
-    let findings = said.iter().rev().find_map(|message| match message {
-        FromApply::Report(report) => Some(report.findings.clone()),
-        _ => None,
-    });
-    let findings = findings.unwrap();
+    let findings = &reports(&said).pop().unwrap().findings;
     assert_eq!(findings.len(), 192);
     let set_aside =
         "/var/lib/stemma-agent/apply/record.set-aside: a record of the agent could not be used and was set aside";
