@@ -191,8 +191,8 @@ impl Before {
         Ok(Self { tasks, last: ledger.results()?.last().map_or(0, |result| result.sequence) })
     }
 
-    /// How each of these tasks ended in the run. One that had changed something before and was found so again is told by neither record nor
-    /// result: it is unchanged now.
+    /// How many of these tasks ended how in the run. One that changed something in an earlier run, and was found as it should be in this one,
+    /// has neither a new record nor a result: it counts as unchanged.
     fn outcomes(&self, ledger: &Ledger, tasks: &BTreeMap<String, Performed>) -> Result<BTreeMap<String, usize>> {
         let results = ledger.results()?;
         let is_told = |id: &String| results.iter().any(|result| result.sequence > self.last && result.task == *id);

@@ -74,7 +74,7 @@ pub struct ApplyWorker {
     /// Whether the last report is on disk, for `status`.
     is_report_kept: bool,
     look_at: Instant,
-    /// When it is looked at whether anything could be kept.
+    /// When it is checked next whether a record could be kept.
     room_at: Instant,
     /// Whether the state could not be written. Nothing is started before the next look then.
     is_blocked: bool,
