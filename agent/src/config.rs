@@ -12,9 +12,6 @@ use crate::paths;
 /// The largest configuration that is read.
 const LARGEST: u64 = 64 * 1024;
 
-/// A year: beyond it a number is a mistake, and far beyond no clock has such a time.
-const LONGEST_PAUSE: u64 = MAX_SECONDS;
-
 /// The fields of the file, for its manual page; a table's stand behind its name and a dot.
 pub const FIELDS: &[Part] = &[
     Part::new(
@@ -46,19 +43,15 @@ pub const FIELDS: &[Part] = &[
     ),
     Part::new(
         "schedule.drift_seconds",
-        Form::Seconds(1, LONGEST_PAUSE),
+        Form::Seconds(1, MAX_SECONDS),
         Help::new("1800", "Between two looks for drift. A changed file of a task is looked at within seconds.", "600"),
     ),
     Part::new(
         "schedule.retry_seconds",
-        Form::Seconds(1, LONGEST_PAUSE),
+        Form::Seconds(1, MAX_SECONDS),
         Help::new("60", "Before failed tasks are tried again; doubled each time, up to schedule.drift_seconds.", "30"),
     ),
-    Part::new(
-        "schedule.hook_seconds",
-        Form::Seconds(1, LONGEST_PAUSE),
-        Help::new("30", "What one hook may take.", "10"),
-    ),
+    Part::new("schedule.hook_seconds", Form::Seconds(1, MAX_SECONDS), Help::new("30", "What one hook may take.", "10")),
 ];
 
 /// The whole file. Every field has a default; an unknown one is refused.
@@ -172,7 +165,7 @@ pub enum ConfigError {
     Path(#[from] PathRefused),
     /// A schedule without a pause, or without a next time.
     #[error(
-        "schedule.{field} in {CONFIG} is {seconds}: write whole seconds, 1 to {LONGEST_PAUSE}",
+        "schedule.{field} in {CONFIG} is {seconds}: write whole seconds, 1 to {MAX_SECONDS}",
         CONFIG = paths::CONFIG
     )]
     Pause {
@@ -231,7 +224,7 @@ impl Config {
             ("retry_seconds", config.schedule.retry_seconds),
             ("hook_seconds", config.schedule.hook_seconds),
         ] {
-            if !(1..=LONGEST_PAUSE).contains(&seconds) {
+            if !(1..=MAX_SECONDS).contains(&seconds) {
                 return Err(ConfigError::Pause { field, seconds });
             }
         }

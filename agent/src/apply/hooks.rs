@@ -102,7 +102,7 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<Str
             Ok(finished) => {
                 let (error, output) = (finished.end.sentence(), logged(&finished.output));
                 warn!(name = name.as_str(), error = error.as_str(), output; "a hook failed");
-                findings.push(format!("hook {name} {}", finished.end.sentence()));
+                findings.push(format!("hook {name} {error}"));
             }
             Err(error) => findings.push(format!("hook {name}: {}", error.sentence())),
         }

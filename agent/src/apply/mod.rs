@@ -15,6 +15,3 @@ pub(crate) mod testing;
 pub mod verify;
 pub mod wake;
 pub mod worker;
-
-/// The fact of a report that says why this half can neither keep nor apply what it is told; absent while it can.
-pub const STUCK: &str = "agent.stuck";

@@ -1,24 +1,21 @@
 //! Files that tasks wrote here and that no task keeps now: their task was removed, moved to other nodes, or names another path. Nobody takes
-//! them away, since nobody said so; they are said until a person has removed them, or a task keeps them again.
+//! them away, since nobody said so; they are reported until a person has removed them, or a task keeps them again.
 //!
 //! Only this half knows of them. A controller forgets a task with its release, and a host that was silent meanwhile ran it for longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
 use serde_json::json;
 use stemma_core::object::MAX_FACT;
-use stemma_core::task::{Mode, TaskKind, task_type};
+use stemma_core::status::Orphan;
+use stemma_core::task::{Leaves, Mode, TaskKind, task_type};
 use stemma_wire::message::desired::{Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
-use super::applier::applier;
+use super::applier::{applier, path_of};
 use super::ledger::{Desired, PROGRESS, WRITTEN};
 use super::task::{HostTask, Site};
 use crate::host::{HostError, HostPath, Kind};
-
-/// The fact of a report that lists them; absent where there are none.
-pub const ORPHANS: &str = "agent.orphans";
 
 /// How many are named, by a report and by `status`.
 pub const MOST_NAMED: usize = 64;
@@ -29,15 +26,6 @@ const MOST_BYTES: usize = 4 * 1024 * 1024;
 
 /// The task that last wrote each file, by its path.
 pub type Written = BTreeMap<String, String>;
-
-/// A file that no task keeps now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Orphan {
-    /// The task that wrote it.
-    pub task: String,
-    /// Where it is.
-    pub path: String,
-}
 
 /// Notes what tasks have written. A file that two tasks write stays with the one that `keeps` it already.
 ///
@@ -57,8 +45,8 @@ pub fn note(site: &Site, written: &Written, keeps: impl Fn(&str, &str) -> bool) 
     if all == before { Ok(()) } else { site.ledger.put(&WRITTEN, &all) }
 }
 
-/// Makes the record of a state that has none, since its agent was of before: of the files of the tasks of a set that ended well. To be
-/// called before the set is replaced, so that an upgrade alone writes nothing.
+/// Makes the record where an older agent kept none: of the files of those tasks of a set that ended well. To be called before the set is
+/// replaced, so that an upgrade alone writes nothing.
 ///
 /// # Errors
 /// [`HostError`] from the ledger.
@@ -71,15 +59,19 @@ pub fn fill(site: &Site, desired: &Desired, profile: &Profile) -> Result<(), Hos
     let ended_well = |task: &&ProfileTask| {
         progress.tasks.get(&task.id).is_some_and(|last| last.task_set == desired.digest && is_well(last.outcome))
     };
-    let files = profile.tasks.iter().filter(ended_well).filter_map(|task| Some((left_by(site, desired, task)?, task)));
-    note(site, &files.map(|(path, task)| (path.to_string(), task.id.clone())).collect(), |_, _| false)
+    let files = profile.tasks.iter().filter(ended_well).filter_map(|task| {
+        let read = HostTask::new(task, &desired.task_set.inputs).ok()?;
+        let is_applied = read.task.mode.unwrap_or_default() == Mode::Apply;
+        let path = left_by(site, &read).filter(|_| is_applied)?;
+        Some((path.to_string(), task.id.clone()))
+    });
+    note(site, &files.collect(), |_, _| false)
 }
 
-/// The file that a task of a set writes and leaves where it is when the task is gone.
-fn left_by(site: &Site, desired: &Desired, task: &ProfileTask) -> Option<HostPath> {
-    let task = HostTask::new(task, &desired.task_set.inputs).ok()?;
-    let writes = task.task.mode.unwrap_or_default() == Mode::Apply;
-    applier(task_type(&task.task.kind)?.kind).filter(|_| writes)?.leaves(site, &task)
+/// The file that a task writes, and that stays there when the task is gone.
+#[must_use]
+pub fn left_by(site: &Site, task: &HostTask) -> Option<HostPath> {
+    path_of(site, task).filter(|(_, leaves)| *leaves == Leaves::File).map(|(path, _)| path)
 }
 
 /// The files that no task of a set keeps, and that are still there.
@@ -88,33 +80,42 @@ fn left_by(site: &Site, desired: &Desired, task: &ProfileTask) -> Option<HostPat
 /// [`HostError`] from the ledger.
 pub fn orphans(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<Orphan>, HostError> {
     let written = site.ledger.get(&WRITTEN)?.unwrap_or_default();
-    let mut orphans = Vec::new();
-    for (path, task) in unkept(site, desired, profile, &written) {
-        if is_there(site, path).unwrap_or(false) {
-            orphans.push(Orphan { task: task.clone(), path: path.clone() });
-        }
+    Ok(look(site, desired, profile, &written).0)
+}
+
+/// The same. Those that nobody finds any more go off the record: a file that comes back there is somebody else's.
+///
+/// # Errors
+/// [`HostError`] from the ledger.
+pub fn orphans_and_forget_gone(site: &Site, desired: &Desired, profile: &Profile) -> Result<Vec<Orphan>, HostError> {
+    let mut written = site.ledger.get(&WRITTEN)?.unwrap_or_default();
+    let (orphans, gone) = look(site, desired, profile, &written);
+    if !gone.is_empty() {
+        written.retain(|path, _| !gone.contains(path));
+        site.ledger.put(&WRITTEN, &written)?;
     }
     Ok(orphans)
 }
 
-/// Takes off the record what no task of a set keeps and nobody finds any more: a file that comes back there is somebody else's.
-///
-/// # Errors
-/// [`HostError`] from the ledger.
-pub fn forget_gone(site: &Site, desired: &Desired, profile: &Profile) -> Result<(), HostError> {
-    let written = site.ledger.get(&WRITTEN)?.unwrap_or_default();
-    let mut left = written.clone();
-    for (path, _) in unkept(site, desired, profile, &written) {
-        if !is_there(site, path).unwrap_or(true) {
-            left.remove(path);
+/// Of what no task of a set keeps, the files that are there, and the paths where none is. One that cannot be looked at is neither.
+fn look(site: &Site, desired: &Desired, profile: &Profile, written: &Written) -> (Vec<Orphan>, BTreeSet<String>) {
+    let (mut orphans, mut gone) = (Vec::new(), BTreeSet::new());
+    for (path, task) in unkept(site, desired, profile, written) {
+        match is_there(site, path) {
+            Ok(true) => orphans.push(Orphan { task: task.clone(), path: path.clone() }),
+            Ok(false) => {
+                gone.insert(path.clone());
+            }
+            Err(_) => {}
         }
     }
-    if left == written { Ok(()) } else { site.ledger.put(&WRITTEN, &left) }
+    (orphans, gone)
 }
 
 /// The text of the fact: so many as are named, then how many more there are.
 pub fn fact(orphans: &[Orphan]) -> Option<String> {
     let mut named = Vec::new();
+    // The brackets, and how many more there are.
     let mut bytes = 64;
     for orphan in orphans.iter().take(MOST_NAMED) {
         let entry = json!(orphan);

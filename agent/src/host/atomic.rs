@@ -109,6 +109,7 @@ impl Staging {
         }
     }
 
+    /// The error, said of the file that it will replace.
     fn of_target(&self, error: HostError) -> HostError {
         error.of_target(&self.name.0, &self.target)
     }
@@ -118,7 +119,7 @@ impl Staging {
     /// # Errors
     /// What the machine said; it is to be discarded then.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), HostError> {
-        self.file.write(bytes).map_err(|error| error.of_target(&self.name.0, &self.target))
+        self.file.write(bytes).map_err(|error| self.of_target(error))
     }
 
     /// Gives it its rights and makes it durable.

@@ -490,7 +490,7 @@ impl HostError {
         move |source| Self::Io { operation, path, source }
     }
 
-    /// The same of the file that one in the making is to become: its own name is another one at each try, and nobody knows it.
+    /// The same error, said of the file that an unfinished one is to replace. Nobody knows the name of the unfinished one: it is new at each try.
     #[must_use]
     pub fn of_target(self, in_the_making: &str, target: &str) -> Self {
         match self {

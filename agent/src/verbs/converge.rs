@@ -191,8 +191,8 @@ impl Before {
         Ok(Self { tasks, last: ledger.results()?.last().map_or(0, |result| result.sequence) })
     }
 
-    /// How each of these tasks ended in the run. One that had changed something before and was found so again is told by neither record nor
-    /// result: it is unchanged now.
+    /// How many of these tasks ended how in the run. One that changed something in an earlier run, and was found as it should be in this one,
+    /// has neither a new record nor a result: it counts as unchanged.
     fn outcomes(&self, ledger: &Ledger, tasks: &BTreeMap<String, Performed>) -> Result<BTreeMap<String, usize>> {
         let results = ledger.results()?;
         let is_told = |id: &String| results.iter().any(|result| result.sequence > self.last && result.task == *id);
@@ -283,7 +283,7 @@ fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
     let reasons = ledger.get(&REASONS)?.unwrap_or_default();
     let mut tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     tasks.retain(|_, performed| performed.task_set == desired.digest);
-    let waiting = waiting(local, &desired, &profile, &tasks)?;
+    let waiting = waiting(local, &desired, &profile, &tasks)?.len();
     let outcomes = before.outcomes(ledger, &tasks)?;
     tasks.retain(|_, performed| !is_well(performed.outcome));
     let line = |(id, performed): (&String, &Performed)| {
@@ -292,7 +292,6 @@ fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
     };
     print(&tasks.iter().map(line).collect::<String>())?;
     print(&summary(&outcomes))?;
-    let waiting = waiting.len();
     match waiting {
         0 => {}
         1 => print("1 task waits at a barrier; `stemma-agent explain task` says at which\n")?,

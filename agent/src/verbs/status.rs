@@ -8,16 +8,16 @@ use std::sync::Arc;
 use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
+use stemma_core::status::{self, Orphan, STUCK};
 use stemma_wire::error::is_formatting;
-use stemma_wire::message::desired::{Barrier, Known, Profile};
+use stemma_wire::message::desired::Known;
 use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 
 use super::membership::{Membership, membership};
 use super::waits::waiting;
 use super::{Exit, Local, print, print_json};
-use crate::apply::STUCK;
 use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, REASONS, REPORT, Reason};
-use crate::apply::orphans::{self, MOST_NAMED, Orphan};
+use crate::apply::orphans::{self, MOST_NAMED};
 use crate::args::Output;
 use crate::host::Host as _;
 use crate::sync::{Connection, Standing};
@@ -158,7 +158,7 @@ fn collect(local: &Local) -> Result<Status> {
     let (is_damaged, connection) = (damage.is_some(), Connection::load(&*local.host)?);
     let accepted = ledger.accepted()?;
     let report = ledger.get(&REPORT)?.unwrap_or_default();
-    let stuck = stuck(local).or_else(|| report.facts.get(STUCK).and_then(|text| serde_json::from_str(text).ok()));
+    let stuck = stuck(local).or_else(|| report.facts.get(STUCK).and_then(|fact| status::stuck(fact)));
     let held = accepted.as_ref().map(Accepted::desired);
     let tasks = held.as_ref().map(|held| tasks(local, held)).transpose()?.unwrap_or_default();
     let said = ledger.get(&LOCAL)?.unwrap_or_default();
@@ -240,21 +240,12 @@ fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
         .map(|task| {
             let outcome = performed.get(&task.id).map(|ended| words(ended.outcome));
             let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
-            let waits_for = waiting.get(task.id.as_str()).map(|barrier| awaited(barrier));
+            // Why the nodes there are not done, a controller knows alone.
+            let waits_for =
+                waiting.get(task.id.as_str()).map(|barrier| status::barrier(&barrier.task, &barrier.selector));
             Task { outcome, reason, waits_for, id: task.id.clone() }
         })
         .collect())
-}
-
-/// What a barrier waits for, on which nodes. Why these are not done, a controller knows alone.
-pub(super) fn awaited(barrier: &Barrier) -> String {
-    let task = &barrier.task;
-    match barrier.selector.as_str() {
-        "stage" => format!("stage {task}"),
-        "anywhere" => format!("{task} on every node that has it"),
-        "*" => format!("{task} on every node with a role or a tag"),
-        selector => format!("{task} on {selector}"),
-    }
 }
 
 /// Who parked this host.
@@ -289,11 +280,7 @@ fn span(seconds: u64) -> String {
 }
 
 fn orphans(local: &Local, held: &Desired) -> Result<Vec<Orphan>> {
-    let profile = match held.task_set.profile {
-        Some(_) => local.site.ledger.profile(held)?,
-        None => Some(Profile::default()),
-    };
-    let Some(profile) = profile else { return Ok(Vec::new()) };
+    let Some(profile) = local.site.ledger.profile(held)? else { return Ok(Vec::new()) };
     Ok(orphans::orphans(&local.site, held, &profile)?)
 }
 
@@ -391,6 +378,8 @@ pub fn words(variant: impl Debug) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stemma_wire::message::desired::Barrier;
+
     use super::*;
     use crate::apply::testing::{Set, joined};
     use crate::host::HostPath;
@@ -511,8 +500,13 @@ mod tests {
             ("anywhere", "t on every node that has it"),
             ("*", "t on every node with a role or a tag"),
             ("any of roles x", "t on any of roles x"),
+            ("any of anywhere", "t on any node that has it"),
         ] {
-            assert_eq!(awaited(&Barrier { task: "t".into(), selector: selector.into() }), said);
+            let root = tempfile::tempdir().unwrap();
+            let barrier = Barrier { task: "t".into(), selector: selector.into() };
+            joined(root.path(), &Set::default().command("app", &[], &["true"]).behind(barrier));
+            let text = shown(root.path());
+            assert!(text.contains(&format!("waiting for {said}\n")), "{text}");
         }
     }
 

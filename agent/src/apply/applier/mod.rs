@@ -7,7 +7,7 @@ mod file;
 mod marker;
 mod shell;
 
-use stemma_core::task::{TaskKind, TypedParameters};
+use stemma_core::task::{Leaves, TaskKind, TypedParameters, task_type};
 
 use super::task::{Applied, Check, HostTask, Site, TaskError};
 use crate::host::{HostPath, Pending};
@@ -22,12 +22,6 @@ pub trait Applier {
 
     /// The file that it keeps, where it keeps one: a change of that is drift.
     fn keeps(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let _ = (site, task);
-        None
-    }
-
-    /// The same, where it stays when the task is gone: not that of a task that keeps it away.
-    fn leaves(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
         let _ = (site, task);
         None
     }
@@ -66,6 +60,14 @@ pub fn applier(kind: TaskKind) -> Option<&'static dyn Applier> {
         | TaskKind::Puppet
         | TaskKind::Reboot => None,
     }
+}
+
+/// The path that a task writes, and what it leaves there; `None`: it writes none, or cannot say which.
+#[must_use]
+pub fn path_of(site: &Site, task: &HostTask) -> Option<(HostPath, Leaves)> {
+    let known = task_type(&task.task.kind)?;
+    let (_, leaves) = known.path(&task.task.parameters)?;
+    Some((applier(known.kind)?.keeps(site, task)?, leaves))
 }
 
 /// The parameters of a task as its type's own struct.

@@ -6,7 +6,7 @@
 //!    └── one before it failed ┘        LeftOut stands for itself, and holds nobody up
 //! ```
 //!
-//! A marker (`type: skipped`) is never begun. It ends as soon as it might be, so that what comes after it comes after what is before it.
+//! A marker (`type: skipped`) is never begun. It ends as soon as it could begin, so that what comes after it waits for what comes before it.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ pub struct Vertex {
     pub alone: bool,
     /// Its failure stops nobody (`fail_on_error: false`).
     pub forgiven: bool,
-    /// It is a place in the order with nothing to do, of which nobody hears.
+    /// It is a place in the order: it does nothing, and has no result.
     pub is_marker: bool,
 }
 
@@ -185,7 +185,7 @@ impl Graph {
         self.vertices[at].state == TaskState::Ended(Outcome::WouldChange)
     }
 
-    /// Whether something has yet to begin. A marker that waits holds up others, or nobody cares.
+    /// Whether something has yet to begin. A marker does not count: what waits behind it does.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.vertices.iter().any(|vertex| vertex.state == TaskState::Waiting && !vertex.is_marker)

@@ -304,8 +304,8 @@ impl Run {
 
     /// The file that a task leaves where it stands when it is gone.
     fn left_by(&self, planned: &Planned) -> Option<String> {
-        let Readiness::Runnable { applier, task, .. } = &planned.kind else { return None };
-        applier.leaves(&self.site, task).map(|path| path.to_string())
+        let Readiness::Runnable { task, .. } = &planned.kind else { return None };
+        orphans::left_by(&self.site, task).map(|path| path.to_string())
     }
 
     /// Takes down how a task ended, and whether that is news.
@@ -328,7 +328,7 @@ impl Run {
             self.reasons.insert(planned.id.clone(), reason);
         }
         let is_news = stopped_by_another || is_news(self.before.tasks.get(&planned.id), &performed);
-        // What was found as it is to be, and is no news, was noted before, or by an agent that kept no such record.
+        // What is no news was noted when it was; where an older agent noted nothing, `orphans::fill` does.
         if is_news
             && permitted != Permitted::Check
             && matches!(outcome, Outcome::Unchanged | Outcome::Changed)

@@ -9,7 +9,7 @@ use stemma_wire::message::desired::{Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
 
 use super::graph::{Graph, TaskState, Vertex};
-use crate::apply::applier::{Applier, applier};
+use crate::apply::applier::{Applier, applier, path_of};
 use crate::apply::ledger::Desired;
 use crate::apply::task::{HostTask, Site, content};
 use crate::config::Ceiling;
@@ -66,9 +66,8 @@ impl Planned {
 
     /// The path that it writes, and what it leaves there; `None`: it writes none, or cannot say which.
     fn path(&self, site: &Site) -> Option<(HostPath, Leaves)> {
-        let Readiness::Runnable { applier, task, .. } = &self.kind else { return None };
-        let (_, leaves) = task_type(&task.task.kind)?.path(&task.task.parameters)?;
-        Some((applier.keeps(site, task)?, leaves))
+        let Readiness::Runnable { task, .. } = &self.kind else { return None };
+        path_of(site, task)
     }
 }
 

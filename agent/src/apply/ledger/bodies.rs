@@ -63,12 +63,13 @@ impl Ledger {
         Ok(None)
     }
 
-    /// The profile that a desired state names; `None` where it names none, or the profile is not here or not readable.
+    /// The profile of a desired state; one that names none has no tasks. `None`: it is not here, or not readable.
     ///
     /// # Errors
     /// [`HostError`].
     pub fn profile(&self, desired: &Desired) -> Result<Option<Profile>, HostError> {
-        let bytes = desired.task_set.profile.map(|hash| self.body(hash)).transpose()?.flatten();
+        let Some(hash) = desired.task_set.profile else { return Ok(Some(Profile::default())) };
+        let bytes = self.body(hash)?;
         Ok(bytes.as_deref().and_then(|bytes| part(desired.version, bytes)))
     }
 

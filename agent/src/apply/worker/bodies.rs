@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use log::warn;
+use stemma_wire::message::Hash;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::Profile;
-use stemma_wire::message::{Hash, WireVersion};
 use tokio::time::Instant;
 
 use super::{ASK_AGAIN, ApplyError, ApplyWorker};
@@ -85,7 +85,7 @@ impl ApplyWorker {
         let mut named = BTreeSet::new();
         if let Some(hash) = desired.task_set.profile {
             named.insert(hash);
-            if let Some(profile) = self.profile(desired.version, hash)? {
+            if let Some(profile) = self.profile(desired)? {
                 named.extend(profile.blobs());
             } else {
                 // Which blobs it will name is not known yet: none is dropped.
@@ -110,12 +110,14 @@ impl ApplyWorker {
         Ok(())
     }
 
-    pub(super) fn profile(&mut self, version: WireVersion, hash: Hash) -> Result<Option<Profile>, HostError> {
+    /// The profile of a task set; one that names none has no tasks. `None`: it is not here yet, or cannot be read, which is a finding then.
+    pub(super) fn profile(&mut self, desired: &Desired) -> Result<Option<Profile>, HostError> {
+        self.findings.state = None;
+        let Some(hash) = desired.task_set.profile else { return Ok(Some(Profile::default())) };
         let Some(bytes) = self.site.ledger.body(hash)? else { return Ok(None) };
-        self.findings.state.clear();
-        let profile = part::<Profile>(version, &bytes).filter(is_in_order);
+        let profile = part::<Profile>(desired.version, &bytes).filter(is_in_order);
         if profile.is_none() {
-            self.findings.state.push("the task profile cannot be read by this agent; upgrade it".into());
+            self.findings.state = Some("the task profile cannot be read by this agent; upgrade it".into());
         }
         Ok(profile)
     }

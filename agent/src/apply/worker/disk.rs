@@ -3,7 +3,7 @@
 //! Nothing that needs a record is begun then, and nothing ends over it: a service that was started again every other
 //! second would take its host with it. It is said once, to the controller too, and tried again at the next look, which
 //! comes soon (F06, F08). An offer that could not be kept is refused, so that the controller is asked for it ever more seldom.
-//! Whether anything could be kept is looked at also while nothing is to be.
+//! Whether a record could be kept is checked also while there is none to keep.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::host::HostError;
 /// When it is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// How often it is looked at while there is nothing to keep.
+/// How often that is checked while there is nothing to keep.
 const LOOK_AT_ROOM: Duration = Duration::from_mins(1);
 
 /// Why the state cannot be kept.
@@ -39,8 +39,8 @@ impl ApplyWorker {
         self.block(&failed).await
     }
 
-    /// Whether anything could be kept now. It is looked at also while there is nothing to keep: a host whose disk is full is not well before
-    /// that. What runs is not stopped over it: its own records say so.
+    /// Whether a record could be kept now. A host whose disk is full is not well, also while it has nothing to keep. What runs is not stopped
+    /// over it: its own records fail then.
     pub(super) fn check_room(&mut self) -> Result<(), ApplyError> {
         self.room_at = Instant::now() + LOOK_AT_ROOM;
         if self.run.as_ref().is_some_and(Run::is_running) {

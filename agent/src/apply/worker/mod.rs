@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use log::warn;
+use stemma_core::status::Orphan;
 use stemma_wire::message::WireVersion;
 use stemma_wire::message::channel::{FromApply, FromSync};
 use stemma_wire::message::desired::Barrier;
@@ -23,7 +24,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::executor::Run;
 use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
-use super::orphans::Orphan;
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;
@@ -74,7 +74,7 @@ pub struct ApplyWorker {
     /// Whether the last report is on disk, for `status`.
     is_report_kept: bool,
     look_at: Instant,
-    /// When it is looked at whether anything could be kept.
+    /// When it is checked next whether a record could be kept.
     room_at: Instant,
     /// Whether the state could not be written. Nothing is started before the next look then.
     is_blocked: bool,
@@ -112,7 +112,7 @@ struct Findings {
     outputs: Vec<String>,
     map: Option<String>,
     hooks: Vec<String>,
-    state: Vec<String>,
+    state: Option<String>,
     set_aside: Vec<String>,
     dropped: Option<String>,
     /// The number from which on results come after a report that had `dropped`; `None`: it is not reported yet.

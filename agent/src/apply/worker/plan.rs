@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::FromApply;
-use stemma_wire::message::desired::{Known, Profile};
+use stemma_wire::message::desired::Known;
 use stemma_wire::message::observed::{LocalState, Progress};
 use tokio::time::Instant;
 
@@ -67,21 +67,15 @@ impl ApplyWorker {
     /// Looks which files that tasks wrote no task keeps now. Before the profile has come, nobody knows.
     pub(super) fn look_for_orphans(&mut self) -> Result<(), HostError> {
         let Some(desired) = self.desired.clone() else { return Ok(()) };
-        let profile = match desired.task_set.profile {
-            Some(hash) => self.profile(desired.version, hash)?,
-            None => Some(Profile::default()),
-        };
-        if let Some(profile) = profile {
-            orphans::forget_gone(&self.site, &desired, &profile)?;
-            self.orphans = orphans::orphans(&self.site, &desired, &profile)?;
+        if let Some(profile) = self.profile(&desired)? {
+            self.orphans = orphans::orphans_and_forget_gone(&self.site, &desired, &profile)?;
         }
         Ok(())
     }
 
-    /// Notes the files of a task set that is replaced, where an agent of before kept no record of them.
+    /// Notes the files of a task set that is replaced, where an older agent kept no record of them.
     pub(super) fn note_files_of(&mut self, desired: &Desired) -> Result<(), HostError> {
-        let Some(hash) = desired.task_set.profile else { return Ok(()) };
-        match self.profile(desired.version, hash)? {
+        match self.profile(desired)? {
             Some(profile) => orphans::fill(&self.site, desired, &profile),
             None => Ok(()),
         }
@@ -122,12 +116,7 @@ impl ApplyWorker {
             // As in a pass: where tasks only look, nothing is changed.
             return if desired.mode() == Mode::Apply { sweep_recorded(&self.site) } else { Ok(()) };
         }
-        // No profile: no tasks, which are soon applied.
-        let profile = match desired.task_set.profile {
-            Some(hash) => self.profile(desired.version, hash)?,
-            None => Some(Profile::default()),
-        };
-        if let Some(profile) = profile {
+        if let Some(profile) = self.profile(desired)? {
             let ceiling = &self.config.ceiling;
             self.run = Some(Run::plan(self.site.clone(), ceiling, desired, &profile, Purpose::Converge)?);
             self.running_at = Some(Instant::now() + SAID_TO_RUN);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use log::{info, warn};
 use serde_json::json;
+use stemma_core::status::{ORPHANS, STUCK};
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::{Progress, Report, TaskResult};
@@ -14,8 +15,7 @@ use tokio::time::Instant;
 use super::{ApplyError, ApplyWorker, Findings};
 use crate::apply::executor::graph::is_well;
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
-use crate::apply::orphans::{self, ORPHANS};
-use crate::apply::{STUCK, hooks};
+use crate::apply::{hooks, orphans};
 use crate::channel::ChannelError;
 use crate::findings::bound;
 use crate::host::command::logged;
@@ -82,7 +82,7 @@ impl ApplyWorker {
     fn facts(&self) -> BTreeMap<String, String> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
         // Or what it holds is not to be read.
-        let why = disk.or(self.findings.state.first());
+        let why = disk.or(self.findings.state.as_ref());
         let stuck = why.map(|why| (STUCK.to_owned(), json!(why).to_string()));
         let orphans = orphans::fact(&self.orphans).map(|text| (ORPHANS.to_owned(), text));
         stuck.into_iter().chain(orphans).collect()

@@ -90,8 +90,9 @@ impl RealHost {
         Ok(is_taken(&fd, FlockOperation::NonBlockingLockExclusive).map_err(failed)?.then_some(fd))
     }
 
-    /// The same lock on a file that can be read alone. Such a file takes a lock that others may share, so it is looked whether another has one
-    /// too: of two that take theirs at once the one who looks last, or both, find the other's. Where it was taken to write, it is not had.
+    /// The same lock where its file can only be opened to read. Such a file takes only a shared lock, so it is checked afterwards whether another
+    /// process has one too: of two that take theirs at once, at least one finds the other's. Where another process has an exclusive one, there is
+    /// none to be had.
     fn lock_unwritten(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
         let failed = |errno: Errno| HostError::io("lock", path.as_str())(errno.into());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -544,7 +545,7 @@ impl NewFile for RealFile {
     }
 }
 
-/// Takes a lock of this process; `false` where another process has one that does not go with it.
+/// Takes a lock of this process; `false` where that of another process excludes it.
 fn is_taken(fd: &OwnedFd, operation: FlockOperation) -> Result<bool, Errno> {
     match rustix::fs::fcntl_lock(fd, operation) {
         Ok(()) => Ok(true),

@@ -1,6 +1,6 @@
 //! What an agent reports of itself among the facts that change by themselves. Each fact is the text of a JSON value.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Why the agent cannot keep or apply what it is told: a text. Absent: it can.
@@ -19,7 +19,7 @@ pub struct Orphans {
 }
 
 /// One path of these.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Orphan {
     /// The task that wrote it.
     pub task: String,

@@ -212,23 +212,27 @@ const fn why_kept(next: Next) -> &'static str {
     }
 }
 
-/// What a shut barrier waits for: a task, on the nodes of a selector. The first of those that have not succeeded are named, each with
-/// why, of so many.
-pub fn awaited(task: &str, selector: &str, nodes: &[(String, String)], of: u64) -> String {
-    let named: Vec<String> = nodes.iter().map(|(node, why)| format!("{node} ({why})")).collect();
-    let more = match of.saturating_sub(named.len() as u64) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+/// What a barrier waits for: a task, on the nodes of a selector.
+pub fn barrier(task: &str, selector: &str) -> String {
     let place = match selector {
-        "stage" => return format!("stage {task}: {}{more}", named.join(", ")),
+        "stage" => return format!("stage {task}"),
         "anywhere" => "every node that has it",
         "any of anywhere" => "any node that has it",
         "*" => "every node with a role or a tag",
         "any of *" => "any node with a role or a tag",
         selector => selector,
     };
-    format!("{task} on {place}: {}{more}", named.join(", "))
+    format!("{task} on {place}")
+}
+
+/// What a shut barrier waits for. The first nodes that have not succeeded are named, each with why, of so many.
+pub fn awaited(task: &str, selector: &str, nodes: &[(String, String)], of: u64) -> String {
+    let named: Vec<String> = nodes.iter().map(|(node, why)| format!("{node} ({why})")).collect();
+    let more = match of.saturating_sub(named.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}: {}{more}", barrier(task, selector), named.join(", "))
 }
 
 #[cfg(test)]

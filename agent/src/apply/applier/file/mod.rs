@@ -83,11 +83,6 @@ impl Applier for File {
         path(&Texts::new(site, task), &parameters).ok()
     }
 
-    fn leaves(&self, site: &Site, task: &HostTask) -> Option<HostPath> {
-        let parameters: FileParameters = parameters(task).ok()?;
-        if parameters.absent { None } else { self.keeps(site, task) }
-    }
-
     fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
         let parameters: FileParameters = parameters(task).ok()?;
         user(site, parameters.owner.as_ref()?).ok()
