@@ -14,7 +14,7 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::{Untranslated, candidate, runs, task_sets};
+use crate::cache::released::{candidate, runs, task_sets};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredTable, encode};
 use crate::intake::ToldParts;
@@ -27,7 +27,7 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
     let said = model.said.get(&node.meta.uuid);
     let is_too_large = resolution.answer().is_some_and(|answer| too_large(model, answer, now).is_some());
     let is_paused = resolution.answer().is_some_and(|answer| answer.is_paused());
-    let candidate = resolution.answer().map(|answer| candidate(model, answer, &mut Untranslated::new()));
+    let candidate = resolution.answer().map(|answer| candidate(model, answer));
     let next = candidate.as_ref().map(|candidate| candidate.next(now)).unwrap_or_default();
     let is_held = candidate.as_ref().is_some_and(|candidate| candidate.is_held(now));
     let set = task_set_of(model, node.meta.uuid);
@@ -135,7 +135,7 @@ pub(crate) fn too_large(model: &Model, answer: &Answer, now: Timestamp) -> Optio
     }
     size::of_answer(answer).err().or_else(|| {
         let error = size::of_kept(answer, &kept?.task_set()).err()?;
-        let standing = candidate(model, answer, &mut Untranslated::new()).standing(now);
+        let standing = candidate(model, answer).standing(now);
         (standing != Standing::Due).then_some(error)
     })
 }

@@ -34,7 +34,7 @@ use stemma_wire::message;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::cache::released::{Untranslated, candidate};
+use crate::cache::released::candidate;
 use crate::cache::{Cache, Model, Reach};
 use crate::desired::encode::Profiles;
 use crate::desired::size::TooLarge;
@@ -344,8 +344,7 @@ impl Reconciler {
 
     /// What each node is told, by the plan for all of them.
     fn decide(&self, model: &Model, answers: &[Arc<Answer>], now: Timestamp) -> Vec<(Uuid, Decision)> {
-        let mut known = Untranslated::new();
-        let candidates: Vec<_> = answers.iter().map(|one| candidate(model, one, &mut known)).collect();
+        let candidates: Vec<_> = answers.iter().map(|one| candidate(model, one)).collect();
         let plan = plan_releases(&candidates, now);
         let mut memory = self.memory();
         let mut is_released = BTreeSet::new();

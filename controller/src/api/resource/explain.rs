@@ -56,7 +56,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
 
 /// The release of the task set that a node keeps while another one waits.
 fn kept(api: &Api, model: &Model, answer: &Answer) -> Option<String> {
-    let next = released::candidate(model, answer, &mut released::Untranslated::new()).next(api.registry.now());
+    let next = released::candidate(model, answer).next(api.registry.now());
     let present = model.released.get(&answer.node().meta.uuid)?;
     let release = || present.release.clone().unwrap_or_else(|| "a task set without tasks".to_owned());
     matches!(next, Next::Kept(_)).then(release)
