@@ -29,7 +29,6 @@ use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::{Action, Admitted, RecordSize, Standing, plan_releases};
-use stemma_core::status::Facts;
 use stemma_wire::message;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -328,9 +327,8 @@ impl Reconciler {
                     gone.push(uuid);
                 }
                 (Resolution::Incomplete(missing), Some(node)) => {
-                    let told = facts::told(model, &self.table, uuid);
-                    let facts = facts::facts(model, node, &resolution, self.registry.now());
-                    self.table.set_facts(uuid, Facts { told, ..facts });
+                    let (table, now) = (Some(&*self.table), self.registry.now());
+                    self.table.set_facts(uuid, facts::facts(model, table, (node, &resolution), now));
                     let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     if self.memory().note_untold(uuid, &missing) {
                         let name = model.node_name(uuid);
@@ -420,8 +418,7 @@ impl Reconciler {
         for answer in answers {
             let node = answer.node().meta.uuid;
             let resolution = Resolution::Complete(Arc::clone(answer));
-            let told = facts::told(stored, &self.table, node);
-            self.table.set_facts(node, Facts { told, ..facts::facts(stored, answer.node(), &resolution, now) });
+            self.table.set_facts(node, facts::facts(stored, Some(&*self.table), (answer.node(), &resolution), now));
         }
         for node in moved.keys() {
             self.table.status().set_tasks(*node, facts::tasks(stored, *node));

@@ -148,7 +148,7 @@ fn is_store_waiting(api: &Api) -> bool {
 /// What decides a node's state.
 pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Facts {
     let is_doubled = api.desired.as_ref().is_some_and(|desired| desired.two_hosts(node.meta.uuid).is_some());
-    let facts = facts::facts(model, node, answer, api.registry.now());
+    let facts = facts::facts(model, api.desired.as_deref(), (node, answer), api.registry.now());
     let table = api.desired.as_ref().map(|desired| desired.status());
     let is_report_refused = table.is_some_and(|table| table.refused_reports().has(node.meta.uuid));
     let is_release_refused = table.is_some_and(|table| table.refused_release(node.meta.uuid).is_some());
@@ -156,7 +156,6 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
     let is_store_waiting = is_store_waiting(api);
     let liveness = liveness(api, node.meta.uuid);
     let is_blocked = table.is_some_and(|table| table.is_blocked(node.meta.uuid));
-    let told = api.desired.as_ref().map_or(facts.told, |desired| facts::told(model, desired, node.meta.uuid));
     Facts {
         liveness,
         is_doubled,
@@ -165,7 +164,6 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
         is_report_refused,
         is_release_refused,
         is_blocked,
-        told,
         ..facts
     }
 }
