@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stemma_core::epoch::HeldRevision;
 use stemma_core::object::NodeGroupSpec;
-use stemma_core::status::{Heard, Liveness, Told};
+use stemma_core::status::{Facts, Heard, Liveness, Told};
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::signed::{Grant, LeaseKind};
 use stemma_wire::message::{PartDigest, WireVersion};
@@ -383,11 +383,6 @@ impl Slot {
         lock(&self.state).has_enrolled = true;
     }
 
-    /// Whether its host has enrolled since the controller started.
-    pub(crate) fn has_enrolled(&self) -> bool {
-        lock(&self.state).has_enrolled
-    }
-
     /// What of the node's words is stored; asked of `ask` once.
     pub(crate) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
         let mut state = lock(&self.state);
@@ -505,6 +500,16 @@ impl Slot {
     /// Whether the node's agent is there, whatever of it could be written.
     pub(crate) fn liveness(&self, now: Instant) -> Liveness {
         lock(&self.state).heard(now).liveness()
+    }
+
+    /// The node's facts, with what is known here.
+    pub(crate) fn facts(&self, others: Facts, now: Instant) -> Facts {
+        let told = match self.confirmed() {
+            Told::Unknown => others.told,
+            told => told,
+        };
+        let state = lock(&self.state);
+        Facts { liveness: state.heard(now).liveness(), has_enrolled: state.has_enrolled, told, ..others }
     }
 
     /// From where two hosts check in with this node's identity, if they do.

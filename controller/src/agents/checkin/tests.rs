@@ -450,7 +450,8 @@ async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epo
     table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
     let open = vec![Barrier { task: "b".to_owned(), selector: "tags=x".to_owned() }];
     table.open_barriers(vec![(NODE, task_set, open)], Revision(5));
-    table.status().set_facts(NODE, Facts { is_placed: true, ..Facts::default() }, || Liveness::Connected);
+    let placed = || Facts { is_placed: true, liveness: Liveness::Connected, ..Facts::default() };
+    table.status().set_facts(NODE, placed);
     *lock(&site.slow.below) = u64::MAX - 9;
     let (line, unheld) = (table.epoch_line(), PartDigest([3; 32]));
     let held = |epoch: Uuid, revision| Held {
