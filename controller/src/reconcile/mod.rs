@@ -138,7 +138,7 @@ impl Reconciler {
 
     /// The same, as the wave of the last pass has it; `None`: that pass was for another model, or one holds the lock.
     pub(crate) fn shut_in_last_pass(&self, model: &Model, node: NodeId) -> Option<Vec<waves::Shut>> {
-        self.waves.try_lock().ok().and_then(|waves| waves.shut(model, node))
+        self.waves.try_lock().ok().and_then(|mut waves| waves.shut(model, node))
     }
 
     /// Resolves everything once, then what is touched, until it is dropped.
