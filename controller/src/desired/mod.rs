@@ -282,6 +282,11 @@ impl Signed {
         let DesiredParts { known, task_set } = self.released.parts(version);
         held.epoch == self.epoch && held.known == known.name && held.task_set == task_set.name
     }
+
+    /// Whether an agent that holds `held` has all of it, whichever version it speaks.
+    pub(crate) fn is_held_in_any(&self, held: &Held) -> bool {
+        WireVersion::all().any(|version| self.is_held(version, held))
+    }
 }
 
 /// A grant as it is signed: one form for each wire version where it names a task set, whose digest is another one in each.

@@ -13,6 +13,7 @@ use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_core::shared_text::{JsonText, SharedTexts};
+use stemma_core::status::is_of_agent;
 use stemma_wire::message::desired::{InputValue, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
@@ -93,6 +94,11 @@ pub struct ReportRecord {
     /// How much of it was not kept.
     #[serde(default, skip_serializing_if = "ReportLeftOut::is_nothing")]
     pub left_out: ReportLeftOut,
+}
+
+/// What an agent says of itself in a report.
+pub(crate) fn of_agent(report: &Report) -> impl Iterator<Item = (&String, &String)> {
+    report.facts.iter().filter(|(path, _)| is_of_agent(path))
 }
 
 /// When a node's silence began or ended.
