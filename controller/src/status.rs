@@ -332,11 +332,6 @@ impl StatusTable {
         self.lock().facts.get(&node).copied().map(NodeStatus::of)
     }
 
-    /// Whether a node's agent is there.
-    pub fn liveness(&self, node: Uuid) -> Liveness {
-        self.lock().facts.get(&node).map_or(Liveness::Absent, |facts| facts.liveness)
-    }
-
     /// Notes that all nodes stand as they do at that revision of the store.
     pub fn reach(&self, revision: Revision) {
         self.as_of.send_replace(revision);
@@ -508,7 +503,7 @@ mod tests {
         table.set_liveness(node, || Liveness::Connected);
         table.set_tasks(node, Tasks::Succeeded);
         assert_eq!(watched.borrow().sequence, 5, "who is gone does not come back with its last check-in");
-        assert_eq!(table.liveness(node), Liveness::Absent);
+        assert_eq!(table.facts(node), None);
     }
 
     #[test]

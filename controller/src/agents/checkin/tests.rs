@@ -375,14 +375,14 @@ async fn a_node_is_silent_also_while_the_store_does_not_say_so() {
     site.say(None).await;
     let (desired, slot) = (&site.check_ins.desired, site.slot());
     desired.set_facts(NODE, Facts::default());
-    assert_eq!(desired.status().liveness(NODE), Liveness::Connected);
+    assert_eq!(desired.liveness(NODE), Liveness::Connected);
     tokio::time::advance(Duration::from_mins(2)).await;
     // As a write leaves it that the store does not take.
     assert!(slot.begin_silence(true));
     desired.status().set_liveness(NODE, || slot.liveness(Instant::now()));
-    assert_eq!(desired.status().liveness(NODE), Liveness::Silent);
+    assert_eq!(desired.liveness(NODE), Liveness::Silent);
     site.say(None).await;
-    assert_eq!(desired.status().liveness(NODE), Liveness::Connected);
+    assert_eq!(desired.liveness(NODE), Liveness::Connected);
 }
 
 #[cfg(debug_assertions)]
