@@ -406,8 +406,11 @@ impl StatusTable {
 
     fn change(&self, node: Uuid, change: impl FnOnce(Facts) -> Facts) {
         let mut inner = self.lock();
-        if let Some(before) = inner.facts.get(&node).copied() {
-            self.set(&mut inner, node, change(before));
+        let Some(before) = inner.facts.get(&node).copied() else { return };
+        let now = change(before);
+        // Of most of those that are looked at every few seconds nothing changed.
+        if now != before {
+            self.set(&mut inner, node, now);
         }
     }
 
