@@ -108,9 +108,9 @@ impl Default for StatusTable {
 }
 
 impl StatusTable {
-    /// Takes in what decides a node's state, and whether its agent is there. Both are noted as of one moment, so that a check-in is
-    /// not lost between them.
-    pub fn set_facts(&self, node: Uuid, facts: Facts, liveness: impl FnOnce() -> Liveness) {
+    /// Takes in what decides a node's state. It is asked for and noted as of one moment, so that a check-in is not lost between the two. What this
+    /// table knows itself is not taken from it.
+    pub fn set_facts(&self, node: Uuid, facts: impl FnOnce() -> Facts) {
         let mut inner = self.lock();
         let before = inner.facts.get(&node);
         let is_doubled = before.is_some_and(|before| before.is_doubled);
@@ -119,16 +119,14 @@ impl StatusTable {
         let is_release_refused = self.refused_releases().contains_key(&node);
         let is_ahead = self.hosts_ahead().contains_key(&node);
         let is_store_waiting = inner.is_store_waiting;
-        let liveness = liveness();
         let facts = Facts {
-            liveness,
             is_doubled,
             is_blocked,
             is_ahead,
             is_store_waiting,
             is_report_refused,
             is_release_refused,
-            ..facts
+            ..facts()
         };
         self.set(&mut inner, node, facts);
     }
@@ -200,7 +198,13 @@ impl StatusTable {
 
     /// Waits until there are such nodes. One alone may wait.
     pub(crate) async fn turned(&self) {
-        self.turned.notified().await;
+        loop {
+            self.turned.notified().await;
+            // A pass takes those that it turned itself.
+            if !self.lock().turned.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Takes in whether two hosts have a node's identity.
@@ -328,11 +332,6 @@ impl StatusTable {
         self.lock().facts.get(&node).copied().map(NodeStatus::of)
     }
 
-    /// Whether a node's agent is there.
-    pub fn liveness(&self, node: Uuid) -> Liveness {
-        self.lock().facts.get(&node).map_or(Liveness::Absent, |facts| facts.liveness)
-    }
-
     /// Notes that all nodes stand as they do at that revision of the store.
     pub fn reach(&self, revision: Revision) {
         self.as_of.send_replace(revision);
@@ -407,8 +406,11 @@ impl StatusTable {
 
     fn change(&self, node: Uuid, change: impl FnOnce(Facts) -> Facts) {
         let mut inner = self.lock();
-        if let Some(before) = inner.facts.get(&node).copied() {
-            self.set(&mut inner, node, change(before));
+        let Some(before) = inner.facts.get(&node).copied() else { return };
+        let now = change(before);
+        // Of most of those that are looked at every few seconds nothing changed.
+        if now != before {
+            self.set(&mut inner, node, now);
         }
     }
 
@@ -467,15 +469,18 @@ mod tests {
         Facts { is_placed: true, tasks, ..Facts::default() }
     }
 
+    fn connected(facts: Facts) -> Facts {
+        Facts { liveness: Liveness::Connected, ..facts }
+    }
+
     #[test]
     fn a_change_has_the_next_number_and_what_is_equal_has_none() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         let watched = table.subscribe();
         let at = |sequence| Position { sequence, ..*watched.borrow() };
-        let is_connected = || Liveness::Connected;
-        table.set_facts(node, Facts::default(), is_connected);
-        table.set_facts(node, placed(Tasks::Incomplete), is_connected);
-        table.set_facts(node, placed(Tasks::Incomplete), is_connected);
+        table.set_facts(node, || connected(Facts::default()));
+        table.set_facts(node, || connected(placed(Tasks::Incomplete)));
+        table.set_facts(node, || connected(placed(Tasks::Incomplete)));
         table.set_tasks(node, Tasks::Succeeded);
         assert_eq!(table.count([node, Uuid::from_u128(2)]), BTreeMap::from([(State::Converged, 1)]));
         table.set_liveness(node, || Liveness::Silent);
@@ -498,19 +503,19 @@ mod tests {
         assert_eq!(watched.borrow().sequence, 5);
         assert_eq!(table.since(at(3)).unwrap().len(), 2);
         assert_eq!(table.since(at(5)), Ok(Vec::new()));
-        table.set_liveness(node, is_connected);
+        table.set_liveness(node, || Liveness::Connected);
         table.set_tasks(node, Tasks::Succeeded);
         assert_eq!(watched.borrow().sequence, 5, "who is gone does not come back with its last check-in");
-        assert_eq!(table.liveness(node), Liveness::Absent);
+        assert_eq!(table.facts(node), None);
     }
 
     #[test]
     fn x02_each_node_waits_while_the_store_does_and_no_longer() {
         let (table, [first, second]) = (StatusTable::default(), [1, 2].map(Uuid::from_u128));
         let state = |node| table.get(node).map(|now| now.status.state);
-        table.set_facts(first, placed(Tasks::Succeeded), || Liveness::Connected);
+        table.set_facts(first, || connected(placed(Tasks::Succeeded)));
         table.note_store_waiting(true);
-        table.set_facts(second, placed(Tasks::Incomplete), || Liveness::Connected);
+        table.set_facts(second, || connected(placed(Tasks::Incomplete)));
         assert_eq!([first, second].map(state), [Some(State::Waiting); 2]);
         assert_eq!(table.of_states(&[State::Waiting], Revision::ZERO).map(|(nodes, _)| nodes.len()), Some(2));
         let told = table.subscribe().borrow().sequence;
@@ -521,12 +526,23 @@ mod tests {
         assert_eq!(table.subscribe().borrow().sequence, told + 2, "whoever watches is told");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn y06_who_turned_is_waited_for_until_a_pass_has_taken_it() {
+        let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
+        table.set_facts(node, || placed(Tasks::Incomplete));
+        assert_eq!(table.take_turned(), BTreeSet::from([node]), "without an agent it holds others up");
+        assert!(timeout(Duration::from_secs(1), table.turned()).await.is_err(), "it was taken");
+        table.set_liveness(node, || Liveness::Connected);
+        table.turned().await;
+        assert_eq!(table.take_turned(), BTreeSet::from([node]));
+    }
+
     #[test]
     fn who_was_away_for_too_long_is_told_so() {
         let (table, node) = (StatusTable::default(), Uuid::from_u128(1));
         for n in 0..KEPT + 2 {
             let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
-            table.set_facts(node, Facts::default(), || liveness);
+            table.set_facts(node, || Facts { liveness, ..Facts::default() });
         }
         let at = |sequence| Position { sequence, ..*table.subscribe().borrow() };
         assert_eq!(table.since(at(1)), Err(Missed(at(1))));
@@ -539,7 +555,7 @@ mod tests {
         for (table, changes) in [(&before, 3), (&after, 1)] {
             for n in 0..changes {
                 let liveness = if n % 2 == 0 { Liveness::Connected } else { Liveness::Silent };
-                table.set_facts(node, Facts::default(), || liveness);
+                table.set_facts(node, || Facts { liveness, ..Facts::default() });
             }
         }
         for sequence in 0..=3 {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use stemma_core::status::Told;
 use tokio::time::{Instant, MissedTickBehavior, interval};
+use uuid::Uuid;
 
 use crate::desired::DesiredTable;
 use crate::desired::slot::Slot;
@@ -21,10 +22,15 @@ const LOOK: Duration = Duration::from_secs(5);
 /// never joined.
 pub fn make_places(desired: &DesiredTable, identities: &Identities, intake: &dyn Intake) {
     for node in identities.enrolled() {
-        if let Some(slot) = desired.slot_of_agent(node, || identities.is_enrolled(node)) {
-            slot.stored(|| intake.stored(node));
-        }
+        make_place(desired, identities, intake, node);
     }
+}
+
+/// The place of one of them, made where there is none; `None`: it is gone meanwhile.
+fn make_place(desired: &DesiredTable, identities: &Identities, intake: &dyn Intake, node: Uuid) -> Option<Arc<Slot>> {
+    let slot = desired.slot_of_agent(node, || identities.is_enrolled(node))?;
+    slot.stored(|| intake.stored(node));
+    Some(slot)
 }
 
 /// Watches for silences for as long as it is polled, and keeps what hosts confirmed.
@@ -36,12 +42,10 @@ pub async fn watch_silence(
 ) {
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is at once: it makes the places of those who have not come back yet.
     loop {
         ticks.tick().await;
         for node in identities.enrolled() {
-            let Some(slot) = desired.slot_of_agent(node, || identities.is_enrolled(node)) else { continue };
-            slot.stored(|| intake.stored(node));
+            let Some(slot) = make_place(&desired, &identities, intake.as_ref(), node) else { continue };
             desired.status().set_liveness(node, || slot.liveness(Instant::now()));
             desired.status().set_doubled(node, slot.two_hosts(Instant::now()).is_some());
             if slot.quiet(Instant::now()).is_some() {

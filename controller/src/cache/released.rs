@@ -1,19 +1,14 @@
 //! What was released to nodes, as the model has it.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::object::NodeId;
 use stemma_core::resolve::Answer;
 use stemma_core::rollout::{Candidate, Content, RecordSize};
-use stemma_wire::message::{Hash, PartDigest};
+use stemma_wire::message::PartDigest;
 use uuid::Uuid;
 
 use super::Model;
 use crate::records::reported::ReleasedRecord;
-
-/// Which tasks of stored profiles are untranslated, by the profile: read once for all nodes that have it.
-pub(crate) type Untranslated = BTreeMap<Hash, BTreeSet<String>>;
 
 /// The ids of the tasks that were released to a node.
 pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
@@ -38,29 +33,26 @@ pub(crate) fn was_released(model: &Model, node: Uuid, task: &str) -> bool {
 }
 
 /// A node as its releases are planned.
-pub(crate) fn candidate<'a>(model: &Model, answer: &'a Answer, known: &mut Untranslated) -> Candidate<'a> {
+pub(crate) fn candidate<'a>(model: &Model, answer: &'a Answer) -> Candidate<'a> {
     let present = model.released.get(&answer.id().0);
     // Under the definition that it was released with: a newer one releases nothing.
     let version =
         present.and_then(|present| DigestVersion::of(present.head().digest_version)).unwrap_or(DigestVersion::NEWEST);
-    let content = present.map(|present| content(model, present, version, known));
+    let content = present.map(|present| content(model, present, version));
     let runs = runs_task(model, answer.id().0);
     Candidate::of(answer, content, version, runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool))
 }
 
 /// What of a released task set decides whether another one is released.
-fn content(model: &Model, released: &ReleasedRecord, version: DigestVersion, known: &mut Untranslated) -> Content {
+fn content(model: &Model, released: &ReleasedRecord, version: DigestVersion) -> Content {
     let task_set = released.head();
-    let profile = task_set.profile.filter(|_| version == DigestVersion::V1);
-    let untranslated = profile.map(|name| {
-        let read = || model.profiles.get(&name).map(|profile| profile.untranslated()).unwrap_or_default();
-        let all = known.entry(name).or_insert_with(read);
-        all.iter().filter(|id| released.runs_task(id)).cloned().collect()
-    });
+    let name = task_set.profile.filter(|_| version == DigestVersion::V1);
+    let profile = name.and_then(|name| model.profiles.get(&name));
+    let untranslated = profile.into_iter().flat_map(|profile| profile.untranslated());
     Content {
         mode: task_set.mode,
         tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)),
-        untranslated: untranslated.unwrap_or_default(),
+        untranslated: untranslated.filter(|id| released.runs_task(id)).cloned().collect(),
     }
 }
 

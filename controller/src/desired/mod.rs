@@ -282,6 +282,11 @@ impl Signed {
         let DesiredParts { known, task_set } = self.released.parts(version);
         held.epoch == self.epoch && held.known == known.name && held.task_set == task_set.name
     }
+
+    /// Whether an agent that holds `held` has all of it, whichever version it speaks.
+    pub(crate) fn is_held_in_any(&self, held: &Held) -> bool {
+        WireVersion::all().any(|version| self.is_held(version, held))
+    }
 }
 
 /// A grant as it is signed: one form for each wire version where it names a task set, whose digest is another one in each.
@@ -460,14 +465,10 @@ impl DesiredTable {
         grants.into_iter().map(&mut signed).collect()
     }
 
-    /// Takes in what decides a node's state.
+    /// Takes in what decides a node's state, with what its host has said meanwhile.
     pub(crate) fn set_facts(&self, node: Uuid, facts: Facts) {
-        let slot = read(&self.slots).get(&node).cloned();
-        let has_enrolled = slot.as_ref().is_some_and(|slot| slot.has_enrolled());
-        let liveness = || slot.map_or(Liveness::Absent, |slot| slot.liveness(Instant::now()));
-        self.status.set_facts(node, Facts { has_enrolled, ..facts }, liveness);
-        // A check-in may have confirmed it meanwhile.
-        self.status.set_told(node, || self.told(node));
+        let of_now = || read(&self.slots).get(&node).map_or(facts, |slot| slot.facts(facts, Instant::now()));
+        self.status.set_facts(node, of_now);
     }
 
     /// Whether a node's agent is there: as the table of statuses has it, and before the first pass as what is stored says.

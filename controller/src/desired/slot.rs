@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use stemma_core::epoch::HeldRevision;
 use stemma_core::object::NodeGroupSpec;
-use stemma_core::status::{Heard, Liveness, Told};
+use stemma_core::status::{Facts, Heard, Liveness, Told};
+use stemma_wire::message::PartDigest;
 use stemma_wire::message::checkin::Held;
 use stemma_wire::message::signed::{Grant, LeaseKind};
-use stemma_wire::message::{PartDigest, WireVersion};
 use stemma_wire::serve::Peer;
 use tokio::sync::futures::Notified;
 use tokio::sync::{MutexGuard, Notify};
@@ -231,7 +231,7 @@ impl Slot {
         match (&state.desired, state.held) {
             (None, _) => Told::Unknown,
             (Some(_), None) if state.turn == 0 => Told::Unknown,
-            (Some(signed), Some(held)) if WireVersion::all().any(|version| signed.is_held(version, &held)) => Told::Yes,
+            (Some(signed), Some(held)) if signed.is_held_in_any(&held) => Told::Yes,
             (Some(_), _) => Told::No,
         }
     }
@@ -252,7 +252,8 @@ impl Slot {
     /// agent says is noted only when it is stored ([`Slot::note_said`]), since a connection may break before.
     pub(crate) fn begin(&self, now: Instant, opening: &Opening<'_>, ask: impl FnOnce() -> Stored) -> Begun {
         let mut state = lock(&self.state);
-        let is_back = state.turn == 0 || state.heard(now).liveness() != Liveness::Connected;
+        let is_first = state.turn == 0;
+        let is_back = is_first || state.heard(now).liveness() != Liveness::Connected;
         state.turn += 1;
         state.heard = now;
         let stored = *state.stored.get_or_insert_with(ask);
@@ -262,7 +263,6 @@ impl Slot {
         let says_news = state.said.as_deref() != Some(opening.said);
         let silence_ended = state.silence != Written::Silent(false);
         let ahead_changed = std::mem::replace(&mut state.ahead, opening.ahead) != opening.ahead;
-        let is_first = state.turn == 1;
         let holds_other = std::mem::replace(&mut state.held, opening.held) != opening.held || is_first;
         let asks_as_before = state.said.as_deref().is_some_and(|last| last.asks_as(opening.said));
         let says_more = opening.says_more || holds_other || !asks_as_before;
@@ -383,11 +383,6 @@ impl Slot {
         lock(&self.state).has_enrolled = true;
     }
 
-    /// Whether its host has enrolled since the controller started.
-    pub(crate) fn has_enrolled(&self) -> bool {
-        lock(&self.state).has_enrolled
-    }
-
     /// What of the node's words is stored; asked of `ask` once.
     pub(crate) fn stored(&self, ask: impl FnOnce() -> Stored) -> Stored {
         let mut state = lock(&self.state);
@@ -409,8 +404,8 @@ impl Slot {
         let stored = state.stored.filter(|stored| stored.unconfirmed)?;
         let (signed, held) = (state.desired.as_ref()?, state.held?);
         let (told, parts) = (stored.told?, stored.told_parts?);
-        let is_held = || WireVersion::all().any(|version| signed.is_held(version, &held));
-        (parts == signed.told_parts() && is_held()).then_some(Confirmed { node: self.node, told, parts })
+        let is_confirmed = parts == signed.told_parts() && signed.is_held_in_any(&held);
+        is_confirmed.then_some(Confirmed { node: self.node, told, parts })
     }
 
     /// It is recorded that its host holds what it was told last, if that is this still.
@@ -505,6 +500,16 @@ impl Slot {
     /// Whether the node's agent is there, whatever of it could be written.
     pub(crate) fn liveness(&self, now: Instant) -> Liveness {
         lock(&self.state).heard(now).liveness()
+    }
+
+    /// The node's facts, with what is known here.
+    pub(crate) fn facts(&self, others: Facts, now: Instant) -> Facts {
+        let told = match self.confirmed() {
+            Told::Unknown => others.told,
+            told => told,
+        };
+        let state = lock(&self.state);
+        Facts { liveness: state.heard(now).liveness(), has_enrolled: state.has_enrolled, told, ..others }
     }
 
     /// From where two hosts check in with this node's identity, if they do.

@@ -226,7 +226,7 @@ fn place(context: &Context<'_>, token: &TokenRecord, name: &NodeName) -> Result<
 /// A node whose agent has not joined, or is gone; `None` for one that has. It is judged by the record on whose revision the commit is
 /// conditioned: what is known in memory comes after a commit, and of two hosts with one name who join at once both would
 /// find nobody there.
-fn not_joined(context: &Context<'_>, node: &Arc<Node>) -> Result<Option<(Arc<Node>, Known)>, Undecided> {
+pub(super) fn not_joined(context: &Context<'_>, node: &Arc<Node>) -> Result<Option<(Arc<Node>, Known)>, Undecided> {
     let known: Known = context.record(&agent_key(node.meta.uuid))?;
     let has_joined = known.as_ref().is_some_and(|(record, _)| !record.retired);
     Ok((!has_joined).then(|| (Arc::clone(node), known)))

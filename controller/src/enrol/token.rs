@@ -15,10 +15,11 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
 
+use super::join::not_joined;
 use crate::cache::Model;
 use crate::cache::model::Entry;
 use crate::records::audit::{FleetAction, PartAction};
-use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
+use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
@@ -203,10 +204,8 @@ fn check_place(context: &Context<'_>, bound: Bound) -> Result<(), ApiError> {
 /// Refuses a token for a node whose host has joined: no host could join with it.
 fn check_no_host(context: &Context<'_>, bound: Bound) -> Result<(), Undecided> {
     let Bound::Node(uuid) = bound else { return Ok(()) };
-    let known: Option<(AgentRecord, Revision)> = context.record(&agent_key(uuid))?;
-    let has_joined = known.is_some_and(|(record, _)| !record.retired);
     match context.model.nodes.get(uuid) {
-        Some(node) if has_joined => Err(has_host(node).field("node").into()),
+        Some(node) if not_joined(context, node)?.is_none() => Err(has_host(node).field("node").into()),
         Some(_) | None => Ok(()),
     }
 }

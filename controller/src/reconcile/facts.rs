@@ -14,23 +14,28 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::{Untranslated, candidate, runs, task_sets};
+use crate::cache::released::{candidate, runs, task_sets};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredTable, encode};
 use crate::intake::ToldParts;
 use crate::records::reported::StoredResult;
 
-/// What the model says of the state of a node. The table of statuses adds whether its agent is there or on its way, whether two hosts have its identity, whether its host is ahead of the store,
-/// whether the store waits, whether its host's last report was refused, whether the store refuses what is released to it, and [`told`] says what its host
-/// holds.
-pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Timestamp) -> Facts {
-    let said = model.said.get(&node.meta.uuid);
-    let is_too_large = resolution.answer().is_some_and(|answer| too_large(model, answer, now).is_some());
-    let is_paused = resolution.answer().is_some_and(|answer| answer.is_paused());
-    let candidate = resolution.answer().map(|answer| candidate(model, answer, &mut Untranslated::new()));
+/// What the model says of the state of a node, and whether its host holds what it is to hold ([`told`]; without a table nobody knows). The table of
+/// statuses adds whether its agent is there or on its way, whether two hosts have its identity, whether its host is ahead of the store, whether the
+/// store waits, whether its host's last report was refused, and whether the store refuses what is released to it.
+pub(crate) fn facts(
+    model: &Model,
+    table: Option<&DesiredTable>,
+    (node, resolution): (&Node, &Resolution),
+    now: Timestamp,
+) -> Facts {
+    let (said, answer) = (model.said.get(&node.meta.uuid), resolution.answer().map(|answer| &**answer));
+    let is_too_large = answer.is_some_and(|answer| too_large(model, answer, now).is_some());
+    let is_paused = answer.is_some_and(Answer::is_paused);
+    let candidate = answer.map(|answer| candidate(model, answer));
     let next = candidate.as_ref().map(|candidate| candidate.next(now)).unwrap_or_default();
     let is_held = candidate.as_ref().is_some_and(|candidate| candidate.is_held(now));
-    let set = task_set_of(model, node.meta.uuid);
+    let set = task_set(model, node.meta.uuid);
     Facts {
         is_placed: node.spec.nodegroup.is_some(),
         parked: model.fleet.parked(node),
@@ -45,10 +50,10 @@ pub(crate) fn facts(model: &Model, node: &Node, resolution: &Resolution, now: Ti
         is_stuck: stuck_by(model, node.meta.uuid).is_some(),
         is_held,
         is_orphaned: !orphans_of(model, node.meta.uuid).is_empty(),
-        only_observes: resolution.answer().is_some_and(|answer| answer.mode().value == Mode::Observe),
+        only_observes: answer.is_some_and(|answer| answer.mode().value == Mode::Observe),
         is_blocked: false,
         next,
-        told: Told::default(),
+        told: table.map_or(Told::Unknown, |table| told(model, table, (node.meta.uuid, answer), &set)),
         liveness: Liveness::default(),
         has_enrolled: false,
         tasks: tasks_of(model, node.meta.uuid, &set),
@@ -72,36 +77,38 @@ pub(crate) fn orphans_of(model: &Model, node: Uuid) -> Orphans {
 /// was told these is not that it took them: the record says so where the host confirmed them. It is written some seconds later, so a
 /// host whose confirmation was lost in a crash counts as untold until it comes again: nobody knows. A record of an earlier version says nothing of
 /// that: then results of the task set say so, or that none came, and what is written when a host becomes silent; known values alone count as taken.
-pub(crate) fn told(model: &Model, table: &DesiredTable, node: Uuid) -> Told {
+///
+/// `answer` is what the node is to be, and `set` the [`task_set`] that was released to it.
+pub(crate) fn told(
+    model: &Model,
+    table: &DesiredTable,
+    (node, answer): (Uuid, Option<&Answer>),
+    set: &[PartDigest],
+) -> Told {
     match table.told(node) {
-        Told::Unknown => told_as_stored(model, node),
+        Told::Unknown => told_as_stored(model, node, answer, set),
         told => told,
     }
 }
 
-fn told_as_stored(model: &Model, node: Uuid) -> Told {
-    let set = task_set_of(model, node);
-    let by_results = told_by_results(model, node, &set);
+fn told_as_stored(model: &Model, node: Uuid, answer: Option<&Answer>, set: &[PartDigest]) -> Told {
     if model.seen.get(&node).is_some_and(|seen| seen.lost && seen.untold) {
         return Told::No;
     }
-    let Some(record) = model.told.get(&node) else { return by_results };
+    let Some(record) = model.told.get(&node) else { return told_by_results(model, node, set) };
+    if let Some(parts) = record.parts {
+        let is_told = !record.unconfirmed && are_to_be_told(parts, answer, set);
+        return if is_told { Told::Yes } else { Told::No };
+    }
+    // An earlier version recorded no parts: what was released since then is not among them.
     let released = model.released.get(&node).map_or(0, |released| released.revision);
     let is_of_now = model.epoch_line.as_ref().is_none_or(|line| line.record.now == record.epoch);
-    match record.parts.map(|parts| are_to_be_told(model, node, parts, &set)) {
-        Some(false) => Told::No,
-        Some(true) if record.unconfirmed => Told::No,
-        Some(true) if by_results == Told::Unknown => Told::Yes,
-        // An earlier version recorded no parts: what was released since then is not among them.
-        None if is_of_now && record.revision < released => Told::No,
-        None | Some(true) => by_results,
-    }
+    if is_of_now && record.revision < released { Told::No } else { told_by_results(model, node, set) }
 }
 
 /// Whether these parts are those that a node is to hold, in whichever wire version they are named. One that cannot be resolved stays as it is.
-fn are_to_be_told(model: &Model, node: Uuid, parts: ToldParts, set: &[PartDigest]) -> bool {
-    let resolution = model.resolve(node);
-    let known = resolution.answer().map(|answer| encode::known(answer));
+fn are_to_be_told(parts: ToldParts, answer: Option<&Answer>, set: &[PartDigest]) -> bool {
+    let known = answer.map(encode::known);
     let is_it = |known: &Known| {
         WireVersion::all().any(|version| digest_part(version, &encode_part(version, known)) == parts.known)
     };
@@ -135,18 +142,18 @@ pub(crate) fn too_large(model: &Model, answer: &Answer, now: Timestamp) -> Optio
     }
     size::of_answer(answer).err().or_else(|| {
         let error = size::of_kept(answer, &kept?.task_set()).err()?;
-        let standing = candidate(model, answer, &mut Untranslated::new()).standing(now);
+        let standing = candidate(model, answer).standing(now);
         (standing != Standing::Due).then_some(error)
     })
 }
 
 /// What became of the tasks that were released to a node.
 pub(crate) fn tasks(model: &Model, node: Uuid) -> Tasks {
-    tasks_of(model, node, &task_set_of(model, node))
+    tasks_of(model, node, &task_set(model, node))
 }
 
 /// The names of the task set that was released to a node.
-fn task_set_of(model: &Model, node: Uuid) -> Vec<PartDigest> {
+pub(crate) fn task_set(model: &Model, node: Uuid) -> Vec<PartDigest> {
     model.released.get(&node).map(|released| task_sets(model, released)).unwrap_or_default()
 }
 

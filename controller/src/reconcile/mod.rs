@@ -28,13 +28,12 @@ use log::{error, info, warn};
 use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
-use stemma_core::rollout::{Action, Admitted, RecordSize, Standing, plan_releases};
-use stemma_core::status::Facts;
+use stemma_core::rollout::{Admitted, RecordSize, Standing};
 use stemma_wire::message;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::cache::released::{Untranslated, candidate};
+use crate::cache::released::candidate;
 use crate::cache::{Cache, Model, Reach};
 use crate::desired::encode::Profiles;
 use crate::desired::size::TooLarge;
@@ -76,7 +75,7 @@ struct Memory {
     left: BTreeSet<Uuid>,
     /// Nodes whose results came meanwhile, with the tasks.
     left_moved: BTreeMap<Uuid, BTreeSet<String>>,
-    /// When the holds end that keep a task set from a node.
+    /// When the first hold of each node ends.
     hold_ends: BTreeMap<NodeId, Timestamp>,
     /// Why nodes stay as they are that cannot be told what they are to be.
     untold: HashMap<Uuid, String>,
@@ -139,7 +138,7 @@ impl Reconciler {
 
     /// The same, as the wave of the last pass has it; `None`: that pass was for another model, or one holds the lock.
     pub(crate) fn shut_in_last_pass(&self, model: &Model, node: NodeId) -> Option<Vec<waves::Shut>> {
-        self.waves.try_lock().ok().and_then(|waves| waves.shut(model, node))
+        self.waves.try_lock().ok().and_then(|mut waves| waves.shut(model, node))
     }
 
     /// Resolves everything once, then what is touched, until it is dropped.
@@ -328,9 +327,8 @@ impl Reconciler {
                     gone.push(uuid);
                 }
                 (Resolution::Incomplete(missing), Some(node)) => {
-                    let told = facts::told(model, &self.table, uuid);
-                    let facts = facts::facts(model, node, &resolution, self.registry.now());
-                    self.table.set_facts(uuid, Facts { told, ..facts });
+                    let (table, now) = (Some(&*self.table), self.registry.now());
+                    self.table.set_facts(uuid, facts::facts(model, table, (node, &resolution), now));
                     let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                     if self.memory().note_untold(uuid, &missing) {
                         let name = model.node_name(uuid);
@@ -342,34 +340,20 @@ impl Reconciler {
         (answers, gone)
     }
 
-    /// What each node is told, by the plan for all of them.
+    /// What each node is told.
     fn decide(&self, model: &Model, answers: &[Arc<Answer>], now: Timestamp) -> Vec<(Uuid, Decision)> {
-        let mut known = Untranslated::new();
-        let candidates: Vec<_> = answers.iter().map(|one| candidate(model, one, &mut known)).collect();
-        let plan = plan_releases(&candidates, now);
         let mut memory = self.memory();
-        let mut is_released = BTreeSet::new();
-        for candidate in &candidates {
+        let (mut decided, mut groups) = (Vec::new(), Groups::new(model.memo.texts()));
+        for answer in answers {
+            let (candidate, resolved) = (candidate(model, answer), released::Resolved { model, answer, now });
             // Also one that keeps no task set from its node: a hold that is over is no longer said.
             match candidate.hold_end(now) {
                 Some(end) => drop(memory.hold_ends.insert(candidate.node, end)),
                 None => drop(memory.hold_ends.remove(&candidate.node)),
             }
-        }
-        for action in plan.actions {
-            match action {
-                Action::Release(node) => drop(is_released.insert(node)),
-                // When its first hold ends it is looked at again in any case.
-                Action::LookAgain(..) => {}
-            }
-        }
-        let (mut decided, mut groups) = (Vec::new(), Groups::new(model.memo.texts()));
-        for (answer, candidate) in answers.iter().zip(&candidates) {
-            let resolved = released::Resolved { model, answer, now };
-            let decision = if is_released.contains(&candidate.node) {
-                resolved.release(&mut memory.profiles, &mut groups)
-            } else {
-                resolved.keep(&mut memory.profiles, candidate.standing(now))
+            let decision = match candidate.standing(now) {
+                Standing::Due => resolved.release(&mut memory.profiles, &mut groups),
+                standing @ (Standing::Current | Standing::Kept(_)) => resolved.keep(&mut memory.profiles, standing),
             };
             decided.extend(memory.told(model, candidate.node, decision));
         }
@@ -421,8 +405,7 @@ impl Reconciler {
         for answer in answers {
             let node = answer.node().meta.uuid;
             let resolution = Resolution::Complete(Arc::clone(answer));
-            let told = facts::told(stored, &self.table, node);
-            self.table.set_facts(node, Facts { told, ..facts::facts(stored, answer.node(), &resolution, now) });
+            self.table.set_facts(node, facts::facts(stored, Some(&*self.table), (answer.node(), &resolution), now));
         }
         for node in moved.keys() {
             self.table.status().set_tasks(*node, facts::tasks(stored, *node));
@@ -531,7 +514,7 @@ impl Reconciler {
         tokio::time::sleep(AGAIN).await;
     }
 
-    /// Waits until a hold is over that keeps a task set from a node.
+    /// Waits until a hold is over.
     async fn hold_end(&self) {
         loop {
             let Some(end) = self.memory().hold_ends.values().min().copied() else {

@@ -130,6 +130,11 @@ impl Small {
     /// Puts that a node has succeeded in task a of what it is to have.
     async fn put_result(&self, node: Uuid) {
         let (_, task_set) = self.reconciler.table.digests(node).unwrap();
+        self.put_result_of(node, task_set).await;
+    }
+
+    /// Puts that a node has succeeded in task a of this task set.
+    async fn put_result_of(&self, node: Uuid, task_set: PartDigest) {
         let result = TaskResult {
             sequence: 1,
             task_set,
@@ -179,18 +184,27 @@ async fn y06_before_a_host_comes_its_record_says_whether_it_was_told() {
     let (known, task_set) = small.reconciler.table.digests(NODE).unwrap();
     let parts = |known| Some(ToldParts { known, task_set });
     let released = small.cache.model().released.get(&NODE).unwrap().revision;
-    for (parts, revision, unconfirmed, told) in [
-        (parts(known), released, false, Told::Yes),
-        (parts(known), released, true, Told::No),
-        (parts(PartDigest([9; 32])), released + 5, false, Told::No),
-        (parts(PartDigest([9; 32])), released + 5, true, Told::No),
-        (None, released, false, Told::Yes),
-        (None, released - 1, false, Told::No),
+    let (now, before) = (task_set, PartDigest([8; 32]));
+    for (results_of, parts, revision, unconfirmed, told) in [
+        (now, parts(known), released, false, Told::Yes),
+        (now, parts(known), released, true, Told::No),
+        (now, parts(PartDigest([9; 32])), released + 5, false, Told::No),
+        (now, parts(PartDigest([9; 32])), released + 5, true, Told::No),
+        (now, None, released, false, Told::Yes),
+        (now, None, released - 1, false, Told::No),
+        // It confirmed the task set, and has not run it yet.
+        (before, parts(known), released, false, Told::Yes),
+        (before, parts(known), released, true, Told::No),
+        (before, None, released, false, Told::No),
     ] {
+        small.put_result_of(NODE, results_of).await;
         let record = ToldRecord { epoch: Uuid::from_u128(7), revision, parts, unconfirmed };
         let put = Transaction::new().put(key::of_node(key::TOLD, NODE), codec::encode(&record));
         small.cache.reached(small.store.commit(put).await.unwrap()).await;
-        assert_eq!(facts::told(&small.cache.model(), &small.reconciler.table, NODE), told, "{record:?}");
+        let model = small.cache.model();
+        let (resolution, set) = (model.resolve(NODE), facts::task_set(&model, NODE));
+        let answer = resolution.answer().map(|answer| &**answer);
+        assert_eq!(facts::told(&model, &small.reconciler.table, (NODE, answer), &set), told, "{record:?}");
     }
 }
 

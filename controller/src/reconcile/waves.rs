@@ -2,7 +2,6 @@
 //!
 //! What opens a barrier is decided in `stemma_core::rollout`; here it is asked about what a pass touched, and what it says is signed.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use stemma_core::fleet::Fleet;
 use stemma_core::object::{ClusterId, NodeId};
 use stemma_core::release::{Profile, ProfileHash};
 use stemma_core::rollout::{Affected, Done, TaskResults, Wave};
-use stemma_core::status::TaskOutcome;
+use stemma_wire::message::observed::Outcome;
 use stemma_wire::message::{Revision, desired};
 use uuid::Uuid;
 
@@ -27,6 +26,14 @@ pub(crate) struct Results<'a> {
     pub(crate) model: &'a Model,
 }
 
+impl Results<'_> {
+    /// What became of a task of the task set that a node is to have.
+    fn outcome(&self, node: NodeId, task: &str) -> Option<Outcome> {
+        let last = &self.model.results.get(&node.0)?.tasks.get(task)?.result;
+        self.table.is_task_set(node.0, last.task_set).then_some(last.outcome)
+    }
+}
+
 impl TaskResults for Results<'_> {
     fn task_set(&self, node: NodeId) -> Option<[u8; 32]> {
         self.table.digests(node.0).map(|(_, task_set)| task_set.0)
@@ -37,11 +44,9 @@ impl TaskResults for Results<'_> {
             return Done::NotYet;
         }
         let released = self.model.released.get(&node.0);
-        let last = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
-        let stored = last.filter(|last| self.table.is_task_set(node.0, last.result.task_set));
         if released.is_some_and(|record| !record.runs_task(task)) {
             Done::LeftOut
-        } else if stored.is_some_and(|stored| stored.result.outcome.is_success()) {
+        } else if self.outcome(node, task).is_some_and(Outcome::is_success) {
             Done::Succeeded
         } else {
             Done::NotYet
@@ -53,10 +58,8 @@ impl TaskResults for Results<'_> {
     }
 
     fn has_failed(&self, node: NodeId, task: &str) -> bool {
-        let last = self.model.results.get(&node.0).and_then(|record| record.tasks.get(task));
-        let of_now = last.filter(|last| self.table.is_task_set(node.0, last.result.task_set));
         // One that drifted and is left so, or was only checked, does not succeed by itself either.
-        of_now.is_some_and(|last| last.result.outcome.of_node() != TaskOutcome::Succeeded)
+        self.outcome(node, task).is_some_and(|outcome| !outcome.is_success())
     }
 
     fn keeps_its_set(&self, node: NodeId) -> bool {
@@ -92,7 +95,7 @@ pub(super) struct Waves {
     /// The revision that the last pass was for.
     followed: Revision,
     /// What was asked of shut barriers since then, by cluster, profile and place: a list asks the same for each of its nodes.
-    named: RefCell<HashMap<(ClusterId, ProfileHash, usize), Shut>>,
+    named: HashMap<(ClusterId, ProfileHash, usize), Shut>,
 }
 
 impl Waves {
@@ -113,22 +116,22 @@ impl Waves {
     }
 
     /// The barriers that are shut for a node; `None`: its wave is not that of this model.
-    pub(super) fn shut(&self, model: &Model, node: NodeId) -> Option<Vec<Shut>> {
+    pub(super) fn shut(&mut self, model: &Model, node: NodeId) -> Option<Vec<Shut>> {
         let cluster = model.fleet.cluster_of_node(node)?;
         let wave = self.of.get(&cluster)?;
         let profile = model.fleet.profile(node).filter(|_| self.followed.0 == model.revision.get())?;
-        let mut known = self.named.borrow_mut();
-        let mut named = |at| {
+        let known = &mut self.named;
+        let named = |at| {
             let new = || Shut::new(wave, profile, at);
             known.entry((cluster, profile.hash, at)).or_insert_with(new).clone()
         };
-        Some(wave.shut_places(node).into_iter().map(&mut named).collect())
+        Some(wave.shut_places(node).into_iter().map(named).collect())
     }
 
     /// Forgets all waves: each is built from what is stored when one of its nodes is looked at next.
     pub(super) fn forget(&mut self) {
         self.of.clear();
-        self.named.get_mut().clear();
+        self.named.clear();
     }
 
     /// Takes in what a pass touched, and grants what is open by it. Returns the nodes whose open barriers changed, and which of the nodes that
@@ -140,7 +143,7 @@ impl Waves {
         touched: &Touched<'_>,
         revision: Revision,
     ) -> (Vec<Uuid>, Vec<(Uuid, bool)>) {
-        self.named.get_mut().clear();
+        self.named.clear();
         let mut affected: BTreeMap<ClusterId, Affected> = BTreeMap::new();
         let mut nodes: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for node in touched.nodes.union(touched.turned) {

@@ -13,6 +13,7 @@ use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
 use stemma_core::release::is_sent_untranslated;
 use stemma_core::shared_text::{JsonText, SharedTexts};
+use stemma_core::status::is_of_agent;
 use stemma_wire::message::desired::{InputValue, Profile, ProfileTask, TaskSet};
 use stemma_wire::message::observed::{Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part, digest_part, encode_part, hash_content};
@@ -93,6 +94,11 @@ pub struct ReportRecord {
     /// How much of it was not kept.
     #[serde(default, skip_serializing_if = "ReportLeftOut::is_nothing")]
     pub left_out: ReportLeftOut,
+}
+
+/// What an agent says of itself in a report.
+pub(crate) fn of_agent(report: &Report) -> impl Iterator<Item = (&String, &String)> {
+    report.facts.iter().filter(|(path, _)| is_of_agent(path))
 }
 
 /// When a node's silence began or ended.
@@ -291,6 +297,8 @@ pub struct ProfileRecord {
     ids: Once<Box<[String]>>,
     #[serde(skip)]
     names: Once<Box<[Hash]>>,
+    #[serde(skip)]
+    untranslated: Once<BTreeSet<String>>,
 }
 
 /// What is read from a profile's bytes once, and no part of what is stored or compared.
@@ -340,7 +348,8 @@ fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WireVersi
 impl ProfileRecord {
     /// A profile as it is stored from now on, in the version [`PUBLISHED`], and the blobs that its tasks name, sorted.
     pub fn new(bytes: Vec<u8>, blobs: Vec<Hash>) -> Self {
-        Self { version: PUBLISHED, bytes, blobs, ids: Once::default(), names: Once::default() }
+        let (ids, names, untranslated) = (Once::default(), Once::default(), Once::default());
+        Self { version: PUBLISHED, bytes, blobs, ids, names, untranslated }
     }
 
     /// The profile; `None` where it cannot be read.
@@ -369,8 +378,9 @@ impl ProfileRecord {
     }
 
     /// The ids of its tasks that are never started since nobody translated them.
-    pub fn untranslated(&self) -> BTreeSet<String> {
-        self.tasks().into_iter().filter(|task| is_sent_untranslated(&task.definition)).map(|task| task.id).collect()
+    pub fn untranslated(&self) -> &BTreeSet<String> {
+        let is_one = |task: &ProfileTask| is_sent_untranslated(&task.definition);
+        self.untranslated.0.get_or_init(|| self.tasks().into_iter().filter(is_one).map(|task| task.id).collect())
     }
 }
 
@@ -411,7 +421,7 @@ mod tests {
             task("new", r#"{"id":"new","parameters":{"type":"untranslated"},"type":"shell"}"#),
         ];
         let bytes = postcard::to_allocvec(&Profile { tasks }).unwrap();
-        assert_eq!(ProfileRecord::new(bytes, Vec::new()).untranslated(), BTreeSet::from(["old".to_owned()]));
+        assert_eq!(ProfileRecord::new(bytes, Vec::new()).untranslated(), &BTreeSet::from(["old".to_owned()]));
     }
 
     #[test]

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
-use stemma_controller::intake::Intake as _;
+use stemma_controller::intake::{Confirmed, Intake as _, ToldParts};
 use stemma_controller::records::key;
 use stemma_controller::run::{Options, Parts, Publishing, start};
 use stemma_controller::store::{Query, Transaction};
+use stemma_core::epoch::HeldRevision;
 use stemma_core::object::Kind;
 use stemma_core::shares::Holder;
 use stemma_wire::clock::{Clock as _, SystemClock};
@@ -753,4 +754,34 @@ async fn what_a_host_was_refused_is_found_by_its_node_also_when_that_is_gone() {
         let deleted = fleet.ask(Method::DELETE, "/v1/nodes/web-1", &Value::Null).await;
         assert_eq!(deleted.0, if is_there { 204 } else { 404 }, "{deleted:?}");
     }
+}
+
+/// What was said before the host was told something else confirms nothing of that; and hosts that are gone, more than one commit has, keep nobody's
+/// confirmation from being stored.
+#[tokio::test]
+async fn y06_a_host_confirms_what_is_recorded_that_it_was_told_and_nothing_else() {
+    let fleet = Fleet::start().await;
+    let (one, other) = (fleet.join("web-1").await.node, fleet.join("web-2").await.node);
+    let (intake, registry) = (&fleet.parts().intake, &fleet.parts().registry);
+    let epoch: Uuid = fleet.read("/v1/fleet").await["epoch"].as_str().unwrap().parse().unwrap();
+    let told = |revision: u64| HeldRevision { epoch, revision };
+    let parts = |digest: u8| ToldParts { known: PartDigest([digest; 32]), task_set: PartDigest([9; 32]) };
+    for node in [one, other] {
+        intake.told(node, told(5), parts(1)).await.unwrap();
+    }
+    let unconfirmed = async |revision: u64, digest: u8| {
+        let of = |node| Confirmed { node, told: told(revision), parts: parts(digest) };
+        let mut confirmed = vec![of(Uuid::from_u128(1)); 1000];
+        confirmed.push(of(one));
+        intake.confirmed(confirmed).await.unwrap();
+        registry.cache().reached(registry.store().head().await.unwrap()).await;
+        let model = registry.cache().model();
+        [one, other].map(|node| model.told.get(&node).unwrap().unconfirmed)
+    };
+    assert_eq!(unconfirmed(4, 1).await, [true, true], "another revision");
+    assert_eq!(unconfirmed(5, 2).await, [true, true], "other parts");
+    assert_eq!(unconfirmed(5, 1).await, [false, true]);
+    intake.told(one, told(6), parts(2)).await.unwrap();
+    assert_eq!(unconfirmed(5, 1).await, [true, true], "it was told another thing meanwhile");
+    assert_eq!(unconfirmed(6, 2).await, [false, true]);
 }

@@ -16,7 +16,7 @@ use stemma_controller::records::{codec, key};
 use stemma_controller::registry::Registry;
 use stemma_controller::store::{RedbOptions, Transaction};
 use stemma_core::object::{ClusterId, Observation, ReportedLabel, Timestamp};
-use stemma_core::status::{Facts, Liveness};
+use stemma_core::status::Facts;
 use tokio::time::{Instant, timeout};
 
 use crate::fleet::{Fleet, Moving, PATIENCE, digest_of};
@@ -266,7 +266,7 @@ async fn a_client_that_missed_more_changes_of_states_than_are_kept_is_told_where
     let table = Arc::clone(&fleet.parts().desired);
     let nodes = served.api().cache().model().nodes.iter().map(|node| node.meta.uuid).collect::<Vec<_>>();
     let stand = |node: usize, is_placed| {
-        table.status().set_facts(nodes[node], Facts { is_placed, ..Facts::default() }, || Liveness::Absent);
+        table.status().set_facts(nodes[node], || Facts { is_placed, ..Facts::default() });
     };
     (0..nodes.len()).for_each(|node| stand(node, true));
     let api = Arc::new(Api { desired: Some(Arc::clone(&table)), ..Api::clone(&served.api()) });

@@ -375,14 +375,14 @@ async fn a_node_is_silent_also_while_the_store_does_not_say_so() {
     site.say(None).await;
     let (desired, slot) = (&site.check_ins.desired, site.slot());
     desired.set_facts(NODE, Facts::default());
-    assert_eq!(desired.status().liveness(NODE), Liveness::Connected);
+    assert_eq!(desired.liveness(NODE), Liveness::Connected);
     tokio::time::advance(Duration::from_mins(2)).await;
     // As a write leaves it that the store does not take.
     assert!(slot.begin_silence(true));
     desired.status().set_liveness(NODE, || slot.liveness(Instant::now()));
-    assert_eq!(desired.status().liveness(NODE), Liveness::Silent);
+    assert_eq!(desired.liveness(NODE), Liveness::Silent);
     site.say(None).await;
-    assert_eq!(desired.status().liveness(NODE), Liveness::Connected);
+    assert_eq!(desired.liveness(NODE), Liveness::Connected);
 }
 
 #[cfg(debug_assertions)]
@@ -450,7 +450,8 @@ async fn x02_a_host_that_is_ahead_of_the_store_is_told_nothing_until_another_epo
     table.publish(Batch { revision: Revision(5), changes: vec![(NODE, Change::Release(Box::new(state)))] });
     let open = vec![Barrier { task: "b".to_owned(), selector: "tags=x".to_owned() }];
     table.open_barriers(vec![(NODE, task_set, open)], Revision(5));
-    table.status().set_facts(NODE, Facts { is_placed: true, ..Facts::default() }, || Liveness::Connected);
+    let placed = || Facts { is_placed: true, liveness: Liveness::Connected, ..Facts::default() };
+    table.status().set_facts(NODE, placed);
     *lock(&site.slow.below) = u64::MAX - 9;
     let (line, unheld) = (table.epoch_line(), PartDigest([3; 32]));
     let held = |epoch: Uuid, revision| Held {

@@ -12,6 +12,7 @@ use super::{resolved, state, view};
 use crate::api::Api;
 use crate::api::http::request::{self, Reply, Request};
 use crate::cache::{Model, released};
+use crate::desired::DesiredTable;
 use crate::reconcile::facts;
 
 /// `GET /v1/nodes/{node}/explain?label=|tag=|task=|trait=`.
@@ -39,7 +40,11 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
     body["last_seen"] = json!(state::last_seen(api, &model, node.meta.uuid).map(view::time));
     // That it was told once is no confirmation; that it was not told is none for sure.
     let said = api.desired.as_ref().map_or(Told::Unknown, |desired| desired.told(node.meta.uuid));
-    let known = api.desired.as_ref().map_or(said, |desired| facts::told(&model, desired, node.meta.uuid));
+    let told = |desired: &DesiredTable| {
+        let set = facts::task_set(&model, node.meta.uuid);
+        facts::told(&model, desired, (node.meta.uuid, Some(&*answer)), &set)
+    };
+    let known = api.desired.as_deref().map_or(said, told);
     body["confirmed"] = match (said, known) {
         (Told::Yes, _) => true.into(),
         (Told::No, _) | (Told::Unknown, Told::No) => false.into(),
@@ -56,7 +61,7 @@ pub(super) fn get(api: &Api, request: &Request) -> request::HandlerResult {
 
 /// The release of the task set that a node keeps while another one waits.
 fn kept(api: &Api, model: &Model, answer: &Answer) -> Option<String> {
-    let next = released::candidate(model, answer, &mut released::Untranslated::new()).next(api.registry.now());
+    let next = released::candidate(model, answer).next(api.registry.now());
     let present = model.released.get(&answer.node().meta.uuid)?;
     let release = || present.release.clone().unwrap_or_else(|| "a task set without tasks".to_owned());
     matches!(next, Next::Kept(_)).then(release)

@@ -142,7 +142,7 @@ pub(super) fn untold(api: &Api, node: Uuid) -> Option<String> {
 
 /// What decides a node's state.
 pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolution) -> Facts {
-    let facts = facts::facts(model, node, answer, api.registry.now());
+    let facts = facts::facts(model, api.desired.as_deref(), (node, answer), api.registry.now());
     let Some(desired) = &api.desired else { return facts };
     let (table, uuid) = (desired.status(), node.meta.uuid);
     Facts {
@@ -153,7 +153,6 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
         is_report_refused: table.refused_reports().has(uuid),
         is_release_refused: table.refused_release(uuid).is_some(),
         is_blocked: table.is_blocked(uuid),
-        told: facts::told(model, desired, uuid),
         ..facts
     }
 }

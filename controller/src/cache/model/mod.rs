@@ -22,7 +22,6 @@ use stemma_core::object::{
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
-use stemma_core::status::is_of_agent;
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use uuid::Uuid;
@@ -34,7 +33,8 @@ use crate::records::common::{CommonValues, ValueList, ValuePart};
 use crate::records::enrolled::{Bound, TokenRecord};
 use crate::records::fleet::BackupRecord;
 use crate::records::reported::{
-    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult, ToldRecord,
+    ObservationRecord, ProfileRecord, ReleasedRecord, ReportRecord, ResultsRecord, SeenRecord, StoredResult,
+    ToldRecord, of_agent,
 };
 use crate::records::{codec, key};
 use crate::store::{Revision, StoreError};
@@ -459,9 +459,10 @@ const OF_NODES: [(&str, TakeRecord); 7] = [
         Ok(Reach { moved: BTreeMap::from([(node, tasks)]), ..Reach::default() })
     }),
     (key::REPORTS, |model, node, now| {
-        let before = of_agent(model, node);
+        let before = model.reports.get(&node).cloned();
         set(&mut model.reports, node, now)?;
-        let moved = (before != of_agent(model, node)).then(|| (node, BTreeSet::new())).into_iter().collect();
+        let is_same = facts_of_agent(before.as_ref()).eq(facts_of_agent(model.reports.get(&node)));
+        let moved = (!is_same).then(|| (node, BTreeSet::new())).into_iter().collect();
         Ok(Reach { moved, ..Reach::default() })
     }),
     (key::SEEN, |model, node, now| set(&mut model.seen, node, now).map(|()| Reach::default())),
@@ -484,10 +485,9 @@ pub(super) fn prefixes() -> impl Iterator<Item = &'static str> {
     [key::OBJECTS].into_iter().chain(values).chain(of_nodes).chain(others).chain(key::MARKS)
 }
 
-/// What a node's agent reported of itself last.
-fn of_agent(model: &Model, node: Uuid) -> Vec<(String, String)> {
-    let facts = model.reports.get(&node).into_iter().flat_map(|record| &record.report.facts);
-    facts.filter(|(path, _)| is_of_agent(path)).map(|(path, text)| (path.clone(), text.clone())).collect()
+/// What an agent says of itself in a report, where there is one.
+fn facts_of_agent(record: Option<&Arc<ReportRecord>>) -> impl Iterator<Item = (&String, &String)> {
+    record.into_iter().flat_map(|record| of_agent(&record.report))
 }
 
 /// The tasks of which two records say something else.

@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{self, Kind, RefusedTraits, ReportLeftOut, SaidOnHost, Timestamp};
-use stemma_core::status::is_of_agent;
 use stemma_core::traits::TraitNames;
 use stemma_wire::message::observed::{LocalState, Observation, Report, TaskResult};
 use stemma_wire::message::{Hash, PartDigest};
@@ -25,7 +24,7 @@ use super::rate::{BytePace, ByteRate};
 use crate::blobs::Blobs;
 use crate::desired::DesiredTable;
 use crate::intake::{Confirmed, Intake, IntakeError, Part, Said, Seen, Stored, Taken, ToldParts};
-use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord, ToldRecord};
+use crate::records::reported::{ReportRecord, ResultsRecord, SeenRecord, ToldRecord, of_agent};
 use crate::records::{codec, key};
 use crate::store::{BoxFuture, Op, Precondition, Query, Revision, StoreError, Transaction};
 
@@ -383,9 +382,6 @@ impl Records {
 /// Facts of a Report change by themselves (uptime, load): they are written with something that did not, and never alone. What an agent says
 /// of itself does not.
 fn is_same_but_facts(one: &Report, other: &Report) -> bool {
-    fn of_agent(report: &Report) -> impl Iterator<Item = (&String, &String)> {
-        report.facts.iter().filter(|(path, _)| is_of_agent(path))
-    }
     (&one.agent_version, &one.findings, one.progress, &one.local)
         == (&other.agent_version, &other.findings, other.progress, &other.local)
         && of_agent(one).eq(of_agent(other))

@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::Work;
 use crate::cache::Model;
 use crate::cache::model::Resource;
-use crate::cache::released::{Untranslated, candidate};
+use crate::cache::released::candidate;
 use crate::desired::encode::MOST_WHY;
 use crate::desired::size::{TooLarge, of_answer};
 use crate::records::audit::AuditedObject;
@@ -97,7 +97,6 @@ impl Work<'_> {
     fn check_nodes(&self) -> Result<(), ApiError> {
         let mut of_groups: BTreeMap<Alike, usize> = BTreeMap::new();
         let mut records: BTreeMap<Option<ClusterId>, Records> = BTreeMap::new();
-        let mut untranslated = Untranslated::new();
         for node in self.reached() {
             let Some(object) = self.model.nodes.get(node.0) else { continue };
             let Resolution::Complete(answer) = self.model.resolve(node.0) else { continue };
@@ -115,11 +114,8 @@ impl Work<'_> {
             }
             let kept = held.map_or(0, |(_, bytes)| bytes);
             // One that is told too much already is released nothing.
-            let standing = if is_within {
-                candidate(&self.model, &answer, &mut untranslated).standing(self.context.now)
-            } else {
-                Standing::Current
-            };
+            let standing =
+                if is_within { candidate(&self.model, &answer).standing(self.context.now) } else { Standing::Current };
             let of_cluster = records.entry(cluster).or_default();
             of_cluster.nodes.push(node);
             of_cluster.stored += bytes_in(cluster, held);

@@ -12,5 +12,5 @@ mod room;
 pub use barriers::{Affected, Done, TaskResults, Wave};
 pub use dropped::dropped_barriers;
 pub use keep::{Kept, KeptProfile, keep};
-pub use release::{Action, Candidate, Content, Plan, Standing, plan_releases};
+pub use release::{Candidate, Content, Standing};
 pub use room::{Admitted, RecordSize, Room, most_of_records};

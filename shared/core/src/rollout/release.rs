@@ -46,22 +46,6 @@ pub enum Standing {
     Kept(Option<Timestamp>),
 }
 
-/// What is to be done for a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Its next task set is released.
-    Release(NodeId),
-    /// It is looked at again at that time, when its hold is over.
-    LookAgain(NodeId, Timestamp),
-}
-
-/// What is to be done now.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// The actions, in the order of the candidates. A node without one keeps what it has.
-    pub actions: Vec<Action>,
-}
-
 impl Standing {
     /// What the node's record takes once the next pass is over, of `kept` that it takes now and `next` that its next task set would
     /// take. A node that gets nothing keeps what it has, wherever it stands, and what is kept from it may come later.
@@ -140,16 +124,6 @@ impl<'a> Candidate<'a> {
     fn in_force(&self, now: Timestamp) -> impl Iterator<Item = &SetAside<'a>> {
         self.kept_by.iter().filter(move |aside| aside.is_in_force(now))
     }
-}
-
-/// Plans the releases of these nodes at that time.
-pub fn plan_releases(candidates: &[Candidate<'_>], now: Timestamp) -> Plan {
-    let action = |candidate: &Candidate<'_>| match candidate.standing(now) {
-        Standing::Due => Some(Action::Release(candidate.node)),
-        Standing::Kept(Some(end)) => Some(Action::LookAgain(candidate.node, end)),
-        Standing::Kept(None) | Standing::Current => None,
-    };
-    Plan { actions: candidates.iter().filter_map(action).collect() }
 }
 
 #[cfg(test)]
@@ -260,16 +234,16 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_names_who_is_released_and_when_a_hold_is_over() {
+    fn who_is_held_is_released_when_its_hold_is_over() {
         let end = Timestamp(5_000);
         let held = |of| Candidate { kept_by: vec![held(of)], ..due() };
         let current = Candidate { present: Some(content(2)), ..held(Held::Until(end)) };
         let (held, kept) = (held(Held::Until(end)), held(Held::UntilTakenBack));
-        let actions = |candidate: &Candidate<'_>, now| plan_releases(std::slice::from_ref(candidate), now).actions;
-        assert_eq!(actions(&due(), NOW), [Action::Release(NODE)]);
-        assert_eq!(actions(&held, NOW), [Action::LookAgain(NODE, end)]);
-        assert_eq!(actions(&held, end), [Action::Release(NODE)]);
-        assert_eq!(actions(&kept, end), []);
-        assert_eq!(actions(&current, NOW), []);
+        let found = |candidate: &Candidate<'_>, now| (candidate.standing(now), candidate.hold_end(now));
+        assert_eq!(found(&due(), NOW), (Standing::Due, None));
+        assert_eq!(found(&held, NOW), (Standing::Kept(Some(end)), Some(end)));
+        assert_eq!(found(&held, end), (Standing::Due, None));
+        assert_eq!(found(&kept, end), (Standing::Kept(None), None));
+        assert_eq!(found(&current, NOW), (Standing::Current, Some(end)));
     }
 }
