@@ -215,8 +215,8 @@ fn check_kind(path: &Path) -> Result<()> {
 
 /// A time for a person to read.
 fn time(at_s: u64) -> String {
-    let at = i64::try_from(at_s).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
-    at.map_or_else(|| format!("{at_s} seconds after 1970"), |at| at.to_string())
+    let spelled = at_s.checked_mul(1000).and_then(stemma_core::time::spell);
+    spelled.unwrap_or_else(|| format!("{at_s} seconds after 1970"))
 }
 
 fn refused(path: &Path) -> String {

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use stemma_core::manifest::read_value;
 use stemma_core::object::{GroupId, Node, Timestamp};
 use stemma_core::task::Mode;
+use stemma_core::time;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
@@ -275,6 +276,6 @@ fn view(model: &Model, token: &TokenRecord) -> Value {
 
 /// RFC 3339, in UTC, and ends in `Z` as Glance's dates do; those of objects end in `+00:00`, as other `OpenStack` services write them.
 fn date(at: Timestamp) -> Value {
-    let seconds = i64::try_from(at.0 / 1000).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).map_or(Value::Null, |at| at.to_string().into())
+    let whole_seconds = at.0 - at.0 % 1000;
+    time::spell(whole_seconds).map_or(Value::Null, Value::from)
 }
