@@ -322,7 +322,7 @@ impl Collector for Objects {
             ),
             (
                 "stemma_nodes_report_findings",
-                "Nodes whose host has findings of its own in its last report",
+                "Nodes whose host could not use or do something, as its last report says",
                 self.model.nodes_with_findings_of_hosts().collect(),
             ),
             (

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use stemma_wire::message::desired::InputValue;
+use stemma_core::status;
+use stemma_wire::message::desired::{Barrier, InputValue};
 
 use super::status::{printable, sentences, words};
 use super::{Exit, Local, print, print_json};
@@ -98,7 +99,8 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
     }
     let before: Vec<_> = task.after.iter().filter_map(|&at| profile.tasks.get(usize::from(at))).collect();
     why.extend(before.iter().map(|before| format!("after task {}", before.id)));
-    why.extend(task.barriers.iter().map(|barrier| format!("after {} on {}", barrier.task, barrier.selector)));
+    let awaited = |barrier: &Barrier| format!("after {}", status::barrier(&barrier.task, &barrier.selector));
+    why.extend(task.barriers.iter().map(awaited));
     why.extend(task.references.iter().map(|reference| {
         let value = match desired.task_set.inputs.get(reference) {
             Some(InputValue::Json(text)) => text.to_string(),

@@ -501,6 +501,7 @@ mod tests {
             ("*", "t on every node with a role or a tag"),
             ("any of roles x", "t on any of roles x"),
             ("any of anywhere", "t on any node that has it"),
+            ("any of *", "t on any node with a role or a tag"),
         ] {
             let root = tempfile::tempdir().unwrap();
             let barrier = Barrier { task: "t".into(), selector: selector.into() };

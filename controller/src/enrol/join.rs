@@ -13,6 +13,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
 use uuid::Uuid;
 
+use super::token::{Known, not_joined};
 use super::{Enrolment, caller, keys, new_uuid, token};
 use crate::ca::csr::Request;
 use crate::cache::model::Entry;
@@ -30,9 +31,6 @@ pub(super) struct Made {
     pub(super) chain: Vec<Vec<u8>>,
     pub(super) record: AgentRecord,
 }
-
-/// An agent's record as it was read, with the revision that wrote it.
-type Known = Option<(AgentRecord, Revision)>;
 
 /// What an enrolment asks for, found good as far as it can be without the fleet.
 struct JoinRequest<'a> {
@@ -221,15 +219,6 @@ fn place(context: &Context<'_>, token: &TokenRecord, name: &NodeName) -> Result<
             }
         },
     }
-}
-
-/// A node whose agent has not joined, or is gone; `None` for one that has. It is judged by the record on whose revision the commit is
-/// conditioned: what is known in memory comes after a commit, and of two hosts with one name who join at once both would
-/// find nobody there.
-pub(super) fn not_joined(context: &Context<'_>, node: &Arc<Node>) -> Result<Option<(Arc<Node>, Known)>, Undecided> {
-    let known: Known = context.record(&agent_key(node.meta.uuid))?;
-    let has_joined = known.as_ref().is_some_and(|(record, _)| !record.retired);
-    Ok((!has_joined).then(|| (Arc::clone(node), known)))
 }
 
 pub(super) fn is_good(token: &TokenRecord, now: Timestamp) -> bool {

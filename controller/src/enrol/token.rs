@@ -16,11 +16,10 @@ use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use subtle::ConstantTimeEq;
 
-use super::join::not_joined;
 use crate::cache::Model;
 use crate::cache::model::Entry;
 use crate::records::audit::{FleetAction, PartAction};
-use crate::records::enrolled::{Bound, Hex, TokenRecord, token_key};
+use crate::records::enrolled::{AgentRecord, Bound, Hex, TokenRecord, agent_key, token_key};
 use crate::records::request::Answer;
 use crate::records::{codec, key};
 use crate::registry::admit::bad_field;
@@ -37,6 +36,9 @@ const MOST_USES: u32 = 100_000;
 const DEFAULT_TTL_S: u64 = 30 * 60;
 /// The longest that it is good for.
 const LONGEST_TTL_S: u64 = 30 * 24 * 3600;
+
+/// An agent's record as it was read, with the revision that wrote it.
+pub(super) type Known = Option<(AgentRecord, Revision)>;
 
 /// The body of `POST /v1/join-tokens`.
 #[derive(Debug, Default, Deserialize)]
@@ -209,6 +211,15 @@ fn check_no_host(context: &Context<'_>, bound: Bound) -> Result<(), Undecided> {
         Some(node) if not_joined(context, node)?.is_none() => Err(has_host(node).field("node").into()),
         Some(_) | None => Ok(()),
     }
+}
+
+/// A node whose agent has not joined, or is gone; `None` for one that has. It is judged by the record on whose revision the commit is
+/// conditioned: what is known in memory comes after a commit, and of two hosts with one name who join at once both would
+/// find nobody there.
+pub(super) fn not_joined(context: &Context<'_>, node: &Arc<Node>) -> Result<Option<(Arc<Node>, Known)>, Undecided> {
+    let known: Known = context.record(&agent_key(node.meta.uuid))?;
+    let has_joined = known.as_ref().is_some_and(|(record, _)| !record.retired);
+    Ok((!has_joined).then(|| (Arc::clone(node), known)))
 }
 
 /// The refusal to let a host join as a node that has one.

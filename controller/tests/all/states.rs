@@ -515,8 +515,9 @@ async fn y06_what_an_agent_reports_of_itself_is_in_every_answer_until_it_is_over
         Report { agent_version: "1".into(), facts, ..Report::default() }
     };
     let path = "/root/.ssh/authorized_keys";
-    let both = report(json!({"agent.stuck": "cannot write /var/lib/stemma-agent (No space left on device)",
-        "agent.orphans": [{"task": "key", "path": path}, {"more": 3}]}));
+    let full = "cannot write /var/lib/stemma-agent (No space left on device)";
+    let facts = report(json!({"agent.stuck": full, "agent.orphans": [{"task": "key", "path": path}, {"more": 3}]}));
+    let both = Report { findings: vec![full.into(), "cannot read hooks.d".into()], ..facts };
     say(&mut host, |said| said.report = Some(both)).await;
     let stuck = until(&fleet, "n", |node| node["state"] == "stuck").await;
     assert_eq!(everywhere(&fleet, "n", "stuck").await, [true; 5]);
@@ -528,9 +529,16 @@ async fn y06_what_an_agent_reports_of_itself_is_in_every_answer_until_it_is_over
         all.map(|one| one["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert!(found("host.stuck")[0].ends_with("(No space left on device)"), "{stuck}");
+    assert!(found("report.findings")[0].contains("findings of its own: 1; the first: cannot read hooks.d;"), "{stuck}");
     let orphaned = found("task.orphaned");
     assert!(orphaned.len() == 2 && orphaned[0].contains(path) && orphaned[1].starts_with("3 more"), "{stuck}");
     assert!(metrics(&fleet).await.contains("stemma_nodes_noted{note=\"orphaned\"} 1\n"));
+    assert!(metrics(&fleet).await.contains("stemma_nodes_report_findings 1\n"));
+    let alone = report(json!({"agent.stuck": full}));
+    say(&mut host, |said| said.report = Some(Report { findings: vec![full.into()], ..alone })).await;
+    let stuck = until(&fleet, "n", |node| node["notes"] == json!([])).await;
+    assert_eq!((&stuck["state"], stuck["findings"].to_string().contains("report.findings")), (&json!("stuck"), false));
+    assert!(metrics(&fleet).await.contains("stemma_nodes_report_findings 0\n"));
     say(&mut host, |said| said.report = Some(report(json!({})))).await;
     let over = until(&fleet, "n", |node| node["state"] == "converged").await;
     assert_eq!((&over["notes"], over["findings"].to_string().contains("host.stuck")), (&json!([]), false));

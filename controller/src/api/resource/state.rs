@@ -125,8 +125,7 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
     findings.extend(facts::stuck_by(model, uuid).map(|why| resolve::host_stuck(node, &why)));
     findings.extend(resolve::orphaned_paths(node, &facts::orphans_of(model, uuid)));
     findings.extend(resolve::report_left_out(node, model.left_out(uuid)));
-    let reported = model.reports.get(&uuid);
-    findings.extend(reported.and_then(|record| resolve::report_findings(node, &record.report.findings)));
+    findings.extend(resolve::report_findings(node, &model.findings_of_host(uuid)));
     findings
 }
 

@@ -22,6 +22,7 @@ use stemma_core::object::{
 };
 use stemma_core::release::ReleaseError;
 use stemma_core::resolve::{Resolution, ResolveCache, resolve_node};
+use stemma_core::status::{STUCK, stuck};
 use stemma_core::task::Task;
 use stemma_wire::message::Hash;
 use uuid::Uuid;
@@ -222,8 +223,14 @@ impl Model {
 
     /// The nodes whose hosts have findings of their own in their last report.
     pub fn nodes_with_findings_of_hosts(&self) -> impl Iterator<Item = Uuid> {
-        let has = |node: &Uuid| self.reports.get(node).is_some_and(|record| !record.report.findings.is_empty());
-        self.nodes.iter().map(|node| node.meta.uuid).filter(has)
+        self.nodes.iter().map(|node| node.meta.uuid).filter(|node| !self.findings_of_host(*node).is_empty())
+    }
+
+    /// What a node's host could not use or do, as it said last. Why its agent is stuck is not among it: that is a finding by itself.
+    pub fn findings_of_host(&self, node: Uuid) -> Vec<&str> {
+        let Some(record) = self.reports.get(&node) else { return Vec::new() };
+        let stuck = record.report.facts.get(STUCK).and_then(|fact| stuck(fact));
+        record.report.findings.iter().map(String::as_str).filter(|said| Some(*said) != stuck.as_deref()).collect()
     }
 
     /// Whether what stands there is seen.

@@ -106,7 +106,7 @@ pub fn report_left_out(node: &Node, left_out: ReportLeftOut) -> Option<Finding> 
 /// What a node's host says in its own report that it could not use or do; nothing where it says nothing.
 ///
 /// All of these are counted, whatever they are about: they are sentences, and an earlier agent has others.
-pub fn report_findings(node: &Node, said: &[String]) -> Option<Finding> {
+pub fn report_findings(node: &Node, said: &[&str]) -> Option<Finding> {
     let first = shown(said.first()?);
     let count = said.len();
     let message = format!(
