@@ -204,11 +204,12 @@ fn with_findings(mut answer: Answer, found: &[Finding]) -> Answer {
 /// How many sentences stand in a warning, which is a header; the body has all findings.
 const MOST_WARNED: usize = 3;
 
-/// The text of a warning: the first of these sentences and of the findings, and how many there are more.
+/// The text of a warning: the first of these sentences and of the findings, and how many there are more. A semicolon stands between them
+/// alone: clients print each on a line of its own.
 fn warnings(sentences: impl IntoIterator<Item = String>, findings: &[Finding]) -> Option<String> {
     let found = findings.iter().map(warned);
     let mut all = sentences.into_iter().chain(found);
-    let mut told: Vec<String> = all.by_ref().take(MOST_WARNED).collect();
+    let mut told: Vec<String> = all.by_ref().take(MOST_WARNED).map(|one| one.replace("; ", ", ")).collect();
     let more = all.count();
     told.extend((more > 0).then(|| format!("{more} more finding{}", if more == 1 { "" } else { "s" })));
     (!told.is_empty()).then(|| told.join("; "))
@@ -267,6 +268,8 @@ mod tests {
         let held = (0..999).map(|number| format!("requirement {number}"));
         let told = "requirement 0; requirement 1; requirement 2; 996 more findings";
         assert_eq!(warnings(held, &[]).as_deref(), Some(told));
+        let said = ["one does nothing; take it out".to_owned(), "s".to_owned()];
+        assert_eq!(warnings(said, &[]).as_deref(), Some("one does nothing, take it out; s"));
     }
 
     #[test]
