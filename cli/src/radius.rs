@@ -124,23 +124,27 @@ impl Radius {
         ask(&reaches, &format!("say --yes, or --max-nodes {}", reach.hosts))
     }
 
-    /// Whether these objects may be changed, which a selector found and which reach so far; where there is more than one, a person at
-    /// a terminal is asked. `--max-nodes` bounds the hosts, and is no yes: it does not say which objects were meant.
+    /// Whether these objects may be changed, of so many that a selector found, and which reach so far; where it found more than one, a person at
+    /// a terminal is asked, however many of them change: the selector is what may be wrong. `--max-nodes` bounds the hosts, and is no yes: it
+    /// does not say which objects were meant.
     ///
     /// # Errors
-    /// Above `--max-nodes`; of more than one object without a yes.
-    pub(crate) fn check_selected(&self, kind: &str, names: &[&str], reach: Reach) -> Result<()> {
-        if names.len() < 2 {
+    /// Above `--max-nodes`; of more than one selected object without a yes.
+    pub(crate) fn check_selected(&self, kind: &str, selected: usize, changed: &[&str], reach: Reach) -> Result<()> {
+        if selected < 2 || changed.is_empty() {
             return self.check(reach);
         }
         self.check_bound(reach.hosts)?;
-        let selected = format!("{} {kind}s are selected, which reach {reach}", names.len());
+        let selected = match changed.len() {
+            all if all == selected => format!("{selected} {kind}s are selected, which reach {reach}"),
+            some => format!("{selected} {kind}s are selected, of which {some} would change: this reaches {reach}"),
+        };
         if self.yes {
             tell!("{selected}");
             return Ok(());
         }
-        let named: Vec<String> = names.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
-        let more = names.len() - named.len();
+        let named: Vec<String> = changed.iter().take(MOST_NAMED).map(|name| printable(name)).collect();
+        let more = changed.len() - named.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         tell!("{}{more}", named.join(", "));
         ask(&selected, "say --yes")
@@ -369,11 +373,34 @@ mod tests {
     }
 
     #[test]
+    fn y09_the_objects_that_are_selected_are_counted_and_not_those_that_change() {
+        let radius = |yes| Radius { dry_run: false, reached: Hosts::default(), changed: None, max_nodes: None, yes };
+        let said = |yes, selected, changed: &[&str], hosts| {
+            let reach = Reach { hosts, task_sets: None };
+            radius(yes).check_selected("node", selected, changed, reach).map_err(|error| error.to_string())
+        };
+        assert_eq!(said(false, 3, &[], 0), Ok(()), "nothing is to be done");
+        assert_eq!(said(true, 3, &["a"], 1), Ok(()));
+        if std::io::stdin().is_terminal() && std::io::stderr().is_terminal() {
+            return;
+        }
+        for (selected, changed, hosts, expected) in [
+            (3, &["a"][..], 1, "3 nodes are selected, of which 1 would change: this reaches 1 host, and nobody is"),
+            (3, &["a", "b"], 2, "3 nodes are selected, of which 2 would change: this reaches 2 hosts, and nobody is"),
+            (2, &["a", "b"], 2, "2 nodes are selected, which reach 2 hosts, and nobody is"),
+        ] {
+            let asked = said(false, selected, changed, hosts).unwrap_err();
+            assert!(asked.starts_with(expected) && asked.ends_with("\n  say --yes"), "{asked}");
+        }
+    }
+
+    #[test]
     fn x06_more_than_one_selected_object_wants_a_yes_however_few_hosts_it_reaches() {
         let radius =
             |max_nodes, yes| Radius { dry_run: false, reached: Hosts::default(), changed: None, max_nodes, yes };
         let said = |radius: Radius, names: &[&str], hosts| {
-            radius.check_selected("node", names, Reach { hosts, task_sets: None }).map_err(|error| error.to_string())
+            let reach = Reach { hosts, task_sets: None };
+            radius.check_selected("node", names.len(), names, reach).map_err(|error| error.to_string())
         };
         assert_eq!(said(radius(None, false), &["a"], 1), Ok(()), "one is as one that is named");
         assert_eq!(said(radius(None, true), &["a", "b"], 2), Ok(()));

@@ -314,13 +314,19 @@ impl Api {
         self.radius.check(reach)
     }
 
-    /// Checks that objects may be changed that a selector found, and which reach so far; a person at a terminal is asked where there is
-    /// more than one.
+    /// Checks that these objects may be changed, of so many that a selector found, and which reach so far; a person at a terminal is asked
+    /// where it found more than one.
     ///
     /// # Errors
     /// Above `--max-nodes`, or when a person says no.
-    pub(crate) fn may_change_selected(&self, kind: &str, names: &[&str], reach: Reach) -> Result<()> {
-        self.radius.check_selected(kind, names, reach)
+    pub(crate) fn may_change_selected(
+        &self,
+        kind: &str,
+        selected: usize,
+        changed: &[&str],
+        reach: Reach,
+    ) -> Result<()> {
+        self.radius.check_selected(kind, selected, changed, reach)
     }
 
     /// Checks that these certificates and tokens of a principal may end; a person at a terminal is asked.

@@ -47,7 +47,7 @@ pub(crate) struct Objects {
     /// One was named, and is answered as itself and not as a list.
     is_single: bool,
     /// A selection found them, and nobody named them.
-    is_selected: bool,
+    pub(crate) is_selected: bool,
 }
 
 /// What a verb does to one object.
@@ -223,7 +223,7 @@ fn ask(api: &Api, objects: &Objects, decided: &[(&Object, Option<Step>)]) -> Res
     };
     let is_written = |step: &Option<Step>| step.as_ref().is_none_or(|step| !step.writes.is_empty());
     let written = decided.iter().filter(|(_, step)| is_written(step)).map(|(object, _)| object.name.as_str());
-    api.may_change_selected(kind, &written.collect::<Vec<_>>(), reach)
+    api.may_change_selected(kind, objects.all.len(), &written.collect::<Vec<_>>(), reach)
 }
 
 /// Has the writes of all objects decided. An object may be in use only by others of the same command: it is decided again after

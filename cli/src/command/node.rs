@@ -1,6 +1,8 @@
 //! Writes about nodes: what is given to them (traits, roles, tags by hand), how they are set aside, where they stand and how they are
 //! called. Each takes several nodes, by name or by a selection.
 
+use std::ops::ControlFlow;
+
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -20,9 +22,10 @@ use crate::output::{cell, table};
 pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result<()> {
     match what {
         Trait::List { node } => list_traits(api, &node, output).await,
-        Trait::Add(what) => one_by_one(api, Endpoint::AddNodeTrait, &what, "has", output).await,
+        Trait::Add(what) => one_by_one(api, Endpoint::AddNodeTrait, &what, ("has", None), output).await,
         Trait::Remove { what, all: false } => {
-            one_by_one(api, Endpoint::DeleteNodeTrait, &what, "no longer has", output).await
+            let says = ("no longer has", Some(PassedOver::Absent("trait", &["trait_sources"])));
+            one_by_one(api, Endpoint::DeleteNodeTrait, &what, says, output).await
         }
         Trait::Remove { what, all: true } => {
             let (nodes, rest) = what.split();
@@ -43,19 +46,76 @@ pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result
 
 /// `role`.
 pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()> {
-    let (row, what, has) = match what {
-        Role::Add(what) => (Endpoint::GiveNodeRoles, what, "has role"),
-        Role::Remove(what) => (Endpoint::TakeNodeRoles, what, "no longer has role"),
-        Role::Refresh(what) => (Endpoint::RefreshNodeRoles, what, "was decided again for role"),
+    let (row, what, has, passes) = match what {
+        Role::Add(what) => (Endpoint::GiveNodeRoles, what, "has role", None),
+        Role::Remove(what) => {
+            (Endpoint::TakeNodeRoles, what, "no longer has role", Some(PassedOver::Absent("role", &["roles"])))
+        }
+        Role::Refresh(what) => (Endpoint::RefreshNodeRoles, what, "was decided again for role", None),
     };
-    together(api, row, &what, "roles", has, output).await
+    together(api, row, &what, ("roles", has, passes), output).await
 }
 
 /// Assigns or unassigns tags by hand.
 pub(crate) async fn tags(api: &mut Api, what: &NodesAndNames, assigns: bool, output: Output) -> Result<()> {
-    let (row, became) =
-        if assigns { (Endpoint::AssignNodeTags, "assigned") } else { (Endpoint::UnassignNodeTags, "unassigned") };
-    together(api, row, what, "tags", became, output).await
+    let (row, became, passes) = if assigns {
+        (Endpoint::AssignNodeTags, "assigned", Some(PassedOver::Present("tag", "assigned_tags")))
+    } else {
+        (Endpoint::UnassignNodeTags, "unassigned", Some(PassedOver::Absent("tag", &["tags", "assigned_tags"])))
+    };
+    together(api, row, what, ("tags", became, passes), output).await
+}
+
+/// What a verb passes over of the nodes that a selection found. Of a node that was named the same is a refusal: whoever named it meant it.
+#[derive(Clone, Copy, Debug)]
+enum PassedOver {
+    /// What the verb takes, called so, where none of these fields of a node lists it.
+    Absent(&'static str, &'static [&'static str]),
+    /// What the verb gives, called so, where this field lists it already.
+    Present(&'static str, &'static str),
+}
+
+impl PassedOver {
+    /// Whether this is passed over of a node.
+    fn is(self, node: &Value, name: &str) -> bool {
+        let lists = |field: &str| match node.get(field) {
+            Some(Value::Array(all)) => all.iter().any(|one| one.as_str() == Some(name)),
+            Some(Value::Object(all)) => all.contains_key(name),
+            _ => false,
+        };
+        match self {
+            Self::Absent(_, fields) => !fields.iter().any(|field| lists(field)),
+            Self::Present(_, field) => lists(field),
+        }
+    }
+
+    /// What is said of a node of which these are passed over.
+    fn said(self, node: &Object, names: &[String]) -> String {
+        let names = names.join(", ");
+        match self {
+            Self::Absent(what, _) => format!("{node} has no {what} {names}: nothing to take away"),
+            Self::Present(what, _) => format!("{node} has {what} {names} already"),
+        }
+    }
+}
+
+/// What is to be written of a node, of these names: none, with the sentence, where all are passed over.
+async fn left(
+    api: &mut Api,
+    (nodes, node): (&Objects, &Object),
+    names: &[String],
+    passes: Option<PassedOver>,
+) -> Result<ControlFlow<Step, Vec<String>>> {
+    let Some(passes) = passes.filter(|_| nodes.is_selected) else { return Ok(ControlFlow::Continue(names.to_vec())) };
+    let present = question::one(api, Kind::Node, &node.name).await?;
+    let (over, left): (Vec<String>, Vec<String>) = names.iter().cloned().partition(|name| passes.is(&present, name));
+    if left.is_empty() {
+        return Ok(ControlFlow::Break(Step::nothing(passes.said(node, &over), present)));
+    }
+    if !over.is_empty() {
+        tell!("note: {}", passes.said(node, &over));
+    }
+    Ok(ControlFlow::Continue(left))
 }
 
 /// What a command gives or takes, and from whom.
@@ -88,12 +148,15 @@ async fn together(
     api: &mut Api,
     row: Endpoint,
     what: &NodesAndNames,
-    word: &str,
-    has: &str,
+    (word, has, passes): (&str, &str, Option<PassedOver>),
     output: Output,
 ) -> Result<()> {
     let (nodes, names) = nodes_and_names(api, what, word).await?;
-    let plan = async |_: &mut Api, node: &Object| {
+    let plan = async |api: &mut Api, node: &Object| {
+        let names = match left(api, (&nodes, node), &names, passes).await? {
+            ControlFlow::Continue(names) => names,
+            ControlFlow::Break(nothing) => return Ok(nothing),
+        };
         let write = Kind::Node.write(row, &node.name, &[])?.json(&json!({word: names}));
         Ok(Step::of(write, format!("{node} {has} {}", names.join(", "))))
     };
@@ -101,9 +164,19 @@ async fn together(
 }
 
 /// Each trait is a request of its own.
-async fn one_by_one(api: &mut Api, row: Endpoint, what: &NodesAndNames, has: &str, output: Output) -> Result<()> {
+async fn one_by_one(
+    api: &mut Api,
+    row: Endpoint,
+    what: &NodesAndNames,
+    (has, passes): (&str, Option<PassedOver>),
+    output: Output,
+) -> Result<()> {
     let (nodes, names) = nodes_and_names(api, what, "traits").await?;
-    let plan = async |_: &mut Api, node: &Object| {
+    let plan = async |api: &mut Api, node: &Object| {
+        let names = match left(api, (&nodes, node), &names, passes).await? {
+            ControlFlow::Continue(names) => names,
+            ControlFlow::Break(nothing) => return Ok(nothing),
+        };
         let writes = names.iter().map(|name| Kind::Node.write(row, &node.name, &[name]));
         let sentence = format!("{node} {has} {}", names.join(", "));
         Ok(Step { writes: writes.collect::<Result<_>>()?, ..Step::nothing(sentence, Value::Null) })
@@ -134,7 +207,13 @@ async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Out
         let missing: Vec<&str> = names.iter().filter(|name| !all.contains(name)).map(String::as_str).collect();
         if !is_more && !missing.is_empty() {
             let sentence = format!("{node}: {} is not suppressed", missing.join(", "));
-            return Err(Exit::NotFound.because(sentence));
+            if !nodes.is_selected {
+                return Err(Exit::NotFound.because(sentence));
+            }
+            if missing.len() == names.len() {
+                return Ok(Step::nothing(sentence, object));
+            }
+            tell!("note: {sentence}");
         }
         all.retain(|name| !names.contains(name));
         if is_more {
@@ -310,6 +389,27 @@ mod tests {
             let error = end(until, duration).unwrap_err().to_string();
             assert!(error.starts_with(told), "{error}");
         }
+    }
+
+    #[test]
+    fn y09_what_a_selected_node_has_not_is_not_taken_and_what_it_has_is_not_given() {
+        let node = json!({"trait_sources": {"CUSTOM_A": ["operator"]}, "tags": ["db"], "assigned_tags": ["old"]});
+        let (taken, given) =
+            (PassedOver::Absent("tag", &["tags", "assigned_tags"]), PassedOver::Present("tag", "assigned_tags"));
+        for (passes, name, expected) in [
+            (PassedOver::Absent("trait", &["trait_sources"]), "CUSTOM_A", false),
+            (PassedOver::Absent("trait", &["trait_sources"]), "CUSTOM_B", true),
+            (taken, "db", false),
+            (taken, "old", false),
+            (taken, "web", true),
+            (given, "old", true),
+            (given, "db", false),
+        ] {
+            assert_eq!(passes.is(&node, name), expected, "{passes:?} {name}");
+        }
+        let (s1, names) = (Object { kind: "node", name: "s1".to_owned() }, ["a".to_owned(), "b".to_owned()]);
+        assert_eq!(taken.said(&s1, &names), "node s1 has no tag a, b: nothing to take away");
+        assert_eq!(given.said(&s1, &names), "node s1 has tag a, b already");
     }
 
     #[test]

@@ -177,6 +177,42 @@ fn w13_several_are_written_and_of_one_that_fails_the_reason_is_said() -> Result<
 }
 
 #[test]
+fn y09_what_a_selector_found_is_asked_about_also_where_one_of_them_changes() -> Result<()> {
+    let fleet = fleet()?;
+    let all = ["-l", "rack in (r1,r2,r3)"];
+    fleet.stemma(&["trait", "add", "web-1", "CUSTOM_Q"])?;
+    fleet.stemma(&["node", "park", "web-2", "web-3"])?;
+    fleet.stemma(&["node", "move", "web-2", "web-3", "us/web", "--overwrite"])?;
+    for verb in [&["trait", "remove", "CUSTOM_Q"][..], &["node", "park"], &["node", "move", "us/web", "--overwrite"]] {
+        let (out, text, status) = ran(&fleet, &[verb, &all].concat())?;
+        ensure!((out.as_str(), status) == ("", 1), "{verb:?}: {status} {out}");
+        ensure!(text.contains("web-1\nerror: 3 nodes are selected, of which 1 would change: this reaches "), "{text}");
+        ensure!(text.ends_with("\n  nothing was changed\n"), "{text}");
+    }
+    let (out, text, status) = ran(&fleet, &[&["trait", "remove", "CUSTOM_Q", "--yes"][..], &all].concat())?;
+    let passed = |node: &str| format!("node {node} has no trait CUSTOM_Q: nothing to take away\n");
+    ensure!(status == 0, "{status} {text}");
+    assert_eq!(out, format!("node web-1 no longer has CUSTOM_Q\n{}{}", passed("web-2"), passed("web-3")));
+    // Of what was named it is a refusal, which names the one.
+    let (_, text, status) = ran(&fleet, &["trait", "remove", "web-1,web-2", "CUSTOM_Q"])?;
+    ensure!(status == 1 && text.contains("2 of 2 failed\n  node web-1: Node web-1 doesn't have a trait"), "{text}");
+
+    fleet.stemma(&["role", "add", "web-1", "db"])?;
+    for (verb, passed) in [
+        (&["role", "remove", "db"][..], "node web-2 has no role db: nothing to take away\n"),
+        (&["tag", "assign", "db"], ""),
+        (&["tag", "assign", "db"], "node web-2 has tag db already\n"),
+        (&["tag", "unassign", "db"], ""),
+        (&["tag", "unassign", "db"], "node web-2 has no tag db: nothing to take away\n"),
+        (&["trait", "unsuppress", "CUSTOM_Q"], "node web-2: CUSTOM_Q is not suppressed\n"),
+    ] {
+        let (out, text, status) = ran(&fleet, &[verb, &["--yes"][..], &all].concat())?;
+        ensure!(status == 0 && out.contains(passed), "{verb:?}: {status} {out} {text}");
+    }
+    Ok(())
+}
+
+#[test]
 fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     let fleet = fleet()?;
     let names = fleet.stemma(&["get", "nodegroups", "-o", "name"])?;
