@@ -24,8 +24,8 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// What stands at a place of the command line.
 #[derive(Clone, Copy)]
 enum Argument {
-    /// A kind, or one object of it as `KIND/NAME`.
-    Subject,
+    /// One of these kinds, or one object of it as `KIND/NAME`.
+    Subject(&'static [Kind]),
     /// The same, or tasks.
     Asked,
     /// A name of the kind that stands before it.
@@ -57,7 +57,9 @@ fn completing_one(verb: &str, arg: Arg) -> Arg {
     let argument = match (verb, arg.get_id().as_str()) {
         ("render", _) => return arg,
         ("get" | "describe", "subject") => Argument::Asked,
-        (_, "subject") => Argument::Subject,
+        ("pause" | "resume", "subject") => Argument::Subject(Kind::PAUSED),
+        ("label", "subject") => Argument::Subject(Kind::LABELED),
+        (_, "subject") => Argument::Subject(Kind::value_variants()),
         ("get" | "delete" | "pause" | "resume", "names") | ("describe" | "explain", "name") | ("label", "words") => {
             Argument::Name
         }
@@ -76,10 +78,13 @@ fn completing_one(verb: &str, arg: Arg) -> Arg {
 fn proposals(argument: Argument, begun: &str) -> Vec<CompletionCandidate> {
     let kinds = || Kind::value_variants().iter().copied();
     let all: Vec<String> = match (argument, begun.split_once('/')) {
-        (Argument::Subject, None) => kinds().map(|kind| kind.name().to_owned()).collect(),
+        (Argument::Subject(kinds), None) => kinds.iter().map(|kind| kind.name().to_owned()).collect(),
         (Argument::Asked, None) => kinds().map(Kind::name).chain(["task"]).map(str::to_owned).collect(),
         (Argument::Asked, Some(("task", _))) => with_word("task", Listed::Tasks),
-        (Argument::Subject | Argument::Asked, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
+        (Argument::Subject(kinds), Some((kind, _))) => {
+            Kind::named(kind).filter(|kind| kinds.contains(kind)).map(with_kind).unwrap_or_default()
+        }
+        (Argument::Asked, Some((kind, _))) => Kind::named(kind).map(with_kind).unwrap_or_default(),
         (Argument::Of(kind), _) => names(Listed::Of(kind)),
         (Argument::Name, _) => match words().iter().find_map(|word| word.parse::<Asked>().ok()) {
             Some(Asked::Objects(Subject { kind, name: None })) => names(Listed::Of(kind)),
@@ -143,6 +148,27 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn y09_a_verb_is_proposed_the_kinds_that_it_takes() {
+        for (verb, expected) in [
+            ("pause", &["nodegroup", "cluster"][..]),
+            ("resume", &["nodegroup", "cluster"]),
+            ("label", &["node", "nodegroup", "cluster", "clustertemplate", "release"]),
+        ] {
+            let kinds = match verb {
+                "label" => Kind::LABELED,
+                _ => Kind::PAUSED,
+            };
+            let proposed = proposals(Argument::Subject(kinds), "");
+            let words: Vec<_> = proposed.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect();
+            assert_eq!(words, expected, "{verb}");
+            let help = crate::command_line().try_get_matches_from(["stemma", verb, "-h"]).unwrap_err().to_string();
+            let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(expected.iter().all(|kind| help.contains(&format!("`{kind}`"))), "{verb}: {help}");
+            assert!(!help.contains("The kind, as"), "{verb}: {help}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn w13_a_controller_that_says_nothing_is_waited_for_a_second_and_no_longer() {

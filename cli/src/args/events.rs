@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
+use stemma_core::object;
 
 use super::node::seconds;
 use super::{Kind, Selection, Subject};
@@ -12,8 +14,8 @@ use super::{Kind, Selection, Subject};
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct EventsAsked {
     /// Of objects of these kinds.
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) kind: Vec<Kind>,
+    #[arg(long, value_delimiter = ',', value_parser = told_kind())]
+    pub(crate) kind: Vec<object::Kind>,
     /// Changes of objects, where nodes stand, or both.
     #[arg(long, value_enum, default_value = "object")]
     pub(crate) class: EventClass,
@@ -23,6 +25,25 @@ pub(crate) struct EventsAsked {
     /// From this revision on; otherwise from now on.
     #[arg(long, value_name = "REVISION")]
     pub(crate) from: Option<u64>,
+}
+
+/// The kinds of objects that events tell of, as the controller takes them.
+fn told_kinds() -> impl Iterator<Item = object::Kind> {
+    object::Kind::ALL.iter().copied().filter(|kind| kind.is_stored())
+}
+
+/// One of them, also by the other names that it has as an argument.
+fn told_kind() -> impl TypedValueParser<Value = object::Kind> {
+    PossibleValuesParser::new(told_kinds().map(offered)).map(|word: String| {
+        let mut kinds = told_kinds();
+        kinds.find(|kind| offered(*kind).matches(&word, false)).expect("no other word is taken")
+    })
+}
+
+/// A kind with its names.
+fn offered(kind: object::Kind) -> PossibleValue {
+    let named = Kind::from_str(kind.word(), false).ok().and_then(|kind| kind.to_possible_value());
+    named.unwrap_or_else(|| PossibleValue::new(kind.word()))
 }
 
 /// A class of events.
@@ -84,7 +105,31 @@ impl fmt::Display for Condition {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Command, FromArgMatches as _};
+
     use super::*;
+
+    /// Docs: whatever an event is told of can be asked for; a join token is no object of the model, and no event tells of one.
+    #[test]
+    fn y09_the_kinds_that_are_offered_are_those_that_events_tell_of() {
+        let asked = |words: &str| {
+            let matches = EventsAsked::augment_args(Command::new("events"));
+            let matches = matches.try_get_matches_from(["events", "--kind", words])?;
+            EventsAsked::from_arg_matches(&matches).map(|asked| asked.kind)
+        };
+        for (words, expected) in [
+            ("node,principal", vec![object::Kind::Node, object::Kind::Principal]),
+            ("primary", vec![object::Kind::Primary]),
+            ("releasetags", vec![object::Kind::ReleaseTags]),
+            ("nodes,ng,templates", vec![object::Kind::Node, object::Kind::NodeGroup, object::Kind::ClusterTemplate]),
+        ] {
+            assert_eq!(asked(words).unwrap(), expected, "{words}");
+        }
+        for words in ["token", "secret", "revision", "expectation", "task", "node,token"] {
+            let refused = asked(words).unwrap_err().to_string();
+            assert!(refused.contains("[possible values: release, releasetags, "), "{words}: {refused}");
+        }
+    }
 
     #[test]
     fn a_condition_is_deleted_or_a_field_with_a_value() {

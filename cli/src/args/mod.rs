@@ -164,6 +164,7 @@ pub(crate) enum Command {
     Delete(Named),
     /// Set (`k=v`), take away (`k-`) or stop (`--not-inherited k`) labels of objects.
     Label {
+        /// The kind, `node`, `nodegroup`, `cluster`, `clustertemplate` or `release`, or one object of it.
         #[arg(value_name = "KIND[/NAME]")]
         subject: Subject,
         /// The objects, then the changes: `KEY=VALUE` sets, `KEY-` takes away what is provided here.

@@ -132,8 +132,13 @@ pub(crate) struct Named {
 /// Objects whose field `paused` is set.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Pausing {
+    /// The kind, `cluster` or `nodegroup`, or one object of it.
+    #[arg(value_name = "KIND[/NAME]")]
+    pub(crate) subject: Subject,
+    /// The objects, or more of them as KIND/NAME.
+    pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) named: Named,
+    pub(crate) selection: Selection,
     /// Also where another manager owns the field.
     #[arg(long)]
     pub(crate) overwrite: bool,
@@ -168,6 +173,22 @@ pub(crate) struct Filter {
     /// Only these fields.
     #[arg(long, value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
+}
+
+impl Kind {
+    /// The kinds whose hosts can be paused.
+    pub(crate) const PAUSED: &[Self] = &[Self::Nodegroup, Self::Cluster];
+    /// The kinds with labels that `label` sets.
+    pub(crate) const LABELED: &[Self] =
+        &[Self::Node, Self::Nodegroup, Self::Cluster, Self::Clustertemplate, Self::Release];
+}
+
+impl Pausing {
+    /// Which objects.
+    pub(crate) fn named(&self) -> Named {
+        let Self { subject, names, selection, .. } = self;
+        Named { subject: subject.clone(), names: names.clone(), selection: selection.clone() }
+    }
 }
 
 impl Filter {

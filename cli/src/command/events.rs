@@ -45,7 +45,7 @@ fn path(asked: &EventsAsked) -> String {
         EventClass::Status => Some("status"),
         EventClass::All => None,
     };
-    let kinds = asked.kind.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",");
+    let kinds = asked.kind.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(",");
     let given = [
         ("class", class.map(str::to_owned)),
         ("kind", Some(kinds).filter(|kinds| !kinds.is_empty())),

@@ -78,7 +78,7 @@ pub(crate) async fn delete(api: &mut Api, objects: &Objects, output: Output) -> 
 
 /// `pause` and `resume`.
 pub(crate) async fn pause(api: &mut Api, what: &Pausing, paused: bool, output: Output) -> Result<()> {
-    let objects = Objects::of(api, &what.named).await?;
+    let objects = Objects::of(api, &what.named()).await?;
     let became = if paused { "paused" } else { "resumed" };
     let plan = async |api: &mut Api, object: &Object| {
         let row = match object.kind() {

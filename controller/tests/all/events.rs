@@ -160,6 +160,8 @@ async fn what_cannot_be_told_is_refused() {
         ("/v1/events?from=x", 400, "request.query"),
         ("/v1/events?class=none", 400, "request.query"),
         ("/v1/events?kind=nodes", 400, "request.query"),
+        ("/v1/events?kind=token", 400, "request.query"),
+        ("/v1/events?kind=node,secret", 400, "request.query"),
         ("/v1/events?selector=%2C%2C", 400, "selector.invalid"),
         ("/v1/events?since=1", 400, "request.query"),
     ] {

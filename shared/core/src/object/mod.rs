@@ -192,6 +192,11 @@ kinds! {
 }
 
 impl Kind {
+    /// Whether there are objects of it: the others have their place in a store for what is to come.
+    pub const fn is_stored(self) -> bool {
+        !matches!(self, Self::Revision | Self::Secret | Self::Expectation)
+    }
+
     /// One of its objects in a sentence.
     pub const fn with_article(self) -> &'static str {
         match self {

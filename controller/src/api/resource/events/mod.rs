@@ -107,6 +107,10 @@ impl Filter {
 }
 
 fn kind(word: &str) -> Result<Kind, BadQuery> {
-    let known = Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(word));
-    known.ok_or_else(|| BadQuery::value("kind", word, "it is a kind of object, as node or nodegroup"))
+    let told = || Kind::ALL.iter().copied().filter(|kind| kind.is_stored());
+    let known = told().find(|kind| kind.name().eq_ignore_ascii_case(word));
+    known.ok_or_else(|| {
+        let words: Vec<&str> = told().map(Kind::word).collect();
+        BadQuery::value("kind", word, format!("it is one of {}", words.join(", ")))
+    })
 }
