@@ -284,11 +284,11 @@ impl Api {
         Ok((tried, reach))
     }
 
-    /// Says which primaries a write moves, each once.
+    /// Says which primaries a write moves, each once. They are no finding: a strict write moves them too.
     pub(crate) fn tell_moves(&mut self, answer: &Value) {
         for sentence in moved_primaries(answer) {
             if self.moves.insert(sentence.clone()) {
-                tell!("warning: {sentence}");
+                tell!("info: {sentence}");
             }
         }
     }
@@ -547,6 +547,7 @@ mod tests {
             ("error: node/a: m", "error: node/a: m"),
             ("information: m", "warning: information: m"),
             ("2 more findings", "warning: 2 more findings"),
+            ("info: 1 more finding", "info: 1 more finding"),
         ] {
             assert_eq!(graded(part), said);
         }

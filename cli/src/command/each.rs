@@ -59,7 +59,7 @@ pub(crate) struct Step {
     /// What is answered where there is no write.
     pub(crate) answer: Value,
     /// What a person should know of the writes before they are made; it is said once it is decided that they can be.
-    pub(crate) warning: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 impl Step {
@@ -70,7 +70,7 @@ impl Step {
 
     /// Nothing is to be done.
     pub(crate) fn nothing(sentence: String, answer: Value) -> Self {
-        Self { writes: Vec::new(), sentence, answer, warning: None }
+        Self { writes: Vec::new(), sentence, answer, note: None }
     }
 }
 
@@ -320,8 +320,8 @@ async fn decide(
         };
         step.answer = after_changes(&step.answer, answer);
     }
-    if let Some(warning) = &step.warning {
-        tell!("warning: {object} {}", printable(warning));
+    if let Some(note) = &step.note {
+        tell!("info: {object} {}", printable(note));
     }
     Ok(step)
 }

@@ -113,7 +113,7 @@ async fn left(
         return Ok(ControlFlow::Break(Step::nothing(passes.said(node, &over), present)));
     }
     if !over.is_empty() {
-        tell!("note: {}", passes.said(node, &over));
+        tell!("info: {}", passes.said(node, &over));
     }
     Ok(ControlFlow::Continue(left))
 }
@@ -213,7 +213,7 @@ async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Out
             if missing.len() == names.len() {
                 return Ok(Step::nothing(sentence, object));
             }
-            tell!("note: {sentence}");
+            tell!("info: {sentence}");
         }
         all.retain(|name| !names.contains(name));
         if is_more {
@@ -344,8 +344,8 @@ async fn move_into(api: &mut Api, what: &Nodes, group: Option<&str>, output: Out
         }
         let write = edit(node, &json!({"nodegroup": group}))?.if_still_at(question::revision(&object));
         let write = write.overwriting(what.overwrite);
-        let warning = leaves(&object, before, group);
-        Ok(Step { warning, ..Step::of(write, format!("{node} moved from {from} to {to}")) })
+        let note = leaves(&object, before, group);
+        Ok(Step { note, ..Step::of(write, format!("{node} moved from {from} to {to}")) })
     };
     each(api, &nodes, output, plan).await
 }

@@ -134,7 +134,7 @@ async fn x07_no_verb_moves_one_without_saying_so() {
     }
     // Who is answered with nothing is told in a header.
     let answer = served.send("DELETE", "/v1/nodes/db-1/tags/mysql", &[], None).await;
-    let said = "the primary of tag mysql in cluster eu moves from db-1 to db-2";
+    let said = "info: the primary of tag mysql in cluster eu moves from db-1 to db-2";
     assert!(answer.status == 204 && answer.warning.expect("a warning").contains(said));
     assert_eq!(primary(&served).await["node"], "db-2");
     // What comes later and sorts first takes nothing over, also where no choice was stored yet.

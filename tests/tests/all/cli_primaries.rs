@@ -37,7 +37,7 @@ fn holder(fleet: &Fleet) -> Result<String> {
 #[test]
 fn x07_park_keeps_the_primary_and_each_write_that_moves_it_says_so_first() -> Result<()> {
     let fleet = fleet()?;
-    let moves = "warning: the primary of tag db in cluster eu moves from db-1 to db-2\n";
+    let moves = "info: the primary of tag db in cluster eu moves from db-1 to db-2\n";
     for arguments in [
         &["node", "park", "db-1", "--release-primary"][..],
         &["tag", "unassign", "db-1", "db"],
@@ -49,6 +49,9 @@ fn x07_park_keeps_the_primary_and_each_write_that_moves_it_says_so_first() -> Re
         let (_, text, status) = ran(&fleet, &[arguments, &["--dry-run"]].concat())?;
         ensure!(status == 0 && text.contains(moves), "{arguments:?}: {status} {text}");
         ensure!(holder(&fleet)? == "db-1", "{arguments:?} was only tried out");
+        // It is no finding: a strict write, which refuses each warning, makes it and warns of nothing (y09).
+        let (_, text, status) = ran(&fleet, &[arguments, &["--dry-run", "--strict"]].concat())?;
+        ensure!(status == 0 && text.contains(moves) && !text.contains("warning:"), "{arguments:?}: {status} {text}");
     }
     for arguments in [&["node", "park", "db-1", "--dry-run"][..], &["node", "park", "db-1"]] {
         let (_, text, status) = ran(&fleet, arguments)?;
@@ -98,7 +101,7 @@ fn x07_of_several_nodes_that_one_command_deletes_none_is_said_to_get_a_primary()
     let fleet = fleet()?;
     let node: Value = serde_json::from_str(&fleet.stemma(&["get", "node", "db-2", "-o", "json"])?)?;
     let by_uuid = node["uuid"].as_str().context("a uuid")?;
-    let goes = "warning: the primary of tag db in cluster eu moves from db-1 to another node, or nobody holds it then: db-2, which is \
+    let goes = "info: the primary of tag db in cluster eu moves from db-1 to another node, or nobody holds it then: db-2, which is \
         next, is deleted by this command too\n";
     for nodes in [&["db-1", "db-2"][..], &["db-2", "db-1"], &["db-1", "db-2", "db-3"], &["db-1", by_uuid]] {
         let (_, text, status) = ran(&fleet, &[&["delete", "nodes"][..], nodes, &["--dry-run"]].concat())?;

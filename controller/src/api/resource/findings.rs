@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stemma_core::catalog::Meant;
-use stemma_core::finding::{Finding, Gravest, rule, strictly};
+use stemma_core::finding::{Finding, Gravest, Severity, rule, strictly};
 use stemma_core::fleet::Missing;
 use stemma_core::idle;
 use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object, TemplateId};
@@ -175,8 +175,8 @@ fn changed_clusters(work: &Work<'_>) -> impl Iterator<Item = ClusterId> {
 /// Requirements that nodes which a write reaches do not meet, and met before or were not asked for.
 #[derive(Default)]
 pub(super) struct NewlyUnmet {
-    /// One for each requirement, which says first how grave it is. Nodes that the write does not write are named.
-    pub sentences: Vec<String>,
+    /// One for each requirement, with how grave it is. Nodes that the write does not write are named.
+    pub sentences: Vec<(Severity, String)>,
     /// One for each requirement of each node.
     pub findings: Vec<Finding>,
 }
@@ -200,7 +200,7 @@ impl NewlyUnmet {
         }
         let findings = findings.list_by("write", |finding, host| by(work, finding, host));
         let severity = rule::REQUIREMENT_UNMET.severity;
-        let sentences = held.iter().map(|(unmet, nodes)| format!("{severity}: {}", unmet.sentence(nodes)));
+        let sentences = held.iter().map(|(unmet, nodes)| (severity, unmet.sentence(nodes)));
         Self { sentences: sentences.collect(), findings }
     }
 }

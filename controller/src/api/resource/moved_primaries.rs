@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use stemma_core::finding::Severity;
 use stemma_core::fleet::MovedPrimary;
 use stemma_core::name::TagName;
 use stemma_core::object::Node;
@@ -62,13 +63,14 @@ impl MovedPrimaries {
         self.rows.iter().map(row).chain(more).collect()
     }
 
-    /// A sentence for each, for who is told of them in no body.
-    pub(super) fn sentences(&self, request: &Request) -> Vec<String> {
+    /// A sentence for each, for who is told of them in no body. It is no finding: a primary that moves is what was asked for, and a strict
+    /// write moves it too.
+    pub(super) fn sentences(&self, request: &Request) -> Vec<(Severity, String)> {
         let is_in_body = request.prefers_body() && !request.is_of_openstack();
         let sentence = |MovedRow { cluster, tag, from, to }: &MovedRow| match to {
             Some(to) => format!("the primary of tag {tag} in cluster {cluster} moves from {from} to {to}"),
             None => format!("nobody holds tag {tag} of cluster {cluster} as primary any more; {from} did"),
         };
-        self.rows.iter().filter(|_| !is_in_body).map(sentence).collect()
+        self.rows.iter().filter(|_| !is_in_body).map(|row| (Severity::Info, sentence(row))).collect()
     }
 }

@@ -182,6 +182,7 @@ pub(super) fn warn(
 ) -> Answer {
     let (unmet, mut found) = (NewlyUnmet::by(work), newly_found(work));
     let moved = MovedPrimaries::by(work).sentences(request);
+    let inherited = inherited.map(|sentence| (Severity::Warning, sentence));
     let sentences = moved.into_iter().chain(inherited).chain(unmet.sentences);
     let warning = warnings(sentences, &found);
     found.splice(0..0, unmet.findings);
@@ -204,23 +205,26 @@ fn with_findings(mut answer: Answer, found: &[Finding]) -> Answer {
 /// How many sentences stand in a warning, which is a header; the body has all findings.
 const MOST_WARNED: usize = 3;
 
-/// The text of a warning: the first of these sentences and of the findings, and how many there are more. A semicolon stands between them
-/// alone: clients print each on a line of its own.
-fn warnings(sentences: impl IntoIterator<Item = String>, findings: &[Finding]) -> Option<String> {
-    let found = findings.iter().map(warned);
+/// The text of a warning: the first of these sentences and of the findings, and how many there are more, as grave as the gravest of those. A
+/// semicolon stands between them alone: clients print each on a line of its own.
+fn warnings(sentences: impl IntoIterator<Item = (Severity, String)>, findings: &[Finding]) -> Option<String> {
+    let found = findings.iter().map(|finding| (finding.severity, format!("{}: {}", finding.object, finding.message)));
     let mut all = sentences.into_iter().chain(found);
-    let mut told: Vec<String> = all.by_ref().take(MOST_WARNED).map(|one| one.replace("; ", ", ")).collect();
-    let more = all.count();
-    told.extend((more > 0).then(|| format!("{more} more finding{}", if more == 1 { "" } else { "s" })));
+    let mut told: Vec<String> = all.by_ref().take(MOST_WARNED).map(|(severity, one)| warned(severity, &one)).collect();
+    let left: Vec<Severity> = all.map(|(severity, _)| severity).collect();
+    let more = |gravest: &Severity| {
+        warned(*gravest, &format!("{} more finding{}", left.len(), if left.len() == 1 { "" } else { "s" }))
+    };
+    told.extend(left.iter().max().map(more));
     (!told.is_empty()).then(|| told.join("; "))
 }
 
-/// A finding as a warning says it. One that is no warning says first how grave it is.
-fn warned(finding: &Finding) -> String {
-    let sentence = format!("{}: {}", finding.object, finding.message);
-    match finding.severity {
+/// A sentence as a warning says it. One that is no warning says first how grave it is.
+fn warned(severity: Severity, sentence: &str) -> String {
+    let sentence = sentence.replace("; ", ", ");
+    match severity {
         Severity::Warning => sentence,
-        severity => format!("{severity}: {sentence}"),
+        Severity::Info | Severity::Error => format!("{severity}: {sentence}"),
     }
 }
 
@@ -261,29 +265,36 @@ mod tests {
     #[test]
     fn a_warning_holds_the_first_findings_and_counts_the_others() {
         let finding = |number: usize| Finding::of(rule::REFERENCE_UNSET, format!("task/{number}"), "m".to_owned());
-        let of = |count| warnings(["s".to_owned()], &(0..count).map(finding).collect::<Vec<_>>());
+        let warning = |text: &str| (Severity::Warning, text.to_owned());
+        let of = |count| warnings([warning("s")], &(0..count).map(finding).collect::<Vec<_>>());
         assert_eq!(of(0).as_deref(), Some("s"));
         assert_eq!(of(2).as_deref(), Some("s; task/0: m; task/1: m"));
         assert_eq!(of(300).as_deref(), Some("s; task/0: m; task/1: m; 298 more findings"));
-        let held = (0..999).map(|number| format!("requirement {number}"));
-        let told = "requirement 0; requirement 1; requirement 2; 996 more findings";
+        let held = (0..999).map(|number| (Severity::Error, format!("requirement {number}")));
+        let told = "error: requirement 0; error: requirement 1; error: requirement 2; error: 996 more findings";
         assert_eq!(warnings(held, &[]).as_deref(), Some(told));
-        let said = ["one does nothing; take it out".to_owned(), "s".to_owned()];
+        let said = [warning("one does nothing; take it out"), warning("s")];
         assert_eq!(warnings(said, &[]).as_deref(), Some("one does nothing, take it out; s"));
     }
 
     #[test]
     fn y09_a_warning_says_how_grave_a_finding_is_that_is_none() {
         let finding = |severity| Finding { severity, ..Finding::of(rule::REFERENCE_UNSET, "task/0", "m") };
-        let of = |severities: &[Severity]| {
-            warnings(None::<String>, &severities.iter().copied().map(finding).collect::<Vec<_>>())
-        };
+        let of = |severities: &[Severity]| warnings(None, &severities.iter().copied().map(finding).collect::<Vec<_>>());
         for (severities, expected) in [
             (&[Severity::Info][..], "info: task/0: m"),
             (&[Severity::Warning], "task/0: m"),
             (&[Severity::Error], "error: task/0: m"),
             (&[Severity::Warning; 4], "task/0: m; task/0: m; task/0: m; 1 more finding"),
             (&[Severity::Warning; 5], "task/0: m; task/0: m; task/0: m; 2 more findings"),
+            (
+                &[Severity::Warning, Severity::Warning, Severity::Warning, Severity::Info],
+                "task/0: m; task/0: m; task/0: m; info: 1 more finding",
+            ),
+            (
+                &[Severity::Warning, Severity::Warning, Severity::Warning, Severity::Info, Severity::Error],
+                "task/0: m; task/0: m; task/0: m; error: 2 more findings",
+            ),
         ] {
             assert_eq!(of(severities).as_deref(), Some(expected), "{severities:?}");
         }
