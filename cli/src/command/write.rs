@@ -1,6 +1,6 @@
 //! Writes: create, delete, pause and resume, tags.
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use serde_json::{Value, json};
 use stemma_wire::endpoint::{Endpoint, Method};
 
@@ -59,11 +59,21 @@ async fn allocate(api: &mut Api, name: Option<&str>, wanted: &Wanted, output: Ou
     let sentence = match (&node, allocation::why(&answer)) {
         (Some(node), Some(why)) => format!("allocation {name} has node {node}: {why}"),
         (Some(node), None) => format!("allocation {name} has node {node}"),
-        (None, _) => format!("allocation {name} created, without a node"),
+        (None, _) => format!("allocation {name} created without a node, in state {}", cell(answer.get("state"))),
     };
-    let failed = text("last_error").map(|error| format!("{error} Next: {}", allocation::next(&name, &answer)));
+    let failed = text("last_error").map(|error| unallocated(&name, &answer, &error, api.is_dry()));
     Done { kind: "allocation", name: &name, sentence, answer }.say(api, output).await?;
-    failed.map_or(Ok(()), |failed| Err(anyhow::anyhow!(failed)))
+    failed.map_or(Ok(()), Err)
+}
+
+/// The error of an allocation that found no node. It is there all the same, unless it was only tried out.
+fn unallocated(name: &str, answer: &Value, error: &str, is_dry: bool) -> Error {
+    if is_dry {
+        return Exit::Error.because(error);
+    }
+    let state = cell(answer.get("state"));
+    let next = allocation::next(name, answer);
+    Exit::Error.after_others(format!("allocation {name} is there in state {state}: {error}\n  next: {next}"))
 }
 
 /// `delete`.
