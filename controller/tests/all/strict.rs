@@ -66,6 +66,43 @@ async fn y09_a_strict_write_of_any_form_is_refused_for_what_it_brings() {
 }
 
 #[tokio::test]
+async fn y09_an_apply_that_adopts_from_who_owns_nothing_says_so() {
+    let served = Served::start().await;
+    site(&served).await;
+    let node = |more: Value| {
+        let mut node = json!({"kind": "Node", "name": "web-1", "nodegroup": "prod/web"});
+        node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"objects": [node]})
+    };
+    for more in [
+        json!({"labels": {"a": "b"}}),
+        json!({"annotations": {"a": "b"}}),
+        json!({"parameters": {"a": "b"}}),
+        json!({"traits": ["CUSTOM_A"]}),
+        json!({"parked": true}),
+    ] {
+        served.expect("POST", "/v1/apply?manager=team", &node(more.clone()), 200).await;
+        for (from, said) in [
+            ("team", None),
+            ("team:apply", None),
+            ("nobody", Some("nobody owns nothing of these objects")),
+            (
+                "Team",
+                Some("Team owns nothing of these objects, so nothing was taken over from it (did you mean 'team'?)"),
+            ),
+        ] {
+            let path = format!("/v1/apply?manager=other&dry_run=true&adopt={from}");
+            let applied = served.send("POST", &path, &[], Some(&node(more.clone()))).await;
+            assert_eq!(applied.status, 200, "{from}: {}", applied.body);
+            let warning = applied.warning.unwrap_or_default();
+            assert_eq!(warning.contains("owns nothing"), said.is_some(), "{more} {from}: {warning}");
+            assert!(warning.contains(said.unwrap_or_default()), "{more} {from}: {warning}");
+        }
+        served.expect("POST", "/v1/apply?manager=team", &node(json!({})), 200).await;
+    }
+}
+
+#[tokio::test]
 async fn y09_a_strict_write_is_not_refused_for_what_was_so_before() {
     let served = Served::start().await;
     site(&served).await;

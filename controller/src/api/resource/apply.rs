@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::{Author, Document, Key, Scope, is_null, read_document, write};
+use stemma_core::manifest::{Author, Document, Key, Scope, is_null, owners, read_document, write};
+use stemma_core::name::{near, suggest};
 use stemma_core::object::{
     ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
     Object, ReleaseSpec,
 };
-use stemma_core::ownership::{InvalidOwner, Party};
+use stemma_core::ownership::{InvalidOwner, Owner, Party};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 use uuid::Uuid;
 
@@ -51,6 +52,8 @@ struct Applying<'a> {
     refused: Refused,
     /// Releases that are not there as the apply has them: those that import one are not judged by what it lacks.
     absent: BTreeSet<String>,
+    /// Where a manager's keys are taken over, who owned something of the objects before.
+    owners: BTreeSet<Owner>,
 }
 
 /// What is refused of an apply, each with the place of its object.
@@ -81,7 +84,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         for given in &documents {
             applying.take(work, given);
         }
-        let Applying { rows, refused, .. } = applying;
+        let Applying { rows, refused, owners: owners_before, .. } = applying;
         refused.check()?;
         // With what the write ends on nodes that it does not name.
         work.forget()?;
@@ -97,9 +100,20 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         if work.is_dry_run() {
             answer["hosts"] = writes::hosts(work);
         }
-        Ok(Answer::json(200, answer))
+        let warning = adopt.as_ref().and_then(|from| owns_nothing(from, &owners_before));
+        Ok(Answer { warning, ..Answer::json(200, answer) })
     })
     .await
+}
+
+/// What is said where a manager's keys are to be taken over that has none of these objects: its name may be another one's, misspelled.
+fn owns_nothing(from: &Party, owners: &BTreeSet<Owner>) -> Option<String> {
+    if owners.iter().any(|owner| from.is(owner)) {
+        return None;
+    }
+    let known: Vec<String> = owners.iter().flat_map(|owner| [owner.manager.to_string(), owner.to_string()]).collect();
+    let meant = suggest(near(&from.to_string(), known.iter().map(String::as_str)));
+    Some(format!("{from} owns nothing of these objects, so nothing was taken over from it{meant}"))
 }
 
 /// Reads the objects, and sorts them so that what is referred to comes first.
@@ -187,8 +201,8 @@ fn imports(document: &Document) -> Vec<String> {
 
 impl<'a> Applying<'a> {
     fn new(api: &'a Api, author: Author<'a>) -> Self {
-        let (changes, rows, refused, absent) = Default::default();
-        Self { api, author, changes, rows, refused, absent }
+        let (changes, rows, refused, absent, owners) = Default::default();
+        Self { api, author, changes, rows, refused, absent, owners }
     }
 
     /// Applies one object. Where it is refused, so is the apply, and the others are looked at all the same: a person mends a set of
@@ -273,6 +287,9 @@ impl<'a> Applying<'a> {
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
         }
         let mut spec = before.map_or(new, |object| object.spec.clone());
+        if let (Author::Apply { adopt: Some(_), .. }, true) = (self.author, before.is_some()) {
+            self.owners.extend(owners(&spec).values().flat_map(|owners| owners.iter().cloned()));
+        }
         check_computed(&spec, |name| serde_json::from_str(document.body.get(name)?.get()).ok())?;
         let names = ModelNames::new(&work.model, &self.api.traits);
         write(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
@@ -327,4 +344,31 @@ fn within(error: ApiError, at: usize, document: &Document) -> ApiError {
         error.field.as_deref().map_or_else(|| format!("objects[{at}]"), |field| format!("objects[{at}].{field}"));
     let message = format!("{}: {}", document.key, error.message);
     ApiError { message, field: Some(field), reason: error.reason.or(Some(error.message.into())), ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn y09_a_manager_that_owns_nothing_is_told_with_the_one_that_was_meant() {
+        let owners = ["git:apply", "admin:update"].into_iter().map(|owner| owner.parse().unwrap()).collect();
+        for (from, expected) in [
+            ("git", None),
+            ("git:apply", None),
+            ("admin:update", None),
+            ("git:update", Some("git:update owns nothing of these objects, so nothing was taken over from it")),
+            (
+                "Git",
+                Some("Git owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)"),
+            ),
+            (
+                "gti",
+                Some("gti owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)"),
+            ),
+            ("nobody", Some("nobody owns nothing of these objects, so nothing was taken over from it")),
+        ] {
+            assert_eq!(owns_nothing(&from.parse().unwrap(), &owners).as_deref(), expected, "{from}");
+        }
+    }
 }

@@ -130,7 +130,8 @@ impl FromStr for Party {
 }
 
 impl Party {
-    pub(crate) fn is(&self, owner: &Owner) -> bool {
+    /// Whether it is this owner, or one of the two that a manager is.
+    pub fn is(&self, owner: &Owner) -> bool {
         self.manager == owner.manager && self.operation.is_none_or(|operation| operation == owner.operation)
     }
 }
