@@ -98,10 +98,16 @@ impl Context {
     /// The bearer token, where the context names one.
     ///
     /// # Errors
-    /// When its file can't be read, or others may.
+    /// When its file can't be read, when others may read it, or when it holds something else than a token.
     pub(crate) fn token(&self) -> Result<Option<String>> {
-        let text = self.token_file.as_deref().map(|file| config::read(file, Holds::Secret)).transpose()?;
-        Ok(text.map(|text| text.trim().to_owned()))
+        let Some(file) = self.token_file.as_deref() else { return Ok(None) };
+        let text = config::read(file, Holds::Secret)?;
+        let token = text.trim();
+        if let Some(what) = odd_in_token(token) {
+            let is_one = "a token is ID.SECRET, as `stemma principal token create` prints it, in a file of its own";
+            bail!("{}: holds no token alone: {what}; {is_one}; nothing was sent", file.display());
+        }
+        Ok(Some(token.to_owned()))
     }
 
     fn read(file: &Path) -> Result<Self> {
@@ -125,6 +131,29 @@ impl Context {
         }
         Ok(context)
     }
+}
+
+/// What a text has that no token has. A controller would take it for a token that nobody knows.
+fn odd_in_token(text: &str) -> Option<&'static str> {
+    Some(if text.is_empty() {
+        "it is empty"
+    } else if text.starts_with('\u{feff}') {
+        "it begins with a byte order mark"
+    } else if text.lines().count() > 1 {
+        "it has more than one line"
+    } else if text.starts_with('#') {
+        "it is a comment"
+    } else if text.contains(['"', '\'', '`']) {
+        "it has quotes in it"
+    } else if text.chars().any(char::is_whitespace) {
+        "it has blanks in it"
+    } else if text.contains('\0') {
+        "it has NUL in it, as a text in UTF-16 has"
+    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "it has characters in it that are no ASCII text"
+    } else {
+        return None;
+    })
 }
 
 /// Whether this is root on the controller's machine, without a context of their own. To others the directory is closed.
@@ -222,6 +251,39 @@ mod tests {
                 "{shown}: others may write it (mode {mode:04o}), so it is not trusted; run: chmod go-w {shown}"
             );
             assert_eq!(said, refused.then_some(sentence), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn y09_the_file_of_a_token_holds_one_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let token = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let context = Context { token_file: Some(file.clone()), ..Context::without_keys("https://x:1".to_owned()) };
+            context.token().map_err(|error| error.to_string())
+        };
+        for text in ["id.secret", "id.secret\n", " id.secret\r\n\n"] {
+            assert_eq!(token(text).unwrap().as_deref(), Some("id.secret"), "{text:?}");
+        }
+        for (text, what) in [
+            ("", "it is empty"),
+            ("\n", "it is empty"),
+            ("\u{feff}id.secret\n", "a byte order mark"),
+            ("\"id.secret\"\n", "quotes"),
+            ("# of ci\nid.secret\n", "more than one line"),
+            ("id.secret\nid.other\n", "more than one line"),
+            ("# id.secret\n", "a comment"),
+            ("id.secret # of ci", "blanks"),
+            ("i\0d\0.\0s\0", "UTF-16"),
+            ("id.s\u{e9}cret", "no ASCII"),
+            ("id.se\u{1}cret", "no ASCII"),
+        ] {
+            let said = token(text).unwrap_err();
+            assert!(said.starts_with(&format!("{}: holds no token alone: ", file.display())), "{text:?}: {said}");
+            assert!(said.contains(what) && said.ends_with("; nothing was sent"), "{text:?}: {said}");
         }
     }
 
