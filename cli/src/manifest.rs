@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::Hex;
+use stemma_core::json;
 use stemma_core::name::is_blank;
 use stemma_core::task::{TEMPLATE_FILE, source_of};
 use stemma_wire::message::Hash;
@@ -282,16 +283,22 @@ pub(crate) fn listed(path: &Path) -> Result<Listing> {
 /// When it can't be read, is no UTF-8, or is larger than `limit` bytes.
 pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
     // A device or a pipe has no size to be asked for.
-    let read = |from: &mut dyn Read| std::io::read_to_string(from.take(limit + 1)).map_err(|error| unreadable(&error));
-    let text = if file == Path::new("-") {
+    let read = |from: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        from.take(limit + 1).read_to_end(&mut bytes).map(|_| bytes).map_err(|error| unreadable(&error))
+    };
+    let bytes = if file == Path::new("-") {
         read(&mut std::io::stdin())?
     } else {
         read(&mut File::open(file).map_err(|error| unreadable(&error))?)?
     };
-    if text.len() as u64 > limit {
+    if bytes.len() as u64 > limit {
         bail!("holds more than the {limit} bytes that are taken: split it");
     }
-    Ok(text)
+    if json::is_utf_16(&bytes) {
+        bail!("it is a text in UTF-16: save it in UTF-8");
+    }
+    String::from_utf8(bytes).map_err(|_| anyhow!("it is no text in UTF-8"))
 }
 
 /// A JSON file may hold one document or an array of them.
@@ -539,6 +546,28 @@ mod tests {
             let dir = dir(&[(name, text)]);
             let manifests = read(&[dir.path().to_owned()]).unwrap();
             assert_eq!(manifests.objects[0].json, r#"{"kind":"Node","name":"x"}"#);
+        }
+    }
+
+    #[test]
+    fn y09_a_file_in_utf_16_is_said_to_be_in_that() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a.json", "a.yaml"] {
+            let file = dir.path().join(name);
+            for text in ["\u{feff}{\"kind\": \"Node\", \"name\": \"x\"}", "{\"kind\": \"Node\", \"name\": \"x\"}"] {
+                for bytes in [
+                    text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(),
+                    text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+                ] {
+                    std::fs::write(&file, &bytes).unwrap();
+                    let error = read(std::slice::from_ref(&file)).unwrap_err().to_string();
+                    let expected = format!("{name}: it is a text in UTF-16: save it in UTF-8");
+                    assert!(error.contains(&expected), "{text:?}: {error}");
+                }
+            }
+            std::fs::write(&file, b"{\"kind\": \"\xff\"}").unwrap();
+            let error = read(std::slice::from_ref(&file)).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name}: it is no text in UTF-8")), "{error}");
         }
     }
 

@@ -37,6 +37,13 @@ pub enum InvalidJson {
     },
 }
 
+/// Whether bytes are a text in UTF-16, as some programs of Windows save one: with its mark, or with characters of ASCII in two bytes each. No
+/// text in UTF-8 begins with the mark, and none that is JSON, YAML or TOML has such bytes.
+pub fn is_utf_16(bytes: &[u8]) -> bool {
+    let is_marked = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]);
+    is_marked || matches!(bytes, [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..])
+}
+
 /// Reads a value. The caller bounds its depth ([`nesting`]).
 ///
 /// # Errors

@@ -108,6 +108,11 @@ fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
             &"it begins with a byte order mark, which JSON has not (RFC 8259, section 8.1): send it without",
         ));
     }
+    if json::is_utf_16(bytes) {
+        return Err(BadJson::new(
+            &"it is a text in UTF-16, and JSON that is sent is in UTF-8 (RFC 8259, section 8.1): send it so",
+        ));
+    }
     let raw: &RawValue = serde_json::from_slice(bytes).map_err(|error| BadJson::new(&error))?;
     if json::nesting(raw.get()) > MAX_DEPTH {
         return Err(BadJson::new(&format_args!("more than {MAX_DEPTH} levels of nesting")));
@@ -341,6 +346,19 @@ mod tests {
     fn y09_a_byte_order_mark_is_refused_as_one() {
         let refused = parse("\u{feff}{}".as_bytes()).unwrap_err();
         assert!(refused.reason.starts_with("it begins with a byte order mark"), "{refused}");
+    }
+
+    #[test]
+    fn y09_a_text_in_utf_16_is_refused_as_one() {
+        for text in ["{}", "\u{feff}{}", "\u{feff}", "[{\"kind\": \"Node\"}]"] {
+            for bytes in [
+                text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(),
+                text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+            ] {
+                let refused = parse(&bytes).unwrap_err();
+                assert!(refused.reason.starts_with("it is a text in UTF-16"), "{bytes:?}: {refused}");
+            }
+        }
     }
 
     #[test]
