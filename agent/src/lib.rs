@@ -9,6 +9,7 @@ pub mod channel;
 pub mod config;
 pub mod facts;
 mod findings;
+mod hook_files;
 pub mod host;
 pub mod identity;
 pub mod paths;

@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use log::{info, warn};
 use serde::Serialize;
-use stemma_core::name::is_run_parts_name;
 
 use super::ledger::{Desired, HookSnapshot};
-use crate::findings::{left_out, not_run};
 use crate::host::command::logged;
-use crate::host::{Command, Host, HostError, HostPath, Kind};
-use crate::paths;
+use crate::host::{Command, Host, HostPath};
+use crate::{hook_files, paths};
 
 /// What changed, as hooks read it on standard input.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -87,14 +85,15 @@ fn set_change(before: &BTreeSet<String>, now: &BTreeSet<String>) -> SetChange {
     SetChange { added: now.difference(before).cloned().collect(), removed: before.difference(now).cloned().collect() }
 }
 
-/// Runs the hooks by name, one after the other, and gives what people should know.
-pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<String> {
-    let (names, mut findings) = match hooks(&*host) {
-        Ok(found) => found,
-        Err(error) => return vec![format!("{}: {}", paths::HOOKS, error.sentence())],
-    };
+/// What became of the hooks that failed, by their names.
+pub type Failures = BTreeMap<String, String>;
+
+/// Runs the hooks by name, one after the other, and gives which of them failed. What is there and is not run, `hook_files` says, and whenever
+/// it is there.
+pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Failures {
     let input = serde_json::to_vec(&change).expect("a change is texts alone");
-    for name in names {
+    let mut failures = Failures::new();
+    for name in hook_files::hooks(&*host).unwrap_or_default().0 {
         let path = host.outside(&HostPath::own(paths::HOOKS)).join(&name).display().to_string();
         let command = Command { input: input.clone(), ..Command::new(vec![path], limit) };
         match host.run(&command).await {
@@ -102,50 +101,34 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Vec<Str
             Ok(finished) => {
                 let (error, output) = (finished.end.sentence(), logged(&finished.output));
                 warn!(name = name.as_str(), error = error.as_str(), output; "a hook failed");
-                findings.push(format!("hook {name} {error}"));
+                failures.insert(name.clone(), format!("hook {name} {error}"));
             }
-            Err(error) => findings.push(format!("hook {name}: {}", error.sentence())),
+            Err(error) => {
+                let error = error.sentence();
+                warn!(name = name.as_str(), error = error.as_str(); "a hook failed");
+                failures.insert(name.clone(), format!("hook {name}: {error}"));
+            }
         }
     }
-    findings
+    failures
 }
 
-/// The executables, by name; one that others may write is never run as root (S71).
-fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostError> {
-    let Some(dir) = host.dir(&HostPath::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
-    let (mut names, mut findings) = (Vec::new(), Vec::new());
-    let (own, _) = host.identity();
-    if let Some(open) = host.open_to_others(&HostPath::own(paths::HOOKS))? {
-        findings.push(format!("{open} can be written by others, so no hook is run: chmod go-w, chown root"));
-        return Ok((names, findings));
+/// Forgets what became of hooks that are there no more.
+pub(super) fn forget_gone(host: &dyn Host, failures: &mut Failures) {
+    if !failures.is_empty()
+        && let Ok((names, _)) = hook_files::hooks(host)
+    {
+        failures.retain(|name, _| names.contains(name));
     }
-    let (mut left, mut links, mut others) = (Vec::new(), Vec::new(), Vec::new());
-    for name in dir.names()?.into_iter().filter(|name| !name.starts_with('.')) {
-        let Some(stat) = dir.stat(&name)? else { continue };
-        if stat.kind == Kind::File && stat.mode & 0o111 == 0 {
-            continue;
-        }
-        if !is_run_parts_name(&name) {
-            left.push(name);
-        } else if stat.kind == Kind::Link {
-            links.push(name);
-        } else if stat.kind != Kind::File {
-            others.push(name);
-        } else if stat.is_open_to_others(own) {
-            findings.push(format!("hook {name} can be written by others and is not run: chmod go-w, chown root"));
-        } else {
-            names.push(name);
-        }
-    }
-    findings.extend(left_out(paths::HOOKS, &left));
-    findings.extend(not_run(paths::HOOKS, &links, &others));
-    Ok((names, findings))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::findings::left_out;
+    use crate::hook_files::findings;
     use crate::host::memory::MemoryHost;
+    use crate::host::{End, Finished};
 
     fn said(labels: &[(&str, &str)], tags: &[&str]) -> HookSnapshot {
         HookSnapshot {
@@ -174,7 +157,9 @@ mod tests {
             host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
             host.chmod(&format!("/etc/stemma/hooks.d/{name}"), mode);
         }
-        let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let findings = findings(&host);
+        assert_eq!(failures, Failures::new());
         assert_eq!(host.ran(), [["/etc/stemma/hooks.d/10-a"], ["/etc/stemma/hooks.d/20-b"]]);
         assert_eq!(findings, ["hook 30-open can be written by others and is not run: chmod go-w, chown root"]);
         let input = host.last_run().unwrap().input;
@@ -192,7 +177,9 @@ mod tests {
         }
         host.put("/etc/stemma/hooks.d/README.md", "");
         host.chmod("/etc/stemma/hooks.d/README.md", 0o644);
-        let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let findings = findings(&host);
+        assert_eq!(failures, Failures::new());
         assert_eq!(host.ran(), [["/etc/stemma/hooks.d/50-reload"]]);
         assert_eq!(findings, [left_out(paths::HOOKS, &left.map(str::to_owned)).unwrap()]);
     }
@@ -208,13 +195,37 @@ mod tests {
         host.put("/etc/stemma/hooks.d/50-dir/README", "");
         host.put("/etc/stemma/hooks.d/60-file", "");
         host.chmod("/etc/stemma/hooks.d/60-file", 0o755);
-        let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let findings = findings(&host);
+        assert_eq!(failures, Failures::new());
         assert_eq!(host.ran(), [["/etc/stemma/hooks.d/60-file"]]);
         let by_name = left_out(paths::HOOKS, &["20-link~".to_owned()]).unwrap();
         let links = r#"/etc/stemma/hooks.d: not run, since symbolic links are not followed: "10-link", "11-dangling", "12-link", "13-link" and 1 more: copy the file itself there, or put a script there that runs it"#;
         let others =
             r#"/etc/stemma/hooks.d: not run, since they are no regular files: "40-fifo", "50-dir": move them away"#;
         assert_eq!(findings, [by_name.as_str(), links, others]);
+    }
+
+    /// It stayed until a label changed.
+    #[tokio::test(flavor = "current_thread")]
+    async fn y08_a_failure_is_said_until_its_hook_is_gone() {
+        let host = MemoryHost::new();
+        host.on_run(|_, _| Finished { end: End::Status(3), output: String::new() });
+        for name in ["10-a", "20-b"] {
+            host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
+            host.chmod(&format!("/etc/stemma/hooks.d/{name}"), 0o755);
+        }
+        let mut failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+        let said = |failures: &Failures| failures.values().cloned().collect::<Vec<_>>();
+        assert_eq!(said(&failures), ["hook 10-a ended with status 3", "hook 20-b ended with status 3"]);
+        host.delete("/etc/stemma/hooks.d/10-a");
+        forget_gone(&host, &mut failures);
+        assert_eq!(said(&failures), ["hook 20-b ended with status 3"]);
+        // What cannot be run any more is said to be so.
+        host.chmod("/etc/stemma/hooks.d/20-b", 0o777);
+        forget_gone(&host, &mut failures);
+        assert_eq!(failures, Failures::new());
+        assert_eq!(findings(&host), ["hook 20-b can be written by others and is not run: chmod go-w, chown root"]);
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -226,7 +237,9 @@ mod tests {
                 host.chmod("/etc/stemma/hooks.d/10-a", 0o755);
                 host.chmod(open, mode);
                 host.chown(open, user);
-                let findings = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+                let failures = run(Rc::new(host.clone()), Change::default(), Duration::from_secs(1)).await;
+                let findings = findings(&host);
+                assert_eq!(failures, Failures::new());
                 let said = format!("{open} can be written by others, so no hook is run: chmod go-w, chown root");
                 assert_eq!((host.ran(), findings), (vec![], vec![said]), "{mode:o} {user}");
             }

@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use stemma_core::input::facts::is_host_name;
+use stemma_core::time::zone_name;
 
 use super::source::Root;
 use super::{Seen, clean};
 
-/// Where distributions have the time zones.
+/// Where distributions have the time zones, first the one that goes before the other.
 const DATABASES: [&str; 2] = ["/usr/share/zoneinfo", "/etc/zoneinfo"];
 
 /// What `uname` says.
@@ -56,12 +57,14 @@ fn zone(root: &Root) -> Option<String> {
     let rules = root.bytes("/etc/localtime")?;
     let linked = root.link("/etc/localtime").and_then(|link| zone_of(&link).map(str::to_owned));
     let mut named = linked.into_iter().chain(root.line("/etc/timezone")).filter(|zone| is_zone(zone));
-    named.find(|zone| DATABASES.iter().any(|database| has_rules(root, &format!("{database}/{zone}"), &rules)))
+    named.find(|zone| has_rules(root, zone, &rules))
 }
 
-/// Whether a zone of the database has these rules. What is mounted over its file are another one's.
-fn has_rules(root: &Root, path: &str, rules: &[u8]) -> bool {
-    !root.is_mounted_over(path) && root.bytes(path).is_some_and(|named| named == rules)
+/// Whether the zone of that name has these rules. The first database that has the name decides: where `/etc/localtime` is a link into the other
+/// one, that one would be compared with itself, and says nothing against the first. What is mounted over a zone's file are another one's rules.
+fn has_rules(root: &Root, zone: &str, rules: &[u8]) -> bool {
+    let path = DATABASES.iter().map(|database| format!("{database}/{zone}")).find(|path| root.has(path));
+    path.is_some_and(|path| !root.is_mounted_over(&path) && root.bytes(&path).is_some_and(|named| named == rules))
 }
 
 /// The last value that a file of `KEY=VALUE` lines gives a key, its quotes taken off as a shell would.
@@ -103,10 +106,9 @@ fn zone_of(link: &str) -> Option<&str> {
     Some(zone.strip_prefix("posix/").or_else(|| zone.strip_prefix("right/")).unwrap_or(zone))
 }
 
+/// Whether the IANA has a zone of that name. Not each file of the database is one: `posixrules` and `localtime` stand there too.
 fn is_zone(zone: &str) -> bool {
-    let is_part =
-        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+-".contains(&b));
-    zone.len() <= 64 && zone.split('/').all(is_part)
+    zone_name(zone).is_ok()
 }
 
 /// How long it runs and how much it has to do: these pass.
@@ -157,17 +159,24 @@ mod tests {
     #[test]
     fn y09_the_zone_is_that_of_the_file_or_unknown() {
         let database = [
-            ("Europe/Rome", "TZif-Rome"),
-            ("Europe/Berlin", "TZif-Berlin"),
-            ("Etc/UTC", "TZif-UTC"),
-            ("right/Europe/Rome", "TZif-leaps"),
+            ("usr/share/zoneinfo/Europe/Rome", "TZif-Rome"),
+            ("usr/share/zoneinfo/posix/Europe/Rome", "TZif-Rome"),
+            ("usr/share/zoneinfo/right/Europe/Rome", "TZif-leaps"),
+            ("usr/share/zoneinfo/Europe/Berlin", "TZif-Berlin"),
+            ("usr/share/zoneinfo/America/New_York", "TZif-York"),
+            ("usr/share/zoneinfo/posixrules", "TZif-York"),
+            ("usr/share/zoneinfo/Factory", "TZif-none"),
+            ("etc/zoneinfo/Europe/Rome", "TZif-Rome"),
+            ("etc/zoneinfo/Europe/Berlin", "TZif-Rome"),
+            ("etc/zoneinfo/Asia/Tokyo", "TZif-Tokyo"),
+            ("etc/zoneinfo/Asia/office", "TZif-office"),
         ];
         let stands = |link: Option<&str>, copy: Option<&str>, named: &str, expected: Option<&str>| {
             let dir = tempfile::tempdir().unwrap();
             let etc = dir.path().join("etc");
             std::fs::create_dir_all(&etc).unwrap();
-            for (zone, rules) in database.into_iter().chain([("posix/Europe/Rome", "TZif-Rome")]) {
-                let file = dir.path().join("usr/share/zoneinfo").join(zone);
+            for (path, rules) in database {
+                let file = dir.path().join(path);
                 std::fs::create_dir_all(file.parent().unwrap()).unwrap();
                 std::fs::write(file, rules).unwrap();
             }
@@ -194,6 +203,19 @@ mod tests {
         stands(None, Some("TZif-Berlin"), "", None);
         stands(None, None, "Europe/Berlin", Some("UTC"));
         stands(None, None, "", Some("UTC"));
+        // Files of the database that are no zones.
+        stands(Some("../usr/share/zoneinfo/posixrules"), None, "", None);
+        stands(Some("../usr/share/zoneinfo/posixrules"), None, "America/New_York", Some("America/New_York"));
+        stands(Some("../usr/share/zoneinfo/Factory"), None, "", None);
+        stands(None, Some("TZif-York"), "posixrules", None);
+        stands(None, Some("TZif-Rome"), "posix/Europe/Rome", None);
+        // The other database has a name alone, has the same rules, has others, and has one that is the host's own.
+        stands(Some("zoneinfo/Asia/Tokyo"), None, "", Some("Asia/Tokyo"));
+        stands(None, Some("TZif-Tokyo"), "Asia/Tokyo", Some("Asia/Tokyo"));
+        stands(Some("zoneinfo/Europe/Rome"), None, "", Some("Europe/Rome"));
+        stands(Some("zoneinfo/Europe/Berlin"), None, "", None);
+        stands(Some("zoneinfo/Europe/Berlin"), None, "Europe/Rome", Some("Europe/Rome"));
+        stands(Some("zoneinfo/Asia/office"), None, "", None);
     }
 
     #[test]
@@ -201,6 +223,13 @@ mod tests {
         for (link, expected) in [
             ("/usr/share/zoneinfo/Europe/Berlin", Some("Europe/Berlin")),
             ("../usr/share/zoneinfo/posix/Etc/GMT+5", Some("Etc/GMT+5")),
+            ("/usr/share/zoneinfo/right/Europe/Kiev", Some("Europe/Kiev")),
+            ("/usr/share/zoneinfo/localtime", None),
+            ("/usr/share/zoneinfo/posixrules", None),
+            ("/usr/share/zoneinfo/posix/posixrules", None),
+            ("/usr/share/zoneinfo/Factory", None),
+            ("/usr/share/zoneinfo/tzdata.zi", None),
+            ("/usr/share/zoneinfo/europe/berlin", None),
             ("/etc/my-zone", None),
             ("/usr/share/zoneinfo/../../x", None),
             ("/usr/share/zoneinfo/", None),

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
-use stemma_core::task::{AGENT_CONFIG, AGENT_RUN, AGENT_STATE, is_at_or_below};
+use stemma_core::task::{AGENT_CONFIG, AGENT_RUN, AGENT_STATE, MAX_ACCOUNT, is_at_or_below};
 
 pub use command::{Command, End, Finished};
 pub use extras::Extras;
@@ -459,11 +459,7 @@ pub enum HostError {
         source: io::Error,
     },
     /// No such user or group.
-    #[error(
-        "no {kind} {name:?} in {}, and no other place is looked at: name one of those, or give a number, as for an account of a directory \
-         service (SSSD, LDAP); nothing was changed",
-        if *kind == "group" { "/etc/group" } else { "/etc/passwd" }
-    )]
+    #[error("{}", no_account(kind, name))]
     NoAccount {
         /// `user` or `group`.
         kind: &'static str,
@@ -549,6 +545,20 @@ impl HostError {
             _ => self.to_string(),
         }
     }
+}
+
+/// That there is no such user or group here, and what to do.
+fn no_account(kind: &str, name: &str) -> String {
+    let file = if kind == "group" { "/etc/group" } else { "/etc/passwd" };
+    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return format!(
+            "{name:?} is no number of a {kind}: they go from 0 to {MAX_ACCOUNT}: give one of these, or a name in {file}; nothing was changed"
+        );
+    }
+    format!(
+        "no {kind} {name:?} in {file}, and no other place is looked at: name one of those, or give a number, as for an account of a directory \
+         service (SSSD, LDAP); nothing was changed"
+    )
 }
 
 /// What stops a file from being replaced, or made, and what to do.

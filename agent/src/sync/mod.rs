@@ -17,6 +17,7 @@ mod renew;
 mod state;
 
 use crate::facts;
+use crate::hook_files;
 use crate::host::Host;
 
 pub use checkin::{Sync, SyncError, run};
@@ -24,8 +25,8 @@ pub use connection::{Connection, Standing};
 pub use labels::{LocalLabels, read_files};
 pub use state::{Credentials, StateError};
 
-/// What is wrong with the labels that the host's own files say, with what it was seen to be, and with its last renewal, as it is now.
+/// What is wrong with the labels that the host's own files say, with its hooks, with what it was seen to be, and with its last renewal, as it is now.
 pub fn findings(host: &dyn Host) -> Vec<String> {
-    let refused = state::refused_renewal(host);
-    facts::observe().findings.into_iter().chain(labels::read(host).findings).chain(refused).collect()
+    let own = labels::read(host).findings.into_iter().chain(hook_files::findings(host));
+    facts::observe().findings.into_iter().chain(own).chain(state::refused_renewal(host)).collect()
 }

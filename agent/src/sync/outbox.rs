@@ -12,6 +12,7 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use super::labels;
 use crate::facts;
 use crate::findings::bound;
+use crate::hook_files;
 use crate::host::Host;
 
 /// How long a check-in waits while nothing runs. Below the 90 s after which a host counts as silent.
@@ -61,7 +62,8 @@ impl Outbox {
         let labels = labels::read(host);
         let seen = facts::observe();
         self.own = Observation { facts: seen.stable, traits: seen.traits, labels: labels.labels };
-        let findings: Vec<String> = seen.findings.into_iter().chain(labels.findings).collect();
+        let findings = seen.findings.into_iter().chain(labels.findings).chain(hook_files::findings(host));
+        let findings: Vec<String> = findings.collect();
         if findings != self.own_findings {
             for finding in findings.iter().filter(|finding| !self.own_findings.contains(finding)) {
                 warn!(error = finding.as_str(); "something of this host's own files cannot be used");
@@ -222,6 +224,32 @@ mod tests {
         };
         assert_eq!(facts(Some("\"full\"")), ["agent.stuck", "load"]);
         assert_eq!(facts(None), ["load"]);
+    }
+
+    /// It came when a label changed, and stayed until the next one did.
+    #[test]
+    fn y08_what_is_not_run_of_the_hooks_is_reported_while_it_is_there() {
+        let host = MemoryHost::new();
+        let mut said = Outbox::observe(&host);
+        let reported = |said: &mut Outbox| {
+            let is_new = said.observe_again(&host);
+            let findings = said.check_in(WireVersion::CURRENT).report.map(|report| report.findings).unwrap_or_default();
+            let of_hooks = findings.into_iter().filter(|finding| finding.contains("hooks.d"));
+            (is_new, of_hooks.map(|finding| finding.split_once(": a name").unwrap().0.to_owned()).collect::<Vec<_>>())
+        };
+        let put = |name: &str| {
+            host.put(&format!("/etc/stemma/hooks.d/{name}"), "");
+            host.chmod(&format!("/etc/stemma/hooks.d/{name}"), 0o755);
+        };
+        let left_out = |names: &str| vec![format!("/etc/stemma/hooks.d: left out by their names: {names}")];
+        reported(&mut said);
+        put("10-a.sh");
+        assert_eq!(reported(&mut said), (true, left_out(r#""10-a.sh""#)));
+        put("20-b.sh");
+        assert_eq!(reported(&mut said), (true, left_out(r#""10-a.sh", "20-b.sh""#)));
+        host.delete("/etc/stemma/hooks.d/10-a.sh");
+        host.delete("/etc/stemma/hooks.d/20-b.sh");
+        assert_eq!(reported(&mut said), (true, vec![]));
     }
 
     #[test]

@@ -524,6 +524,22 @@ mod tests {
         assert_eq!(once(root.path()).unwrap(), Exit::Done, "alone");
     }
 
+    #[test]
+    fn y09_without_a_desired_state_once_and_check_end_as_the_page_says() {
+        let page = include_str!("../../../docs/agent.md");
+        let ends = |verb: &str| {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{verb}"))).unwrap();
+            row.trim_end_matches('|').rsplit('|').next().unwrap().split(',').map(str::trim).collect::<Vec<_>>()
+        };
+        let root = tempfile::tempdir().unwrap();
+        joined(root.path(), &Set::default());
+        std::fs::remove_file(root.path().join("var/lib/stemma-agent/apply/accepted")).unwrap();
+        let none = "no desired state has come yet";
+        let once = format!("{} also where {none}", once(root.path()).unwrap().status());
+        let check = format!("{} {none}", check(root.path(), Output::Human).unwrap().status());
+        assert!(ends("once").contains(&once.as_str()) && ends("check").contains(&check.as_str()), "{once}, {check}");
+    }
+
     /// It said nothing where all was well.
     #[test]
     fn y09_once_says_what_became_of_the_tasks() {

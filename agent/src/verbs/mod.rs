@@ -42,7 +42,7 @@ pub enum Exit {
     Done = 0,
     /// 1: it was done, and something failed.
     Failed = 1,
-    /// 3: what was named is not there.
+    /// 3: what was named is not there, or there is no desired state yet.
     NotFound = 3,
     /// 6: something would change.
     WouldChange = 6,

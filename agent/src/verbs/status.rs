@@ -210,7 +210,7 @@ pub(super) fn shown(root: &Path) -> String {
     human(&collect(&Local::open(root).unwrap()).unwrap(), 0)
 }
 
-/// What people should know: of the membership, as it was last reported, and of the host's own label files as they are now.
+/// What people should know: of the membership, as it was last reported, and of the host's own label files and hooks as they are now.
 fn findings(
     local: &Local,
     damage: Option<String>,
@@ -384,6 +384,25 @@ mod tests {
     use crate::apply::testing::{Set, joined};
     use crate::host::HostPath;
     use crate::host::atomic::{Attributes, ensure_dir, replace};
+
+    /// It was shown until a label changed.
+    #[test]
+    fn y08_a_hook_that_is_not_run_is_shown_while_it_is_there() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let host = joined(root.path(), &Set::default());
+        ensure_dir(&*host, &HostPath::own("/etc/stemma/hooks.d"), 0o755).unwrap();
+        let is_shown = || shown(root.path()).contains("/etc/stemma/hooks.d: left out by their names: \"10-a.sh\"");
+        let hook = root.path().join("etc/stemma/hooks.d/10-a.sh");
+        assert!(!is_shown());
+        std::fs::write(&hook, "").unwrap();
+        assert!(!is_shown(), "it cannot be executed");
+        std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(is_shown());
+        std::fs::remove_file(&hook).unwrap();
+        assert!(!is_shown());
+    }
 
     #[test]
     fn w08_a_host_that_its_controllers_no_longer_know_says_so_and_is_no_success() {

@@ -23,6 +23,7 @@ use stemma_wire::message::observed::{self, LocalState, Report};
 use tokio::time::{Instant, sleep_until};
 
 use super::executor::Run;
+use super::hooks::Failures;
 use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
 use super::seal::seal_key;
 use super::task::Site;
@@ -111,7 +112,7 @@ struct Findings {
     disk: Option<Stuck>,
     outputs: Vec<String>,
     map: Option<String>,
-    hooks: Vec<String>,
+    hooks: Failures,
     state: Option<String>,
     set_aside: Vec<String>,
     dropped: Option<String>,
@@ -282,7 +283,7 @@ impl ApplyWorker {
                 }
                 () = or_never(self.map.look_at.map(sleep_until)) => self.look_at_map().await,
                 () = or_never(self.running_at.map(sleep_until)) => self.tell_running().await,
-                told = hooks_turn(&mut self.hooks) => self.hooks_turned(told).await,
+                failed = hooks_turn(&mut self.hooks) => self.hooks_turned(failed).await,
                 () = &mut stop => return self.finish().await,
             };
             self.endure(done).await?;

@@ -12,7 +12,7 @@ use super::{ApplyError, ApplyWorker, BETWEEN_LOOKS, SAID_TO_RUN, SETTLE};
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
 use crate::apply::leftovers::sweep_recorded;
-use crate::apply::{orphans, outputs};
+use crate::apply::{hooks, orphans, outputs};
 use crate::host::HostError;
 use crate::watch::Part;
 
@@ -52,6 +52,7 @@ impl ApplyWorker {
         self.looked_at = Instant::now();
         self.look_at = self.looked_at + self.pause();
         self.findings.look_at(&self.site.ledger)?;
+        hooks::forget_gone(&*self.site.host, &mut self.findings.hooks);
         if let Some(desired) = self.desired.clone() {
             self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, Findings};
 use crate::apply::executor::graph::is_well;
+use crate::apply::hooks::Failures;
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
 use crate::apply::{hooks, orphans};
 use crate::channel::ChannelError;
@@ -31,7 +32,7 @@ const MOST_FINDINGS: usize = 192;
 pub(super) enum Hooks {
     Quiet,
     Due(Instant),
-    Running(HookSnapshot, Pending<'static, Vec<String>>),
+    Running(HookSnapshot, Pending<'static, Failures>),
 }
 
 impl ApplyWorker {
@@ -51,7 +52,7 @@ impl ApplyWorker {
             .chain(disk.as_ref().map(|stuck| &stuck.sentence))
             .chain(dropped)
             .chain(map)
-            .chain(hooks)
+            .chain(hooks.values())
             .chain(state);
         // Those of labels come last: there may be more of them than a report takes, and no other finding is left out for them.
         let mut findings: Vec<String> = findings.chain(set_aside).chain(outputs).cloned().collect();
@@ -134,13 +135,13 @@ impl ApplyWorker {
     }
 
     /// Starts hooks that are due, and records those that have run.
-    pub(super) async fn hooks_turned(&mut self, told: Option<Vec<String>>) -> Result<(), ApplyError> {
+    pub(super) async fn hooks_turned(&mut self, failed: Option<Failures>) -> Result<(), ApplyError> {
         let turned = std::mem::replace(&mut self.hooks, Hooks::Quiet);
         let Some(desired) = self.desired.clone() else { return Ok(()) };
-        match (turned, told) {
-            (Hooks::Running(now, _), Some(findings)) => {
+        match (turned, failed) {
+            (Hooks::Running(now, _), Some(failed)) => {
                 self.site.ledger.put(&HOOK_SNAPSHOT, &now)?;
-                self.findings.hooks = findings;
+                self.findings.hooks = failed;
                 self.tell_hooks(&desired)?;
             }
             (Hooks::Due(_), None) => {
@@ -168,8 +169,8 @@ pub(super) fn log_ended(result: &TaskResult) {
     }
 }
 
-/// Waits until hooks are due (`None`) or have run.
-pub(super) async fn hooks_turn(hooks: &mut Hooks) -> Option<Vec<String>> {
+/// Waits until hooks are due (`None`) or have run, and gives which failed.
+pub(super) async fn hooks_turn(hooks: &mut Hooks) -> Option<Failures> {
     match hooks {
         Hooks::Quiet => std::future::pending().await,
         Hooks::Due(at) => {

@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use stemma_core::task::MAX_ACCOUNT;
+
 use crate::host::HostError;
 
 /// The number of the entry `name` in a file of `/etc/passwd`'s or `/etc/group`'s form; digits are a number.
@@ -64,7 +66,7 @@ fn entry(text: &str, name: &str) -> Option<Account> {
 /// A user's or group's number. The highest one is the system calls' word for "as it is", and nobody's number.
 fn number_of(text: &str) -> Option<u32> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|number| is_number && *number != u32::MAX)
+    text.parse().ok().filter(|number| is_number && *number <= MAX_ACCOUNT)
 }
 
 fn lookup(text: &str, name: &str) -> Option<u32> {
@@ -119,10 +121,26 @@ mod tests {
         assert!(refused.contains("/etc/group") && refused.contains("number"), "{refused}");
     }
 
+    /// "no user …, give a number", though one was given.
     #[test]
-    fn the_number_that_means_nobody_is_no_account() {
-        let refused = number("user", Path::new("/etc/passwd"), "4294967295").unwrap_err().sentence();
-        assert!(refused.starts_with("no user \"4294967295\" in /etc/passwd, "), "{refused}");
-        assert_eq!(number("user", Path::new("/etc/passwd"), "4294967294").unwrap(), 4_294_967_294);
+    fn y09_a_number_that_no_account_can_have_is_said_to_be_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passwd");
+        std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n4294967296:x:7:7::/:/bin/sh\n").unwrap();
+        for name in ["4294967295", "04294967295", "18446744073709551616"] {
+            for (refused, kind, names) in [
+                (account(&file, name).unwrap_err(), "user", "/etc/passwd"),
+                (number("user", &file, name).unwrap_err(), "user", "/etc/passwd"),
+                (number("group", &file, name).unwrap_err(), "group", "/etc/group"),
+            ] {
+                let expected = format!(
+                    "{name:?} is no number of a {kind}: they go from 0 to 4294967294: give one of these, or a name in {names}; nothing was \
+                     changed"
+                );
+                assert_eq!(refused.sentence(), expected);
+            }
+        }
+        assert_eq!(account(&file, "4294967296").unwrap().user, 7, "a name");
+        assert_eq!(number("user", &file, "4294967294").unwrap(), 4_294_967_294);
     }
 }

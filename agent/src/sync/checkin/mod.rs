@@ -1,5 +1,5 @@
-//! The loop of the network half: one parked check-in at a time, and what comes from `apply`, the label files and the
-//! clock meanwhile.
+//! The loop of the network half: one parked check-in at a time, and what comes from `apply`, the label files, the hooks and
+//! the clock meanwhile.
 //!
 //! ```text
 //!              something to say (after a moment, so that several things are said at once)
@@ -37,11 +37,12 @@ use super::state::{Credentials, StateError, drop_pending_key, keep_refused_renew
 use crate::channel::{ChannelError, SyncEnd};
 use crate::host::{Host, HostPath, Pending, or_never};
 use crate::identity::Identity;
+use crate::paths;
 use crate::watch::{Part, Watch};
 
 /// Several things that are said within this time are said at once.
 const GATHER: Duration = Duration::from_millis(30);
-/// Whoever writes label files is done with it after this time.
+/// Whoever writes label files or hooks is done with it after this time.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Stable facts are looked at again so often.
 const OBSERVE: Duration = Duration::from_hours(1);
@@ -176,8 +177,8 @@ impl Sync {
     }
 
     async fn turn(mut self) -> Result<Infallible, SyncError> {
-        let dir = self.host.outside(&HostPath::own(labels::DIR));
-        let mut files = Watch::new(self.host.outside_root(), [(dir, Part::All)].into());
+        let dirs = [labels::DIR, paths::HOOKS].map(|dir| (self.host.outside(&HostPath::own(dir)), Part::All));
+        let mut files = Watch::new(self.host.outside_root(), dirs.into());
         let mut observe_at = Instant::now() + OBSERVE;
         loop {
             tokio::select! {

@@ -9,6 +9,9 @@ use crate::time::MAX_SECONDS;
 /// The most bytes that a process can be given in one argument or variable (Linux's `MAX_ARG_STRLEN`, without the NUL at its end).
 const MAX_ARGUMENT: usize = 128 * 1024 - 1;
 
+/// The highest number that a user or group can have.
+pub const MAX_ACCOUNT: u32 = u32::MAX - 1;
+
 /// Why a time of 0 is none.
 const NO_TIME: &str = "is no time in which a task could end: write seconds from 1 on, or take it out";
 
@@ -88,7 +91,7 @@ impl Form {
                 "is no template, and each host would look for an account of that name: write its name or number"
                     .to_owned(),
             ),
-            (Self::Account, Value::String(text)) if is_account(text) => None,
+            (Self::Account, Value::String(text)) if is_account(text) => odd_number(text),
             (Self::Account, Value::String(_)) => {
                 Some(format!("takes the name or number of an account, not {}", shown(value)))
             }
@@ -193,6 +196,18 @@ fn is_account(text: &str) -> bool {
     !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
 }
 
+/// What is wrong with the number of an account. The highest one of 32 bits is the system's word for "as it is", and nobody's.
+fn odd_number(text: &str) -> Option<String> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_odd = is_number && !text.parse().is_ok_and(|number: u32| number <= MAX_ACCOUNT);
+    is_odd.then(|| {
+        format!(
+            "{:?} is no account's number: they go from 0 to {MAX_ACCOUNT}: write one of these, or a name",
+            cut(text)
+        )
+    })
+}
+
 /// A value in an error, cut; of a list or map only that it is one.
 fn shown(value: &Value) -> String {
     match value {
@@ -224,6 +239,21 @@ mod tests {
             assert!(said.starts_with("takes the name or number of an account"), "{account:?}: {said}");
         }
         assert_eq!(of(Form::Account, "www-data".into()), "");
+    }
+
+    /// `chown(2)`: where the owner or group is -1, it is not changed; `uid_t` has 32 bits.
+    #[test]
+    fn y04_an_account_has_a_number_that_there_can_be() {
+        for number in ["0", "54321", "00054321", "4294967294"] {
+            assert_eq!(Form::Account.mistake(&number.into()), None, "{number}");
+        }
+        for number in ["4294967295", "04294967295", "4294967296", "18446744073709551616", "99999999999999999999999"] {
+            let said = Form::Account.mistake(&number.into());
+            let expected = format!(
+                "{number:?} is no account's number: they go from 0 to 4294967294: write one of these, or a name"
+            );
+            assert_eq!(said, Some(expected));
+        }
     }
 
     #[test]

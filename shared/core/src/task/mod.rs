@@ -20,7 +20,7 @@ pub(crate) use any::{ANY, STAR};
 pub use check::{SECRET_SHOWN, judge, mistakes};
 pub(crate) use check::{not_run_yet, tags_in_content, through_links};
 pub use claim::{Claim, Claims, Leaves, PathTaken};
-pub use form::{Form as ParameterForm, check_argument, check_variable, check_words, file_mode};
+pub use form::{Form as ParameterForm, MAX_ACCOUNT, check_argument, check_variable, check_words, file_mode};
 pub use parameters::{
     FileParameters, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
 };
