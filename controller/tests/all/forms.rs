@@ -326,7 +326,7 @@ async fn y07_what_nothing_drives_is_no_field_that_a_node_is_given() {
 
 /// The values are those that were sent: an answer counts nodes, and has of a template what nobody said of the cluster.
 #[tokio::test]
-async fn y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes_of_it() {
+async fn y05_y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes_of_it() {
     let served = Served::start().await;
     apply(
         &served,
@@ -353,6 +353,11 @@ async fn y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes
     ] {
         assert_eq!(served.get(&format!("{path}?stored=true")).await["stored"], stored, "{path}");
     }
+    // What was given up is as if it had never been there.
+    let given_up = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "mode": "noop"});
+    apply(&served, &json!([given_up])).await;
+    let left = json!({"nodegroup": "c/g", "mode": "noop"});
+    assert_eq!(served.get("/v1/nodes/n?stored=true").await["stored"], left);
     for path in ["/v1/inspection_rules/r", "/v1/releases/r", "/v1/nodes"] {
         let answer = served.send("GET", &format!("{path}?stored=true"), &[], None).await;
         assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}: {}", answer.body);
