@@ -344,7 +344,7 @@ impl Config {
         if is_plain && run.config.is_some() {
             return Err(ConfigError::PlainBesideFile { admin });
         }
-        if is_plain && !config.agents.ip().is_loopback() {
+        if is_plain && !config.agents.ip().to_canonical().is_loopback() {
             return Err(ConfigError::PlainBesideRealAgents { admin, agents: config.agents });
         }
         Ok(config)
@@ -391,7 +391,7 @@ impl Url {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // "All addresses" cannot be dialled; from here this machine's own can.
-        let ip = match self.address.ip() {
+        let ip = match self.address.ip().to_canonical() {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
             // Its own too: where it is bound to that family alone, or the machine has no other, nothing answers at 127.0.0.1.
             IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -442,7 +442,7 @@ fn admin_listen(text: &str) -> Result<AdminListen, ConfigError> {
         |why: &str| ConfigError::Listen { field: "admin_listen", value: text.to_owned(), why: why.to_owned() };
     if let Some(rest) = text.strip_prefix("http://") {
         let address = address("admin_listen", text, rest.strip_suffix('/').unwrap_or(rest))?;
-        if !address.ip().is_loopback() {
+        if !address.ip().to_canonical().is_loopback() {
             return Err(refused(
                 "plain HTTP is served on a loopback address alone: write http://127.0.0.1:PORT, or HOST:PORT for TLS",
             ));
@@ -636,5 +636,22 @@ mod tests {
         let url = AdminListen::Plain("127.0.0.1:0".parse().unwrap()).url("127.0.0.1:80".parse().unwrap());
         assert_eq!(url.to_string(), "http://127.0.0.1:80");
         assert_eq!(Url::of_agents("[::]:9444".parse().unwrap()).to_string(), "https://[::1]:9444");
+    }
+
+    /// RFC 4291, section 2.5.5.2: an IPv4 address as IPv6 has it is that address.
+    #[test]
+    fn y04_an_ipv4_address_in_its_ipv6_form_is_shown_as_what_it_is() {
+        for (bound, shown) in [
+            ("[::ffff:0.0.0.0]:9443", "https://127.0.0.1:9443"),
+            ("[::ffff:10.0.0.5]:9443", "https://10.0.0.5:9443"),
+            ("0.0.0.0:9443", "https://127.0.0.1:9443"),
+            ("[2001:db8::5]:9443", "https://[2001:db8::5]:9443"),
+        ] {
+            assert_eq!(Url::of_agents(bound.parse().unwrap()).to_string(), shown, "{bound}");
+        }
+        let plain =
+            admin_listen("http://[::ffff:127.0.0.1]:9443").map(|listen| listen.url(listen.address()).to_string());
+        assert_eq!(plain.ok().as_deref(), Some("http://127.0.0.1:9443"));
+        assert!(admin_listen("http://[::ffff:10.0.0.5]:9443").is_err());
     }
 }

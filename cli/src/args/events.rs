@@ -8,7 +8,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use stemma_core::object;
 
 use super::node::seconds;
-use super::{Kind, Selection, Subject};
+use super::{Kind, Selection, Subject, whole};
 
 /// Which events.
 #[derive(Clone, Debug, ClapArgs)]
@@ -23,7 +23,7 @@ pub(crate) struct EventsAsked {
     #[arg(long, short = 'l', value_name = "SELECTOR")]
     pub(crate) selector: Option<String>,
     /// From this revision on; otherwise from now on.
-    #[arg(long, value_name = "REVISION")]
+    #[arg(long, value_name = "REVISION", value_parser = whole::<u64>)]
     pub(crate) from: Option<u64>,
 }
 

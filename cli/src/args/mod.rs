@@ -6,7 +6,9 @@ mod events;
 mod node;
 mod object;
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
@@ -56,7 +58,7 @@ pub(crate) struct Global {
     #[arg(long, global = true)]
     pub(crate) strict: bool,
     /// Refuse a write that reaches more hosts than this. Unless said, one that reaches more than ten is asked about.
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, value_name = "N", value_parser = whole::<usize>)]
     pub(crate) max_nodes: Option<usize>,
     /// Do not ask, however many hosts a write reaches.
     #[arg(long, short, global = true)]
@@ -287,8 +289,19 @@ pub(crate) struct Audit {
     #[arg(long)]
     pub(crate) refused: bool,
     /// The last so many.
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = whole::<usize>)]
     pub(crate) limit: usize,
+}
+
+/// A whole number, in the grammar of those of fields.
+fn whole<N: FromStr + Display>(text: &str) -> Result<N, String> {
+    let is_written = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    let why = if is_written && !text.is_empty() {
+        "the number is too great"
+    } else {
+        "write a whole number as 50: no sign, blank or zero stands before it"
+    };
+    stemma_core::field::whole(text).ok_or_else(|| why.to_owned())
 }
 
 /// A time, as it was written, or that of so long ago.
@@ -298,8 +311,7 @@ fn past(text: &str) -> Result<String, String> {
     if text.contains('-') {
         return Err(no_time.to_string());
     }
-    let refused =
-        |error: &dyn std::fmt::Display| format!("neither a time, as 2026-11-24T18:00:00Z, nor a duration: {error}");
+    let refused = |error: &dyn Display| format!("neither a time, as 2026-11-24T18:00:00Z, nor a duration: {error}");
     let seconds = node::seconds(text).map_err(|error| refused(&error))?;
     let ago = jiff::SignedDuration::from_secs(i64::try_from(seconds).map_err(|error| refused(&error))?);
     jiff::Timestamp::now().checked_sub(ago).map(|at| at.to_string()).map_err(|error| refused(&error))

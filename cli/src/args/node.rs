@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use super::Selection;
+use super::{Selection, whole};
 
 /// What is done to nodes as they are.
 #[derive(Debug, Subcommand)]
@@ -241,13 +241,13 @@ pub(crate) enum Token {
         #[arg(long)]
         node: Option<String>,
         /// How many nodes may use it.
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = whole::<u32>)]
         uses: u32,
         /// For how long it is good, as `90s`, `30m`, `1h` or `7d`.
         #[arg(long, default_value = "30m", value_name = "TIME", value_parser = seconds)]
         ttl: u64,
         /// The same in seconds.
-        #[arg(long, value_name = "N", conflicts_with = "ttl", hide = true)]
+        #[arg(long, value_name = "N", conflicts_with = "ttl", hide = true, value_parser = whole::<u64>)]
         ttl_seconds: Option<u64>,
     },
     /// The tokens that can still be used, without their secrets.
@@ -263,7 +263,37 @@ pub(super) use stemma_core::time::seconds;
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
+    use super::super::Args;
     use super::*;
+
+    #[test]
+    fn y04_the_whole_number_of_an_option_is_written_as_that_of_a_field() {
+        for (text, read) in [
+            ("0", Some(0)),
+            ("5", Some(5)),
+            ("4294967295", Some(u32::MAX)),
+            ("4294967296", None),
+            ("+5", None),
+            ("-5", None),
+            ("05", None),
+            ("00", None),
+            (" 5", None),
+            ("5.0", None),
+            ("5e0", None),
+            ("", None),
+        ] {
+            assert_eq!(whole::<u32>(text).ok(), read, "{text:?}");
+        }
+        assert_eq!(whole::<u32>("4294967296").unwrap_err(), "the number is too great");
+        for option in ["--limit", "--max-nodes"] {
+            for (number, taken) in [("5", true), ("05", false), ("+5", false)] {
+                let read = Args::try_parse_from(["stemma", "audit", option, number]);
+                assert_eq!(read.is_ok(), taken, "{option} {number}");
+            }
+        }
+    }
 
     #[test]
     fn a_time_is_numbers_with_units() {

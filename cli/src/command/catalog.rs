@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::{as_written, builtin, merged, without_read_only};
-use stemma_core::manifest::{assemble, read_document};
+use stemma_core::json;
+use stemma_core::manifest::{MAX_DEPTH, assemble, read_document};
 use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::quote;
@@ -120,7 +122,11 @@ async fn send(api: &mut Api, global: &Global, objects: Vec<Value>, mode: Mode) -
 fn read_file(file: &Path) -> Result<Given> {
     let place = file.display().to_string();
     let text = text(file, MAX_MANIFEST).with_context(|| place.clone())?;
-    let body = serde_json::from_str(unmarked(&text)).with_context(|| place.clone())?;
+    let raw: &RawValue = serde_json::from_str(unmarked(&text)).with_context(|| place.clone())?;
+    if json::nesting(raw.get()) > MAX_DEPTH {
+        bail!("{place}: more than {MAX_DEPTH} levels of nesting");
+    }
+    let body = json::value(raw).with_context(|| place.clone())?;
     read(place, body)
 }
 

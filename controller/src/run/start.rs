@@ -174,9 +174,10 @@ fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>
     names.extend(config.names.iter().cloned());
     names.extend(["localhost", "127.0.0.1", "::1"].map(|name| name.parse().expect("a name of this machine")));
     for address in [config.admin.address(), config.agents] {
-        if !address.ip().is_unspecified() {
-            names.push(ServerName::Ip(address.ip()));
-        }
+        let ip = address.ip().to_canonical();
+        // An IPv4 address that is bound in its IPv6 form is dialled in either.
+        let bound = [ip, address.ip()].into_iter().filter(|_| !ip.is_unspecified());
+        names.extend(bound.map(ServerName::Ip));
     }
     names.sort();
     names.dedup();

@@ -326,7 +326,7 @@ async fn y07_what_nothing_drives_is_no_field_that_a_node_is_given() {
 
 /// The values are those that were sent: an answer counts nodes, and has of a template what nobody said of the cluster.
 #[tokio::test]
-async fn y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes_of_it() {
+async fn y05_y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes_of_it() {
     let served = Served::start().await;
     apply(
         &served,
@@ -353,6 +353,11 @@ async fn y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_makes
     ] {
         assert_eq!(served.get(&format!("{path}?stored=true")).await["stored"], stored, "{path}");
     }
+    // What was given up is as if it had never been there.
+    let given_up = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "mode": "noop"});
+    apply(&served, &json!([given_up])).await;
+    let left = json!({"nodegroup": "c/g", "mode": "noop"});
+    assert_eq!(served.get("/v1/nodes/n?stored=true").await["stored"], left);
     for path in ["/v1/inspection_rules/r", "/v1/releases/r", "/v1/nodes"] {
         let answer = served.send("GET", &format!("{path}?stored=true"), &[], None).await;
         assert_eq!((answer.status, answer.kind()), (400, "request.query"), "{path}: {}", answer.body);
@@ -522,4 +527,30 @@ async fn y05_what_is_wrong_with_a_declared_tag_is_told_of_one_field() {
     assert_eq!(served.send("PATCH", "/v1/clusters/c", MERGE, Some(&null)).await.status, 200);
     let add = json!([{"op": "add", "path": "/tags", "value": {"q": null}}]);
     assert_eq!(refusal(&patched(&served, "/v1/clusters/c", &add).await).2, "tags.q");
+}
+
+/// Ironic's conductor: a reason goes when `maintenance` becomes false. It was shown again when the node was parked the next time.
+#[tokio::test]
+async fn y05_the_reason_of_a_maintenance_ends_with_it_whatever_write_ends_it() {
+    const NODE: &str = "/v1/nodes/n";
+    const PLAIN: &[(&str, &str)] = &[];
+    let served = Served::start().await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "n"}), 201).await;
+    let replace = |path: &str| json!([{"op": "replace", "path": path, "value": false}]);
+    let object = json!({"objects": [{"kind": "Node", "name": "n", "parked": false}]});
+    for (form, method, path, headers, body) in [
+        ("DELETE", "DELETE", "/v1/nodes/n/maintenance", PLAIN, None),
+        ("merge patch", "PATCH", NODE, MERGE, Some(json!({"parked": false}))),
+        ("merge patch of null", "PATCH", NODE, MERGE, Some(json!({"parked": null}))),
+        ("JSON patch", "PATCH", NODE, PATCH, Some(replace("/parked"))),
+        ("JSON patch of Ironic's", "PATCH", NODE, PATCH, Some(replace("/maintenance"))),
+        ("apply", "POST", "/v1/apply?force=true", PLAIN, Some(object)),
+    ] {
+        served.expect("PUT", "/v1/nodes/n/maintenance", &json!({"reason": "disk"}), 202).await;
+        assert_eq!(served.get(NODE).await["maintenance_reason"], "disk", "{form}");
+        let answer = served.send(method, path, headers, body.as_ref()).await;
+        assert!(answer.status < 300, "{form}: {}", answer.body);
+        let shown = served.get(NODE).await;
+        assert_eq!([&shown["parked"], &shown["maintenance_reason"]], [&json!(false), &Value::Null], "{form}");
+    }
 }

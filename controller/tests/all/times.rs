@@ -109,6 +109,36 @@ async fn y04_a_number_that_hosts_would_be_given_as_another_is_refused_alike_in_e
     }
 }
 
+/// A number with a point or an exponent was taken, and changed.
+#[tokio::test]
+async fn y04_a_number_past_2_53_is_refused_however_it_is_written() {
+    let served = site().await;
+    for number in ["9007199254740993.0", "9007199254740993e0", "9007199254740992.5", "123456789012345678e3"] {
+        for field in ["parameters", "properties", "extra"] {
+            let map = format!(r#"{{"{field}": {{"a": [{number}]}}}}"#);
+            let patch = format!(r#"[{{"op": "add", "path": "/{field}", "value": {{"a": [{number}]}}}}]"#);
+            let object = format!(r#"{{"kind": "Node", "name": "n", {}"#, &map[1..]);
+            for (form, answer) in [
+                ("POST", served.send_text("POST", NODE.1, &[], &map).await),
+                ("merge patch", served.send_text("PATCH", NODE.2, &[MERGE], &map).await),
+                ("JSON patch", served.send_text("PATCH", NODE.2, &[PATCH], &patch).await),
+                ("apply", served.send_text("POST", "/v1/apply", &[], &format!(r#"{{"objects": [{object}]}}"#)).await),
+            ] {
+                assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{form} {number}: {}", answer.body);
+                assert!(answer.message().contains("past 2^53"), "{form} {number}: {}", answer.body);
+            }
+        }
+    }
+    let body = r#"{"properties": {"a": [1e21, 9007199254740992.0, 1e300, 1.5]}}"#;
+    for _ in 0..2 {
+        let answer = served.send_text("PATCH", NODE.2, &[MERGE], body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let shown = served.get(NODE.2).await["properties"].clone();
+    let answer = served.send("PATCH", NODE.2, &[MERGE], Some(&json!({"properties": shown}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
 #[tokio::test]
 async fn y04_what_is_taken_is_stored_as_it_was_written_whatever_the_form() {
     let served = site().await;

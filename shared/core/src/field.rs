@@ -3,6 +3,9 @@
 //! [`described!`] makes a type that a manifest is read into, and the table of its fields, from the same rows. So the reader
 //! takes no field that the reference does not name, and the reference names none that the reader refuses.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use serde_json::{Map, Value};
 
 /// What a field's JSON is like, for whoever describes the API or writes a body.
@@ -315,6 +318,13 @@ macro_rules! described {
     };
 }
 pub(crate) use described;
+
+/// The whole number that a text has, where no JSON says that it is one: in a query, an option, or a field of Magnum's. It is written as JSON
+/// writes one: no blank, no `+` and no zero stands before it.
+pub fn whole<N: FromStr + Display>(text: &str) -> Option<N> {
+    text.parse().ok().filter(|number: &N| number.to_string() == text)
+}
+
 /// Reads a truth value as `OpenStack` does: `1 t true on y yes`, `0 f false off n no`, in any case, trimmed.
 pub fn truth(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {

@@ -27,7 +27,7 @@ pub enum InvalidJson {
         /// As it is written, cut.
         number: String,
     },
-    /// An integer that canonical JSON prints as another one ([`inexact`]).
+    /// A number of 2^53 or more that canonical JSON prints as another one ([`number`], [`inexact`]).
     #[error(
         "number out of range: past 2^53 hosts would be given another number than {number}: write it as text, in quotes"
     )]
@@ -160,16 +160,57 @@ fn of_escape(behind: &[u8]) -> (usize, usize) {
     (5, bytes)
 }
 
-/// Reads the text of a JSON number. An integer is one of 64 bits, signed or not; anything else is a float, and none that would be read as 0.
+/// Reads the text of a JSON number. An integer is one of 64 bits, signed or not; anything else is a float, and none that would be read as 0,
+/// or from 2^53 on as another number.
 ///
 /// # Errors
-/// [`InvalidJson::Number`].
+/// [`InvalidJson::Number`], [`InvalidJson::Inexact`].
 pub fn number(text: &str) -> Result<Number, InvalidJson> {
     let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
     let number: Option<Number> = serde_json::from_str(text).ok();
     let is_zero = !text.split(['e', 'E']).next().unwrap_or_default().contains(|one| matches!(one, '1'..='9'));
     let is_held = |number: &Number| !(is_integer && number.is_f64()) && (is_zero || number.as_f64() != Some(0.0));
-    number.filter(is_held).ok_or_else(|| InvalidJson::Number { number: cut(text) })
+    let held = number.filter(is_held).ok_or_else(|| InvalidJson::Number { number: cut(text) })?;
+    // An integer of 64 bits is kept as it is.
+    if held.is_f64() && Decimal::of(text).is_changed(&held) {
+        return Err(InvalidJson::Inexact { number: cut(text) });
+    }
+    Ok(held)
+}
+
+/// How great a number is, by its digits: a float would not tell.
+#[derive(PartialEq, Eq)]
+struct Decimal {
+    /// From the first to the last that is no zero.
+    digits: String,
+    /// How many of them stand before the decimal point.
+    point: isize,
+}
+
+impl Decimal {
+    /// Of the text of a JSON number.
+    fn of(text: &str) -> Self {
+        let text = text.trim_start_matches('-');
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let all = [whole, fraction].concat();
+        let digits = all.trim_start_matches('0');
+        if digits.is_empty() {
+            return Self { digits: String::new(), point: 0 };
+        }
+        // What is beyond it is no number that is held.
+        let exponent: isize = exponent.parse().unwrap_or_default();
+        let point = exponent.saturating_add_unsigned(whole.len()).saturating_sub_unsigned(all.len() - digits.len());
+        Self { digits: digits.trim_end_matches('0').to_owned(), point }
+    }
+
+    /// Whether it is 2^53 or more, from where on doubles have not every whole number, and read as another one.
+    fn is_changed(&self, read: &Number) -> bool {
+        const FIRST: &str = "9007199254740992";
+        let digits = FIRST.len().cast_signed();
+        let is_past = self.point > digits || self.point == digits && self.digits.as_str() >= FIRST;
+        is_past && *self != Self::of(&read.to_string())
+    }
 }
 
 /// The first number of a value that hosts would be given as another one, with its path from the value on: they are given canonical JSON
@@ -308,6 +349,46 @@ mod tests {
         for text in ["18446744073709551616", "-9223372036854775809", "1e999"] {
             let says = format!("number out of range: {text} does not fit into 64 bits; where a text will do, quote it");
             assert_eq!(number(text).unwrap_err().to_string(), says);
+        }
+    }
+
+    /// Which doubles there are is IEEE 754's; a float is shown by the shortest text that it is read from.
+    #[test]
+    fn y04_a_number_past_2_53_is_read_as_it_is_written_or_refused_however_it_is_written() {
+        for text in [
+            "9007199254740992.0",
+            "9007199254740992e0",
+            "900719925474099.2e1",
+            "9007199254740994.00",
+            "-0.9007199254740994E16",
+            "9007199254740991.5",
+            "4503599627370497.5",
+            "1e21",
+            "1E+21",
+            "1000000000000000000000.0",
+            "1e23",
+            "1e300",
+            "-1.7976931348623157e308",
+            "1.2345678901234568e+26",
+            "0.12345678901234567890123",
+            "0e99999999999999999999",
+            "0.0000000000000000000000000000000001e50",
+        ] {
+            assert_eq!(number(text).map(|number| number.as_f64()), Ok(text.parse().ok()), "{text}");
+        }
+        for text in [
+            "9007199254740993.0",
+            "9007199254740993e0",
+            "-9007199254740993.0",
+            "9007199254740992.5",
+            "900719925474099.3E1",
+            "90071992547409930e-1",
+            "123456789012345678e3",
+            "1.23456789012345678e26",
+            "1000000000000000000001.0",
+            "1.00000000000000000001e300",
+        ] {
+            assert_eq!(number(text), Err(InvalidJson::Inexact { number: text.to_owned() }), "{text}");
         }
     }
 

@@ -1,10 +1,12 @@
 //! What stands behind the question mark: read once, bounded, nothing ignored, and carried on in a `next` link.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::str::FromStr;
 
 use hyper::Uri;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
-use stemma_core::field::truth;
+use stemma_core::field::{truth, whole};
 use stemma_core::name::is_blank;
 use stemma_wire::endpoint::{PAGE, Query};
 use stemma_wire::error::{ApiError, ErrorType};
@@ -213,6 +215,15 @@ impl Parameters {
         names.map(read).collect::<Result<_, _>>().map(Some)
     }
 
+    /// A whole number, if it is given, in the grammar of those of fields; `rule` says which are taken.
+    ///
+    /// # Errors
+    /// [`BadQuery`].
+    pub(crate) fn whole<N: FromStr + Display>(&self, name: &'static str, rule: &str) -> Result<Option<N>, BadQuery> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        whole(text).map(Some).ok_or_else(|| BadQuery::value(name, text, rule))
+    }
+
     /// A truth value, in all the spellings that Ironic takes.
     ///
     /// # Errors
@@ -237,25 +248,25 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// What is taken of a limit.
+    const LIMIT: &str = "it is a whole number from 1 on, as 50";
+
     /// Reads the parameters of a page.
     ///
     /// # Errors
     /// [`BadQuery`].
     pub(crate) fn read(parameters: &Parameters) -> Result<Self, BadQuery> {
-        let limit = match parameters.one("limit")? {
-            None => MOST_A_PAGE,
-            Some(text) => match text.parse::<usize>() {
-                Ok(limit) if limit > 0 => limit.min(MOST_A_PAGE),
-                _ => return Err(BadQuery::value("limit", text, "it is a whole number from 1 on")),
-            },
-        };
+        let limit: usize = parameters.whole("limit", Self::LIMIT)?.unwrap_or(MOST_A_PAGE);
+        if limit == 0 {
+            return Err(BadQuery::value("limit", "0", Self::LIMIT));
+        }
         let descending = match parameters.one("sort_dir")? {
             None | Some("asc") => false,
             Some("desc") => true,
             Some(other) => return Err(BadQuery::value("sort_dir", other, "it is asc or desc")),
         };
         let text = |name| parameters.text(name).map(|value| value.map(str::to_owned));
-        Ok(Self { limit, marker: text("marker")?, sort_key: text("sort_key")?, descending })
+        Ok(Self { limit: limit.min(MOST_A_PAGE), marker: text("marker")?, sort_key: text("sort_key")?, descending })
     }
 
     /// The address of the next page, when this one is full: every parameter of the request, and its last row
@@ -337,6 +348,24 @@ mod tests {
         );
         for query in ["limit=0", "limit=-1", "limit=x", "sort_dir=bad", "limit=1&limit=2"] {
             assert!(Page::read(&read(query).unwrap()).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn y04_a_limit_is_a_whole_number_as_fields_have_it() {
+        for (query, limit) in [
+            ("limit=5", Some(5)),
+            ("limit=1000", Some(1_000)),
+            ("limit=1001", Some(1_000)),
+            ("limit=%2B5", None),
+            ("limit=+5", None),
+            ("limit=05", None),
+            ("limit=5%20", None),
+            ("limit=5.0", None),
+            ("limit=5e0", None),
+            ("limit=99999999999999999999", None),
+        ] {
+            assert_eq!(Page::read(&read(query).unwrap()).ok().map(|page| page.limit), limit, "{query}");
         }
     }
 

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
+use stemma_core::field::whole;
 use stemma_core::object::{
     AllocationSpec, Association, ClusterSpec, ClusterTemplateSpec, Definition, InspectionRuleSpec, NamespaceSpec,
     NamespaceTag, NodeGroupSpec, NodeSpec, ReleaseSpec,
@@ -376,7 +377,7 @@ async fn wait_at_least(api: &Api, request: &Request) -> Result<(), ApiError> {
     let Some(text) = request.query.one("at_least")? else { return Ok(()) };
     let refused =
         || ApiError::new(ErrorType::RequestQuery, format!("at_least={} is no revision", quote(text))).field("at_least");
-    let wanted: u64 = text.parse().map_err(|_| refused())?;
+    let wanted: u64 = whole(text).ok_or_else(refused)?;
     let head = api.registry.store().head().await.map_err(|error| store_error(&error))?;
     if wanted > head.get() {
         let message = format!("revision {wanted} is ahead of the store's, which is {head}");

@@ -37,8 +37,13 @@ fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
         let traits = node.traits.members().map(ToString::to_string).collect::<Vec<_>>();
         let [assigned, unassigned] =
             [&node.tags.assigned, &node.tags.unassigned].map(|tags| tags.members().collect::<Vec<_>>());
-        fields.insert("traits".to_owned(), json!(traits));
-        fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
+        // As labels that were given up, they are not there.
+        if !traits.is_empty() {
+            fields.insert("traits".to_owned(), json!(traits));
+        }
+        if !assigned.is_empty() || !unassigned.is_empty() {
+            fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
+        }
     }
     fields
 }

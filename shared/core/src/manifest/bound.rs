@@ -400,8 +400,18 @@ mod tests {
             for number in ["9007199254740992", "-9007199254740992", "1.10", "1e2", "0", "-0", "0e9", "5e-324"] {
                 assert_eq!(says(number), Ok(()), "{field} {number}");
             }
-            for number in ["9007199254740993", "-9007199254740993", "18446744073709551616", "1e400", "-1e400", "1e-400"]
-            {
+            for number in [
+                "9007199254740993",
+                "-9007199254740993",
+                "18446744073709551616",
+                "9007199254740993.0",
+                "9007199254740993e0",
+                "-9007199254740992.5",
+                "123456789012345678e3",
+                "1e400",
+                "-1e400",
+                "1e-400",
+            ] {
                 let refused = says(number).unwrap_err();
                 let is_placed = refused.starts_with(field) && refused.contains("number out of range");
                 assert!(is_placed, "{field} {number}: {refused}");

@@ -6,7 +6,7 @@ use uuid::Uuid as AnyUuid;
 
 use self::KeptForm::{Any, Flag, List, Name, NameOrNone, Number, Object, Text, Uuid};
 use super::error::BodyError;
-use crate::field::{Bound, Form, truth};
+use crate::field::{Bound, Form, truth, whole};
 use crate::name::{cut, uuid_form};
 
 /// One kept field.
@@ -87,7 +87,7 @@ impl Kept {
                 return Ok(value);
             }
             (Number, Value::Number(number)) if !number.is_f64() => return Ok(value),
-            (Number, Value::String(text)) if whole(text).is_some() => return Ok(whole(text).into()),
+            (Number, Value::String(text)) if whole::<i64>(text).is_some() => return Ok(whole::<i64>(text).into()),
             (Flag, Value::String(_) | Value::Number(_)) if truth_of(&value).is_some() => {
                 return Ok(truth_of(&value).into());
             }
@@ -109,11 +109,6 @@ impl Kept {
 
 fn needs(form: &str, found: &Value) -> BodyError {
     BodyError::new("", format!("{form} is needed here, not {}", cut(&found.to_string())))
-}
-
-/// The whole number that a text has, as Magnum's clients may send it: written as JSON writes one.
-fn whole(text: &str) -> Option<i64> {
-    text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
 
 /// A text or a number that says true or false, as `OpenStack`'s clients send it.

@@ -15,6 +15,7 @@ mod empty;
 mod error;
 mod extra;
 mod fields;
+mod maintenance;
 mod merge_labels;
 mod names;
 mod owners;

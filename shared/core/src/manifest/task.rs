@@ -14,7 +14,7 @@ use super::error::{BodyError, BodyErrorKind, check_each};
 use super::reader::{read, read_value};
 use crate::field::{Described, Form};
 use crate::json;
-use crate::name::cut;
+use crate::name::{PRIMARY_PREFIX, RESERVED, cut};
 use crate::release::select::means_everything;
 use crate::task::{CrossEntry, STAR, Task, Where};
 
@@ -162,8 +162,11 @@ fn entry(item: Value) -> Result<Value, BodyError> {
     Ok(Value::Object(entry))
 }
 
-/// Refuses a name or pattern by which a task means others, or nodes, and that has a control character: no name has one.
+/// Refuses a name or pattern by which a task means others, or nodes, and that has a control character: no name has one. By roles and tags no
+/// word is taken that is reserved, but for those that selectors give a meaning, as they are written.
 pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
+    check_selectors(&task.roles).map_err(|error| error.within("roles"))?;
+    check_tag_selectors(task.tags.as_deref().unwrap_or_default()).map_err(|error| error.within("tags"))?;
     let lists: [(&str, &[String]); 6] = [
         ("tags", task.tags.as_deref().unwrap_or_default()),
         ("roles", task.roles.as_slice()),
@@ -184,10 +187,39 @@ pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
 
 fn check_entry(entry: &CrossEntry) -> Result<(), BodyError> {
     check_no_control(&entry.name).map_err(|error| error.within("name"))?;
-    [("role", &entry.role), ("tags", &entry.tags)].into_iter().try_for_each(|(field, place)| match place {
-        Where::Names(names) => check_listed(names).map_err(|error| error.within(field)),
+    let checks = [("role", &entry.role, check_selectors as CheckSelectors), ("tags", &entry.tags, check_tag_selectors)];
+    checks.into_iter().try_for_each(|(field, place, check)| match place {
+        Where::Names(names) => check_listed(names).and_then(|()| check(names)).map_err(|error| error.within(field)),
         Where::Absent | Where::Null => Ok(()),
     })
+}
+
+/// How the selectors of a field are checked.
+type CheckSelectors = fn(&[String]) -> Result<(), BodyError>;
+
+/// Refuses a reserved word in other letters than those that selectors read, and the text `null`: nothing is called so, so it would mean nobody.
+fn check_selectors(names: &[String]) -> Result<(), BodyError> {
+    check_each(names, |name| match RESERVED.into_iter().find(|word| word.eq_ignore_ascii_case(name)) {
+        Some("null") => Err(reserved(name, "write null without quotes where it means the stages, or a name")),
+        Some(word) if word != *name => Err(reserved(name, &format!("write {word}, in small letters"))),
+        Some(_) | None => Ok(()),
+    })
+}
+
+/// The same of tags, where `primary-` has a meaning too.
+fn check_tag_selectors(names: &[String]) -> Result<(), BodyError> {
+    check_selectors(names)?;
+    check_each(names, |name| {
+        let begins = name.get(..PRIMARY_PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PRIMARY_PREFIX));
+        if !begins || name.starts_with(PRIMARY_PREFIX) {
+            return Ok(());
+        }
+        Err(reserved(name, &format!("write {PRIMARY_PREFIX}, in small letters, for the primary holder of a tag")))
+    })
+}
+
+fn reserved(name: &str, advice: &str) -> BodyError {
+    BodyError::new("", format!("{:?} is reserved: {advice}", cut(name)))
 }
 
 fn check_listed(names: &[String]) -> Result<(), BodyError> {

@@ -75,7 +75,8 @@ impl Manager {
         if is_blank(text) || has_control(text) {
             return Err(InvalidOwner::Manager(cut(text)));
         }
-        if Operation::split(text).is_some() {
+        // In capitals too: a person would take `x:Apply` for an owner.
+        if Operation::split(&text.to_ascii_lowercase()).is_some() {
             return Err(InvalidOwner::Owner(cut(text)));
         }
         Self::new(text)

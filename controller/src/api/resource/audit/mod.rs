@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use stemma_core::access::Place;
+use stemma_core::field::whole;
 use stemma_core::name::is_blank;
 use stemma_core::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, GroupId, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec,
@@ -37,7 +38,7 @@ pub(super) async fn list(api: &Api, request: &Request) -> HandlerResult {
     }
     let marker = page.marker.as_deref().map(|text| {
         let refused = || BadQuery::value("marker", text, "it is the revision of an entry");
-        text.parse().map(Revision::new).map_err(|_| refused())
+        whole(text).map(Revision::new).ok_or_else(refused)
     });
     let order = if page.descending { Order::Descending } else { Order::Ascending };
     let asked = AuditPage { limit: page.limit, marker: marker.transpose()?, order };

@@ -90,9 +90,6 @@ impl Page {
 /// # Errors
 /// [`BadQuery`].
 pub(super) fn limit(parameters: &Parameters) -> Result<Option<usize>, BadQuery> {
-    let Some(text) = parameters.one("limit")? else { return Ok(None) };
-    match text.parse::<usize>() {
-        Ok(limit) => Ok(Some(limit.min(MOST_A_PAGE))),
-        Err(_) => Err(BadQuery::value("limit", text, "it is a whole number, 0 or more")),
-    }
+    let limit: Option<usize> = parameters.whole("limit", "it is a whole number, 0 or more")?;
+    Ok(limit.map(|limit| limit.min(MOST_A_PAGE)))
 }

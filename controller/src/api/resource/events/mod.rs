@@ -58,9 +58,8 @@ fn first(request: &Request) -> Result<Option<Revision>, ApiError> {
         };
         return text.trim().parse().map(|last| Some(Revision::new(last).next())).map_err(refused);
     }
-    let Some(text) = request.query.one("from")? else { return Ok(None) };
-    let first = text.parse().map_err(|_| BadQuery::value("from", text, "it is a revision"))?;
-    Ok(Some(Revision::new(first)))
+    let first: Option<u64> = request.query.whole("from", "it is a revision")?;
+    Ok(first.map(Revision::new))
 }
 
 /// Why a stream goes no further.

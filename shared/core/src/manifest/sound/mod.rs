@@ -19,7 +19,7 @@ use super::reader::read;
 use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
-use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
+use crate::name::{Name, NameKind, PRIMARY_PREFIX, TagName, cut, is_blank, near, suggest};
 use crate::object::{
     Association, Definition, ExtensionUse, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec,
     Timestamp, TraitSet, Window,
@@ -363,9 +363,15 @@ pub fn check_role_changes(
         if !stood.contains_key(name) {
             declared_role(name).map_err(|error| error.within(name))?;
         }
-        let before = stood.get(name).map_or(&[][..], |change| change.add_tags.as_slice());
-        let tags = declared_tags(&change.add_tags, |tag| before.contains(tag));
-        tags.map_err(|error| error.within(&format!("{name}.add_tags")))
+        let (added, removed) = stood
+            .get(name)
+            .map_or((&[][..], &[][..]), |change| (change.add_tags.as_slice(), change.remove_tags.as_slice()));
+        let add = declared_tags(&change.add_tags, |tag| added.contains(tag));
+        add.map_err(|error| error.within(&format!("{name}.add_tags")))?;
+        // No role produces a tag that stands for a primary, so to take it away harms nobody.
+        let stands = |tag: &TagName| removed.contains(tag) || tag.starts_with(PRIMARY_PREFIX);
+        let remove = declared_tags(&change.remove_tags, stands);
+        remove.map_err(|error| error.within(&format!("{name}.remove_tags")))
     })
 }
 

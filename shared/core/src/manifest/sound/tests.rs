@@ -201,14 +201,11 @@ fn y04_a_reserved_word_names_no_role_and_no_tag_anywhere() {
             (says(&of(serde_json::json!({"a": {"conflicts": ["b", word]}})), roles), "a.conflicts[1]"),
             (says(&of(serde_json::json!([{"roles": [word], "use": "p"}])), extensions), "[0].roles[0]"),
             (says(&of(serde_json::json!({word: "n"})), primaries), word),
+            (says(&of(serde_json::json!({"a": {"remove_tags": ["b", word]}})), role_changes), "a.remove_tags[1]"),
         ] {
             let tells = said.starts_with(&format!("{place}: ")) && said.contains(&format!("{word:?} is reserved"));
             assert!(tells, "{place}: {said}");
         }
-        // A selector may say it.
-        let cross = serde_json::json!([{"name": "b", "role": word}, {"name": "b", "role": null}]);
-        let task = serde_json::json!([{"id": "a", "type": "shell", "roles": [word], "cross_depends": cross}]);
-        assert_eq!(says(&of(task), tasks), "taken", "{word}");
     }
     assert_eq!(says(r#"["primary-controller", "web", "web"]"#, role_names), "taken");
     let name = |text: &str| Name::new(text).unwrap();
@@ -217,6 +214,46 @@ fn y04_a_reserved_word_names_no_role_and_no_tag_anywhere() {
     assert_eq!(stood, [name("Self"), name("web")]);
     let mut stood: BTreeMap<TagName, String> = serde_json::from_str(r#"{"Self": "a"}"#).unwrap();
     primaries(&mut stood, &raw(r#"{"Self": "b"}"#), &Anybody::default()).unwrap();
+    let stood = r#"{"a": {"remove_tags": ["Self", "Primary-x"]}}"#;
+    let mut changes: BTreeMap<Name, RoleChange> = serde_json::from_str(stood).unwrap();
+    role_changes(&mut changes, &raw(stood), &Anybody::default()).unwrap();
+}
+
+/// The words are those that selectors read: another spelling named a role that there can't be, and the task waited for nobody.
+#[test]
+fn y04_a_word_of_selectors_is_read_as_it_is_written_and_in_no_other_letters() {
+    let task = |field: &str, value: &Value| serde_json::json!([{"id": "a", "type": "shell", field: value}]).to_string();
+    let entries = |field: &str, words: &Value| serde_json::json!([{"name": "b", field: words}]);
+    for (word, advice) in [
+        ("SELF", "write self"),
+        ("Self", "write self"),
+        ("Master", "write master"),
+        ("null", "write null without quotes"),
+        ("Null", "write null without quotes"),
+    ] {
+        let words = serde_json::json!(["web", word]);
+        for (said, place) in [
+            (says(&task("roles", &words), tasks), "roles[1]"),
+            (says(&task("tags", &words), tasks), "tags[1]"),
+            (says(&task("cross_depends", &entries("role", &words)), tasks), "cross_depends[0].role[1]"),
+            (says(&task("cross-depends", &entries("role", &Value::from(word))), tasks), "cross_depends[0].role[0]"),
+            (says(&task("cross_depended_by", &entries("tags", &words)), tasks), "cross_depended_by[0].tags[1]"),
+        ] {
+            let begins = format!("[0].{place}: {word:?} is reserved: {advice}");
+            assert!(said.starts_with(&begins), "{begins}: {said}");
+        }
+    }
+    let said = says(&task("tags", &serde_json::json!(["Primary-db"])), tasks);
+    assert!(said.starts_with("[0].tags[0]: \"Primary-db\" is reserved: write primary-"), "{said}");
+    for word in ["self", "master", "*", "primary-db", "selfish", "/SELF/"] {
+        assert_eq!(says(&task("cross_depends", &entries("role", &Value::from(word))), tasks), "taken", "{word}");
+        assert_eq!(says(&task("roles", &serde_json::json!([word])), tasks), "taken", "{word}");
+        assert_eq!(says(&task("tags", &serde_json::json!([word])), tasks), "taken", "{word}");
+    }
+    assert_eq!(says(&task("cross_depends", &entries("role", &Value::Null)), tasks), "taken");
+    let stood = task("roles", &serde_json::json!(["SELF"]));
+    let mut read: Vec<Task> = serde_json::from_str(&stood).unwrap();
+    tasks(&mut read, &raw(&stood), &Anybody::default()).unwrap();
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::merge_labels::MERGE_LABELS;
 use super::names::Names;
 use super::parts::WrittenTags;
 use super::reader::read;
-use super::{bound, merge_labels};
+use super::{bound, maintenance, merge_labels};
 use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
@@ -115,6 +115,7 @@ fn changed<S: Fields>(
         writing.inherited(inherited)?;
     }
     merge_labels::settle(spec, &mut next, body, author);
+    maintenance::settle(spec, &mut next, body, author);
     if let Some(node) = next.node() {
         writing.node(node)?;
     }
