@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn y09_a_name_is_held_to_its_rule_before_anything_is_sent() {
         let (longest, too_long) = ("a".repeat(255), "a".repeat(256));
-        assert_eq!(name(Some(&longest)).unwrap(), longest);
+        assert_eq!(name(Some(&*longest)).unwrap(), longest);
         for (wrong, rule) in [
             (&*too_long, "1 to 255 letters"),
             ("", "1 to 255 letters"),
