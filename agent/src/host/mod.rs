@@ -380,6 +380,17 @@ impl Fixed {
     }
 }
 
+/// What stands where a command was to start in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoDirectory {
+    /// Nothing.
+    Nothing,
+    /// A link that leads to no directory, and what it says.
+    Link(String),
+    /// Something else.
+    Other(Kind),
+}
+
 /// What the machine would not do, or what the agent would not do to it.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
@@ -466,6 +477,16 @@ pub enum HostError {
         /// The name asked for.
         name: String,
     },
+    /// The directory in which a command was to start is none.
+    #[error("cannot enter {path}: {}", unentered(at, found))]
+    Unentered {
+        /// The directory.
+        path: String,
+        /// Which part of it is none.
+        at: String,
+        /// What stands there.
+        found: NoDirectory,
+    },
     /// The system said no.
     #[error("cannot {operation} {path}")]
     Io {
@@ -507,7 +528,8 @@ impl HostError {
             | Self::Links { .. }
             | Self::Large { .. }
             | Self::Fixed { .. }
-            | Self::ManyExtras { .. } => true,
+            | Self::ManyExtras { .. }
+            | Self::Unentered { .. } => true,
             Self::Extra { .. } | Self::NoAccount { .. } | Self::Io { .. } => false,
         }
     }
@@ -523,7 +545,8 @@ impl HostError {
             | Self::Large { .. }
             | Self::Fixed { .. }
             | Self::ManyExtras { .. }
-            | Self::NoAccount { .. } => None,
+            | Self::NoAccount { .. }
+            | Self::Unentered { .. } => None,
         }
     }
 
@@ -579,6 +602,21 @@ fn fixed(path: &str, at: &str, by: Fixed, is_there: bool) -> String {
     let (change, left) = if is_there { ("replaced", "it is left as it was") } else { ("made", "nothing is there") };
     let end = if is_of_agent(path) { "" } else { " or a task that names another path" };
     format!("{path} cannot be {change}: {what}; {left}, until {cure}{end}")
+}
+
+/// Why a command cannot start in a directory, and what to do.
+fn unentered(at: &str, found: &NoDirectory) -> String {
+    let (what, cure) = match found {
+        NoDirectory::Nothing => ("not there".to_owned(), "let a task before this one make it"),
+        NoDirectory::Link(target) => (
+            format!(
+                "a symbolic link to {target}, which leads to no directory (links are followed below `--root` alone)"
+            ),
+            "mend the link",
+        ),
+        NoDirectory::Other(kind) => (format!("{}, where a directory was expected", kind.word()), "move it away"),
+    };
+    format!("{at} is {what}: {cure}, or name another directory")
 }
 
 /// Whether the agent alone writes there: no task names such a path, and none that names another one would help.

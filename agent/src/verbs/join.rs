@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use stemma_core::digest::from_hex;
+use stemma_core::name::NodeName;
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
+use stemma_wire::message::enroll::check_token;
 
 use super::{Exit, Local, print, service};
 use crate::apply::seal::seal_key;
@@ -18,6 +20,9 @@ use crate::sync::join::{Invitation, join as ask};
 
 /// The longest token file that is read.
 const LONGEST_TOKEN: u64 = 4096;
+
+/// What a token file holds.
+const IS_TOKEN: &str = "a token is ID.SECRET, as `stemma token create` prints it, in a file of its own";
 
 /// Joins a fleet.
 ///
@@ -33,7 +38,7 @@ pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
         controllers,
         ca_hash: ca_hash(&wanted.ca_hash)?,
         token: token(&wanted.token_file)?,
-        name: wanted.name.clone().map_or_else(host_name, Ok)?,
+        name: name(wanted.name.as_deref())?,
         seal_key: seal_key(&*local.host, &local.site.ledger)?,
     };
     // So that the host's own labels can be watched from the first day.
@@ -53,30 +58,44 @@ fn ca_hash(text: &str) -> Result<[u8; 32]> {
 }
 
 fn token(file: &Path) -> Result<String> {
-    let mut text = String::new();
-    if file == Path::new("-") {
-        std::io::stdin().take(LONGEST_TOKEN).read_to_string(&mut text).context("the token on standard input")?;
+    let (mut bytes, is_input) = (Vec::new(), file == Path::new("-"));
+    let named = if is_input { "standard input".to_owned() } else { file.display().to_string() };
+    if is_input {
+        std::io::stdin().take(LONGEST_TOKEN).read_to_end(&mut bytes).context("the token on standard input")?;
     } else {
-        let opened = std::fs::File::open(file).with_context(|| format!("the token file {}", file.display()))?;
-        opened.take(LONGEST_TOKEN).read_to_string(&mut text).with_context(|| file.display().to_string())?;
+        let opened = std::fs::File::open(file).with_context(|| format!("the token file {named}"))?;
+        opened.take(LONGEST_TOKEN).read_to_end(&mut bytes).with_context(|| named.clone())?;
     }
-    if text.trim().is_empty() {
-        bail!("{} holds no token: make one with `stemma token create`", file.display());
-    }
+    let Ok(text) = std::str::from_utf8(&bytes) else {
+        bail!("{named} holds no token: {}; {IS_TOKEN}; nothing was sent", odd_bytes(&bytes));
+    };
     let token = text.trim();
+    if token.is_empty() {
+        bail!("{named} holds no token: make one with `stemma token create`");
+    }
     if let Some(what) = odd_in_token(token) {
-        let is_one = "a token is ID.SECRET, as `stemma token create` prints it, in a file of its own";
-        bail!("{} holds no token alone: {what}; {is_one}; nothing was sent", file.display());
+        let blanks = text.len() - text.trim_start().len();
+        let line = text[..blanks].matches('\n').count() + 1;
+        bail!("{named}:{line} holds no token alone: {what}; {IS_TOKEN}; nothing was sent");
     }
     Ok(token.to_owned())
 }
 
-/// What a text has that no token has. A controller counts what is no token as a guess, and answers nobody for a while after some.
-fn odd_in_token(text: &str) -> Option<&'static str> {
-    let is_id =
-        |id: &str| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    Some(if text.starts_with('\u{feff}') {
+/// What bytes are that are no text. The two that a text in UTF-16 begins with are none in UTF-8.
+fn odd_bytes(bytes: &[u8]) -> &'static str {
+    match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is a text in UTF-16, and is to be one in UTF-8",
+        _ => "it is no text in UTF-8",
+    }
+}
+
+/// What a text has that no token has. A controller counts what may be a token and is none as a guess, and answers nobody for a while
+/// after some.
+fn odd_in_token(text: &str) -> Option<String> {
+    let known = if text.starts_with('\u{feff}') {
         "it begins with a byte order mark"
+    } else if text.contains('\0') {
+        "it has NUL in it, as a text in UTF-16 has, and is to be one in UTF-8"
     } else if text.lines().count() > 1 {
         "it has more than one line"
     } else if text.starts_with('#') {
@@ -87,11 +106,22 @@ fn odd_in_token(text: &str) -> Option<&'static str> {
         "it has blanks in it"
     } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         "it has characters in it that are no ASCII text"
-    } else if !text.split_once('.').is_some_and(|(id, secret)| is_id(id) && !secret.is_empty()) {
-        "it is not ID.SECRET"
     } else {
-        return None;
-    })
+        return check_token(text).err().map(|why| why.to_string());
+    };
+    Some(known.to_owned())
+}
+
+/// The name to join with: it is held to the rule before anything is sent.
+fn name(wanted: Option<&str>) -> Result<String> {
+    let (name, whose) = match wanted {
+        Some(name) => (name.to_owned(), "--name"),
+        None => (host_name()?, "this host's name"),
+    };
+    if let Err(why) = NodeName::new(&name) {
+        bail!("{whose}: {why}; join with --name and another name; nothing was sent");
+    }
+    Ok(name)
 }
 
 fn host_name() -> Result<String> {
@@ -117,28 +147,66 @@ mod tests {
     fn y09_a_token_comes_from_a_file_that_holds_one_alone() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
-        std::fs::write(&file, " id.secret\n").unwrap();
-        assert_eq!(token(&file).unwrap(), "id.secret");
+        let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
+        let good = format!("{id}.{secret}");
+        for (before, behind) in [("", ""), (" ", "\n"), ("\n\n", "\r\n")] {
+            std::fs::write(&file, format!("{before}{good}{behind}")).unwrap();
+            assert_eq!(token(&file).unwrap(), good);
+        }
+        let in_utf_16: Vec<u8> = good.encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (text, what) in [
-            ("\u{feff}id.secret\n", "a byte order mark"),
-            ("\"id.secret\"\n", "quotes"),
-            ("'id.secret'", "quotes"),
-            ("id.secret # of web", "blanks"),
-            ("# of web\nid.secret\n", "more than one line"),
-            ("# id.secret\n", "a comment"),
-            ("id.secret\nid.other\n", "more than one line"),
-            ("token=id.secret", "not ID.SECRET"),
-            ("id", "not ID.SECRET"),
-            ("id.", "not ID.SECRET"),
-            (".secret", "not ID.SECRET"),
-            ("id.s\u{e9}cret", "no ASCII"),
-            ("id.se\u{0}cret", "no ASCII"),
+            (format!("\u{feff}{good}\n").into_bytes(), ":1 holds no token alone: it begins with a byte order mark"),
+            (format!("\"{good}\"\n").into_bytes(), "quotes"),
+            (format!("'{good}'").into_bytes(), "quotes"),
+            (format!("{good} # of web").into_bytes(), "blanks"),
+            (format!("# of web\n{good}\n").into_bytes(), "more than one line"),
+            (format!("# {good}\n").into_bytes(), "a comment"),
+            (format!("{good}\n{good}\n").into_bytes(), "more than one line"),
+            (format!("token={good}").into_bytes(), "before its dot has 22 characters"),
+            (id.as_bytes().to_vec(), "not ID.SECRET"),
+            (format!("{id}.").into_bytes(), "behind its dot has 0 characters"),
+            (format!(".{secret}").into_bytes(), "before its dot has 0 characters"),
+            (format!("{id}.zz").into_bytes(), "behind its dot has 2 characters"),
+            (format!("{id}.s\u{e9}cret").into_bytes(), "no ASCII"),
+            (format!("{id}.se\u{0}cret").into_bytes(), "NUL"),
+            (good[..80].as_bytes().to_vec(), "behind its dot has 63 characters"),
+            (good[..20].as_bytes().to_vec(), "behind its dot has 3 characters"),
+            (
+                format!("\n\n{good}0\n").into_bytes(),
+                ":3 holds no token alone: what stands behind its dot has 65 characters",
+            ),
+            (format!("{good}X").into_bytes(), "behind its dot has 65 characters"),
+            (format!("{good}.{good}").into_bytes(), "behind its dot has 146 characters"),
+            (good.replace('f', "g").into_bytes(), "before its dot is not all digits"),
+            (
+                format!("{id}.{}", secret.replace('f', "g")).into_bytes(),
+                "behind its dot has characters that no secret has",
+            ),
+            (in_utf_16.clone(), "UTF-16"),
+            ([&[0xff, 0xfe][..], &in_utf_16[..]].concat(), "UTF-16"),
+            (vec![0xff, b'a'], "no text in UTF-8"),
         ] {
-            std::fs::write(&file, text).unwrap();
+            std::fs::write(&file, &text).unwrap();
             let said = token(&file).unwrap_err().to_string();
             assert!(said.contains(what) && said.contains("nothing was sent"), "{text:?}: {said}");
         }
         std::fs::write(&file, "\n").unwrap();
         assert!(token(&file).unwrap_err().to_string().contains("holds no token"));
+    }
+
+    #[test]
+    fn y09_a_name_is_held_to_its_rule_before_anything_is_sent() {
+        let (longest, too_long) = ("a".repeat(255), "a".repeat(256));
+        assert_eq!(name(Some(&*longest)).unwrap(), longest);
+        for (wrong, rule) in [
+            (&*too_long, "1 to 255 letters"),
+            ("", "1 to 255 letters"),
+            ("not a name", "1 to 255 letters"),
+            ("01234567-89ab-cdef-0123-456789abcdef", "it looks like a uuid"),
+        ] {
+            let said = name(Some(wrong)).unwrap_err().to_string();
+            let is_told = said.starts_with("--name: ") && said.ends_with("nothing was sent");
+            assert!(is_told && said.contains(rule), "{said}");
+        }
     }
 }

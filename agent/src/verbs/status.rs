@@ -126,9 +126,12 @@ impl Status {
         let is = |progress: Progress| self.progress == words(progress);
         let of_tasks = |is: fn(&Task) -> bool| self.tasks.iter().any(is);
         let is_over = !of_tasks(|task| task.outcome.is_none());
-        if is(Progress::Waiting) && !of_tasks(Task::is_open_here) && of_tasks(|task| task.waits_for.is_some()) {
+        let is_at_rest = is(Progress::Converged) || is(Progress::Idle);
+        if (is_at_rest || is(Progress::Waiting)) && of_tasks(Task::has_drifted) {
+            "drifted"
+        } else if is(Progress::Waiting) && !of_tasks(Task::is_open_here) && of_tasks(|task| task.waits_for.is_some()) {
             "waiting for other hosts"
-        } else if (is(Progress::Converged) || is(Progress::Idle)) && is_over && of_tasks(Task::would_change) {
+        } else if is_at_rest && is_over && of_tasks(Task::would_change) {
             "noop"
         } else {
             &self.progress
@@ -144,7 +147,16 @@ impl Task {
 
     /// Whether it was only checked, and is not as it should be.
     fn would_change(&self) -> bool {
-        self.outcome.as_ref().is_some_and(|outcome| *outcome == words(Outcome::WouldChange))
+        self.ended_as(Outcome::WouldChange)
+    }
+
+    /// Whether it is not as it should be, and is left so.
+    fn has_drifted(&self) -> bool {
+        self.ended_as(Outcome::Drifted)
+    }
+
+    fn ended_as(&self, outcome: Outcome) -> bool {
+        self.outcome.as_ref().is_some_and(|ended| *ended == words(outcome))
     }
 }
 
@@ -530,9 +542,9 @@ mod tests {
         }
     }
 
-    /// It said `waiting` and `converged`, where its controllers said that it is blocked or in noop.
+    /// It said `waiting` and `converged`, where its controllers said that it is blocked, drifted or in noop.
     #[test]
-    fn y06_the_state_says_whom_all_that_is_open_waits_for_and_that_a_task_would_change() {
+    fn y06_the_state_says_whom_all_that_is_open_waits_for_and_that_a_task_would_change_or_drifted() {
         let root = tempfile::tempdir().unwrap();
         joined(root.path(), &Set::default());
         let task = |outcome: Option<&str>, waits_for: Option<&str>| Task {
@@ -542,7 +554,7 @@ mod tests {
             reason: None,
         };
         let (done, would, open) = ((Some("changed"), None), (Some("would change"), None), (None, None));
-        let behind = (None, Some("a on tags x"));
+        let (behind, drifted) = ((None, Some("a on tags x")), (Some("drifted"), None));
         for (progress, tasks, state) in [
             (Progress::Waiting, vec![done, behind], "waiting for other hosts"),
             (Progress::Waiting, vec![behind, open], "waiting"),
@@ -553,6 +565,12 @@ mod tests {
             (Progress::Idle, vec![would], "noop"),
             (Progress::Idle, vec![would, open], "idle"),
             (Progress::Failed, vec![(Some("failed"), None), would], "failed"),
+            (Progress::Converged, vec![done, drifted], "drifted"),
+            (Progress::Idle, vec![would, drifted], "drifted"),
+            // What waits comes second, as in the controllers' order of states.
+            (Progress::Waiting, vec![drifted, behind], "drifted"),
+            (Progress::Running, vec![drifted, open], "running"),
+            (Progress::Failed, vec![(Some("failed"), None), drifted], "failed"),
             (Progress::Converged, vec![done], "converged"),
             (Progress::Converged, vec![], "converged"),
         ] {

@@ -1,7 +1,7 @@
 //! Enrolment: a token and a request for a certificate make a node and its first certificate.
 //!
 //! Until the token is known to be good, every refusal is the same answer: what is unknown, wrong, used up or expired cannot be told
-//! apart, and no name can be probed (S30). After it, everything is said.
+//! apart, and no name can be probed (S30). Of what no token could read as, its form is said. After it, everything is said.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use stemma_core::access::Place;
 use stemma_core::name::{InvalidName, NodeName};
 use stemma_core::object::{GroupId, Kind, Node, NodeSpec, PrincipalRole, Timestamp};
 use stemma_wire::error::{ApiError, ErrorType, quote};
-use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest};
+use stemma_wire::message::enroll::{EnrollAnswer, EnrollRequest, NotAToken, check_token};
 use uuid::Uuid;
 
 use super::token::{Known, not_joined};
@@ -94,13 +94,16 @@ impl Enrolment {
         }
     }
 
-    /// The id of a token that is good now; a wrong one is counted.
+    /// The id of a token that is good now; a wrong one is counted, unless no token could read so: nobody guesses with that.
     fn good_token(&self, text: &str, from: SocketAddr) -> Result<String, ApiError> {
         let now_s = self.clock.unix_seconds();
         let told = match token::find(&self.registry.cache().model(), text) {
             Some(token) if is_good(token, Timestamp(now_s * 1000)) => return Ok(token.id.clone()),
             Some(_) => self.guesses.may_tell(now_s),
-            None => self.guesses.note(from.ip(), now_s),
+            None => {
+                check_token(text).map_err(no_token)?;
+                self.guesses.note(from.ip(), now_s)
+            }
         };
         if told {
             return Err(ApiError::from(ErrorType::TokenInvalid));
@@ -228,6 +231,12 @@ pub(super) fn is_good(token: &TokenRecord, now: Timestamp) -> bool {
 /// A node without a name is called by whatever name its host has.
 fn answers_to(node: &Node, name: &NodeName) -> bool {
     node.meta.name.as_ref().is_none_or(|own| own == name)
+}
+
+/// The refusal of what cannot be a token. It says nothing of the tokens that there are.
+fn no_token(error: NotAToken) -> ApiError {
+    let message = format!("the text is no join token: {error}; nothing was changed");
+    ApiError::new(ErrorType::FieldInvalid, message).field("token").detail("send it as `stemma token create` prints it")
 }
 
 fn bad_name(error: &InvalidName) -> ApiError {

@@ -318,3 +318,25 @@ async fn y09_a_renamed_object_is_found_whole_by_each_of_its_names() {
         }
     }
 }
+
+/// Each row had the group's present name, also one from before it was called so; of a group that was gone it had the name of then.
+#[tokio::test]
+async fn y09_a_row_names_a_group_as_it_was_called_then() {
+    let served = Served::start().await;
+    let group = json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "ga"}]);
+    apply(&served, group).await;
+    let patch = json!([{"op": "replace", "path": "/name", "value": "gb"}]);
+    let told = served.send("PATCH", "/v1/clusters/c/nodegroups/ga", PATCH, Some(&patch)).await;
+    assert_eq!(told.status, 200, "{}", told.body);
+    let of_first = ["created cluster/c", "created nodegroup/c/ga", "updated nodegroup/c/gb"];
+    assert_eq!(said(&served.get("/v1/audit?object=nodegroup/c/gb").await), of_first);
+    served.send("DELETE", "/v1/clusters/c/nodegroups/gb", &[], None).await;
+    apply(&served, json!([{"kind": "NodeGroup", "cluster": "c", "name": "gb"}])).await;
+    let list = served.get("/v1/audit?object=nodegroup/c/gb").await;
+    let of_both = [&of_first[..], &["deleted nodegroup/c/gb", "created nodegroup/c/gb"]].concat();
+    assert_eq!(said(&list), of_both);
+    // A later group of the name is told apart by its uuid, as a node is.
+    let uuids: Vec<&str> = parts(&list, "nodegroup").iter().map(|one| one["uuid"].as_str().unwrap()).collect();
+    assert_eq!(uuids[..3], [uuids[0]; 3]);
+    assert_ne!(uuids[3], uuids[0]);
+}

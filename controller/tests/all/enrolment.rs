@@ -432,7 +432,14 @@ async fn s27_guessing_is_refused_unseen_after_a_while_and_a_fleet_that_joins_is_
             .await;
     let good = fleet.token(json!({"uses": 100})).await;
     let id = good.split('.').next().unwrap();
-    for guess in [format!("{id}.wrong"), "0000000000000000.x".into(), "nonsense".into(), String::new(), ".".into()] {
+    let (of_stemma, of_controller) = ("0".repeat(64), "-".repeat(43));
+    for guess in [
+        format!("{id}.{of_stemma}"),
+        format!("{id}.{of_controller}"),
+        format!("0000000000000000.{of_stemma}"),
+        format!("0000000000000000.{of_controller}"),
+        format!("ffffffffffffffff.{of_stemma}"),
+    ] {
         assert_eq!(fleet.enrol(&guess, "web-1", &asking().csr).await.unwrap_err(), no_good(), "all alike");
     }
     let got = fleet.enrol(&good, "web-1", &asking().csr).await.unwrap_err();
@@ -442,6 +449,38 @@ async fn s27_guessing_is_refused_unseen_after_a_while_and_a_fleet_that_joins_is_
     for n in 0..20 {
         fleet.enrol(&good, &format!("web-{n}"), &asking().csr).await.unwrap();
     }
+}
+
+/// A token that was cut or had something behind it was refused as an unknown one, and counted as a guess.
+#[tokio::test]
+async fn y09_what_cannot_be_a_token_is_no_guess_and_is_told_so() {
+    let limits = GuessLimits { of_one_network: 2, of_all: 2, ..GuessLimits::default() };
+    let fleet = Fleet::start_with(|options| options.guesses = limits).await;
+    let good = fleet.token(json!({})).await;
+    let id = good.split('.').next().unwrap();
+    let shorter = &good[..good.len() - 1];
+    for (text, why) in [
+        (shorter, "has 42 characters, and a secret has 64, or 43 where a controller made it"),
+        (&good[..20], "has 3 characters, and a secret has 64"),
+        (&*format!("{good}0"), "has 44 characters"),
+        (&*format!("{good}{good}"), "has 103 characters"),
+        (&*"x".repeat(163), "it is not ID.SECRET"),
+        (&*format!("{id}.zz"), "has 2 characters"),
+        (&*format!("{id}.{}", "z".repeat(64)), "has characters that no secret has"),
+        (&*format!("{}.{}", "Z".repeat(16), "0".repeat(64)), "is not all digits and letters from a to f"),
+        ("nonsense", "it is not ID.SECRET"),
+        ("", "it is not ID.SECRET"),
+    ] {
+        let got = fleet.enrol(text, "web-1", &asking().csr).await.unwrap_err();
+        assert_eq!((got.status, &*got.kind), (400, "field.invalid"), "{text}");
+        assert!(got.message.contains(why) && got.message.contains("nothing was changed"), "{}", got.message);
+    }
+    assert_eq!(fleet.rejected("token_guesses"), 0);
+    // A name that is too long is refused by the rule of names, and the token is not used up.
+    let got = fleet.enrol(&good, &"a".repeat(256), &asking().csr).await.unwrap_err();
+    assert_eq!((got.status, &*got.kind), (400, "field.invalid"));
+    assert!(got.message.contains("1 to 255 letters") && got.message.contains("--name"), "{}", got.message);
+    fleet.enrol(&good, "web-1", &asking().csr).await.unwrap();
 }
 
 /// Asks as if from an address that a test on loopback cannot have.
@@ -457,32 +496,31 @@ async fn s27_s29_many_who_guess_keep_nobody_out() {
     let limits = GuessLimits { of_one_network: 5, of_all: 8, refill_s: 3 };
     let fleet = Fleet::start_with(|options| options.guesses = limits).await;
     let (good, spent) = (fleet.token(json!({"uses": 10})).await, fleet.token(json!({})).await);
+    let (unknown, other) =
+        (format!("{}.{}", "0".repeat(16), "0".repeat(64)), format!("{}.{}", "f".repeat(16), "0".repeat(43)));
     enrol_from(&fleet, "[2001:db8::1]:1", &spent, "web-0").await.unwrap();
     // One site with as many addresses as it likes has the measure of one.
     for host in 1..=5 {
-        let guessed = enrol_from(&fleet, &format!("[2001:db8:0:7::{host}]:1"), "0000000000000000.x", "web-1").await;
+        let guessed = enrol_from(&fleet, &format!("[2001:db8:0:7::{host}]:1"), &unknown, "web-1").await;
         assert_eq!(guessed, Err((403, "token.invalid")));
     }
-    for token in ["0000000000000000.x", good.as_str()] {
+    for token in [&unknown, &good] {
         let refused = enrol_from(&fleet, "[2001:db8:0:7:5::5]:1", token, "web-1").await;
         assert_eq!(refused, Err((503, "server.busy")), "unseen");
     }
     for site in 1..=3 {
-        let guessed = enrol_from(&fleet, &format!("10.0.0.{site}:1"), "0000000000000000.x", "web-1").await;
+        let guessed = enrol_from(&fleet, &format!("10.0.0.{site}:1"), &unknown, "web-1").await;
         assert_eq!(guessed, Err((403, "token.invalid")));
     }
     // All together have had theirs: what is no good is not told so, and what is good joins.
     let revision = fleet.revision().await;
-    for (from, token) in
-        [("10.0.0.4:1", "0000000000000000.x"), ("10.0.0.5:1", "nonsense"), ("10.0.0.6:1", spent.as_str())]
-    {
+    for (from, token) in [("10.0.0.4:1", &unknown), ("10.0.0.5:1", &other), ("10.0.0.6:1", &spent)] {
         assert_eq!(enrol_from(&fleet, from, token, "web-1").await, Err((503, "server.busy")), "{from}");
     }
     assert_eq!(fleet.revision().await, revision, "nothing is written");
     assert_eq!(fleet.rejected("token_guesses"), 5);
     enrol_from(&fleet, "10.0.0.7:1", &good, "web-1").await.unwrap();
-    let body =
-        encode(&EnrollRequest { token: "nonsense".into(), csr: asking().csr, seal_key: [7; 32], name: "web-2".into() });
+    let body = encode(&EnrollRequest { token: other, csr: asking().csr, seal_key: [7; 32], name: "web-2".into() });
     let answer = send(&mut fleet.stranger(), Method::POST, "/agent/v1/enroll", body).await;
     assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].to_str().unwrap()), (503, "10"));
     fleet.enrol(&good, "web-2", &asking().csr).await.unwrap();

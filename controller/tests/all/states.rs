@@ -598,6 +598,26 @@ async fn y09_a_task_that_did_not_run_is_not_counted_as_failed() {
     fleet.controller.stop().await;
 }
 
+/// A failed node's reason named its task, and that of a drifted node and of one in noop did not.
+#[tokio::test]
+async fn y06_the_reason_of_a_state_that_a_task_makes_names_the_task() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    fleet.apply(site("1")).await;
+    for (name, outcome, state, reason) in [
+        ("n1", Outcome::Failed, "failed", "task a failed"),
+        ("n2", Outcome::Drifted, "drifted", "task a is not as it should be and is left so"),
+        ("n3", Outcome::WouldChange, "noop", "task a was checked and would change something"),
+    ] {
+        let mut host = fleet.join_group("c/gx", name).await;
+        take(&mut host).await;
+        result(&mut host, 1, "a", outcome).await;
+        until(&fleet, name, |node| node["state"] == state && node["state_reason"] == reason).await;
+        let list = fleet.read(&format!("/v1/nodes?fields=name,state_reason&state={state}")).await;
+        assert_eq!(list["nodes"][0]["state_reason"], reason, "the list says what the node says");
+    }
+    fleet.controller.stop().await;
+}
+
 /// The beginnings of two long differences may be the same where their ends are not, and of sensitive tasks nothing is known.
 #[tokio::test]
 async fn y09_hosts_whose_differences_are_cut_or_not_sent_are_not_compared() {

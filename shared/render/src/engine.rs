@@ -11,7 +11,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, UndefinedBehavior};
 use stemma_core::input::template::MAX_TEMPLATE_BYTES;
 use stemma_core::input::{Inputs, Reference};
 
-use crate::error::{Cause, RenderError};
+use crate::error::{Cause, Remedy, RenderError};
 use crate::filters::{self, Raw};
 use crate::roots::Roots;
 use crate::script::Aside;
@@ -170,7 +170,7 @@ impl Engine {
             _ if error.detail() == Some("recursion limit exceeded") => {
                 Cause::Limit { what: "blocks in each other", limit: self.limits.depth }
             }
-            _ => Cause::Failed { detail: self.detail(&error) },
+            _ => Cause::Failed { detail: self.detail(&error), remedy: remedy(&error) },
         };
         Err(RenderError::new(line, cause))
     }
@@ -182,5 +182,24 @@ impl Engine {
             _ => error.kind().to_string(),
         };
         said.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    }
+}
+
+/// What to do about an error that is none of a kind of its own, by what minijinja says. It repeats no value.
+fn remedy(error: &Error) -> Remedy {
+    let detail = error.detail().unwrap_or_default();
+    match error.kind() {
+        ErrorKind::UnknownFilter
+        | ErrorKind::UnknownFunction
+        | ErrorKind::UnknownTest
+        | ErrorKind::UnknownMethod
+        | ErrorKind::TemplateNotFound
+        | ErrorKind::BadInclude
+        | ErrorKind::TooManyArguments
+        | ErrorKind::MissingArgument => Remedy::Words,
+        _ if detail.starts_with("unable to calculate") || detail == "overflow" => Remedy::Numbers,
+        // A filter of ours says what it takes.
+        _ if detail.starts_with('`') => Remedy::Said,
+        _ => Remedy::Kinds,
     }
 }

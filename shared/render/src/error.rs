@@ -58,11 +58,40 @@ pub enum Cause {
     #[error("a value holds a NUL, which cannot be given to a program; take it out of the value")]
     Nul,
     /// The template does something that its values do not allow.
-    #[error("{detail}; check the kinds of the values that it puts together")]
+    #[error("{detail}{}", remedy.words())]
     Failed {
         /// What minijinja says; only its kind where secrets are among the inputs.
         detail: String,
+        /// What to do about it.
+        remedy: Remedy,
     },
+}
+
+/// What to do about a template that does something that its values do not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// A calculation has no result.
+    Numbers,
+    /// It names what no template has.
+    Words,
+    /// A filter was given what it does not take, and the error says what it takes.
+    Said,
+    /// Anything else: values of kinds that do not go together.
+    Kinds,
+}
+
+impl Remedy {
+    /// The end of the error's sentence.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Numbers => {
+                "; check the numbers that it calculates with: a division by 0 has no result, nor has what is too large for a number"
+            }
+            Self::Words => "; see docs/templates.md for what a template may say",
+            Self::Said => "",
+            Self::Kinds => "; check the kinds of the values that it puts together",
+        }
+    }
 }
 
 fn needed(references: &[String]) -> String {

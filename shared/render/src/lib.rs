@@ -16,7 +16,7 @@ use std::fmt;
 
 use stemma_core::input::{Inputs, Reference};
 
-pub use error::{Cause, RenderError};
+pub use error::{Cause, Remedy, RenderError};
 
 use engine::Engine;
 

@@ -153,6 +153,30 @@ fn what_is_wrong_is_said_with_line_and_remedy() {
     }
 }
 
+/// Whatever failed was to be mended by the kinds of the values, a division by 0 too.
+#[test]
+fn y09_the_remedy_is_of_the_kind_of_the_error() {
+    let inputs = inputs(&[("params.zero", json!(0)), ("params.ten", json!(10)), ("params.word", json!("a"))]);
+    let numbers = "check the numbers that it calculates with: a division by 0 has no result";
+    let words = "see docs/templates.md for what a template may say";
+    let kinds = "check the kinds of the values that it puts together";
+    for (template, detail, remedy) in [
+        ("a\n{{ 1 / params.zero }}", "line 2: invalid operation: unable to calculate 1 / 0", Some(numbers)),
+        ("{{ 1 // params.zero }}", "unable to calculate 1 // 0", Some(numbers)),
+        ("{{ 1 % params.zero }}", "unable to calculate 1 % 0", Some(numbers)),
+        ("{{ params.ten ** 100 }}", "unable to calculate 10 ** 100", Some(numbers)),
+        ("{{ params.word / params.ten }}", "unsupported types string and number", Some(kinds)),
+        ("{{ params.word|nothing }}", "unknown filter", Some(words)),
+        ("{{ nothing() }}", "unknown function", Some(words)),
+        ("{{ params.word|indent(5000) }}", "`indent` takes at most 1000", None),
+    ] {
+        let error = render(template, &inputs, &Credentials, Limits::default()).expect_err(template).to_string();
+        let is_remedied =
+            remedy.map_or_else(|| error.ends_with(detail), |remedy| error.contains(&format!("; {remedy}")));
+        assert!(error.contains(detail) && is_remedied, "{template}: {error}");
+    }
+}
+
 #[test]
 fn each_filter_that_a_release_may_name_is_there() {
     for filter in FILTERS {

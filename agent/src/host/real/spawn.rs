@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 use super::accounts::{self, Account};
 use super::surroundings::UsualScore;
 use crate::host::command::Tail;
-use crate::host::{Command, End, Finished, HostError, HostPath};
+use crate::host::{Command, End, Finished, HostError, HostPath, Kind, NoDirectory};
 
 /// Between the polite signal and the other one.
 const GRACE: Duration = Duration::from_secs(5);
@@ -86,10 +87,41 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &Command)
 
 /// Opens the directory that a command starts in. Links in it are followed, and lead nowhere out of the root.
 fn enter(root: BorrowedFd<'_>, cwd: &HostPath) -> Result<OwnedFd, HostError> {
-    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    super::open_at(root, &cwd.as_str()[1..], flags, within)
-        .map_err(|errno| HostError::io("enter", cwd.as_str())(errno.into()))
+    let open = |path: &str, how: OFlags| {
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        super::open_at(root, &path[1..], OFlags::PATH | OFlags::CLOEXEC | how, within)
+    };
+    open(cwd.as_str(), OFlags::DIRECTORY).map_err(|errno| {
+        let path = cwd.as_str().to_owned();
+        let mut at = String::new();
+        for name in cwd.names() {
+            at = format!("{at}/{name}");
+            if open(&at, OFlags::DIRECTORY).is_err() {
+                break;
+            }
+        }
+        match no_directory(open(&at, OFlags::NOFOLLOW)) {
+            Some(found) => HostError::Unentered { path, at, found },
+            None => HostError::io("enter", path)(errno.into()),
+        }
+    })
+}
+
+/// What stands where no directory is, opened itself and not what it may lead to; `None`: the system does not say.
+fn no_directory(opened: Result<OwnedFd, Errno>) -> Option<NoDirectory> {
+    let found = match opened {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return Some(NoDirectory::Nothing),
+        Err(_) => return None,
+    };
+    match super::kind(rustix::fs::fstat(&found).ok()?.st_mode) {
+        Kind::Directory => None,
+        Kind::Link => {
+            let target = rustix::fs::readlinkat(&found, "", Vec::new()).ok()?;
+            Some(NoDirectory::Link(target.to_string_lossy().into_owned()))
+        }
+        kind @ (Kind::File | Kind::Special) => Some(NoDirectory::Other(kind)),
+    }
 }
 
 /// The name by which a directory that is open is entered.

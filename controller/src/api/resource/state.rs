@@ -174,8 +174,9 @@ pub(super) fn reason(
             reconciler.shut_in_last_pass(model, node.id()).unwrap_or_default()
         }
     };
+    let tasks_that = |ended| status::tasks_that(ended, facts::news(model, node.meta.uuid));
     let said = match status.state {
-        State::Failed if status.reason == A_TASK_FAILED => status::failed_tasks(facts::news(model, node.meta.uuid)),
+        State::Failed if status.reason == A_TASK_FAILED => tasks_that(TaskOutcome::Failed),
         State::Failed if status.reason == AN_ERROR => {
             let findings = findings_of_answer(api, model, node, resolution);
             status::first_error(&findings).map(|code| format!("{AN_ERROR}: {code}"))
@@ -183,6 +184,8 @@ pub(super) fn reason(
         State::Changing if status.reason == RESULTS_TO_COME => waits(api, model, node, (facts, mode), shut)
             .or_else(|| status::awaited_results(facts::unended(model, node.meta.uuid))),
         State::Blocked | State::Waiting | State::Changing => waits(api, model, node, (facts, mode), shut),
+        State::Drifted => tasks_that(TaskOutcome::Drifted),
+        State::Noop => tasks_that(TaskOutcome::WouldChange),
         State::Held => kept_release(model, node).map(|release| format!("{} (it runs {release})", status.reason)),
         State::Unplaced
         | State::Parked
@@ -190,8 +193,6 @@ pub(super) fn reason(
         | State::Stuck
         | State::Failed
         | State::Paused
-        | State::Drifted
-        | State::Noop
         | State::Converged => None,
     };
     said.map_or(Cow::Borrowed(status.reason), Cow::Owned)

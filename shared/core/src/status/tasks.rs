@@ -130,14 +130,20 @@ pub fn last_error<'a>(news: impl IntoIterator<Item = TaskNews<'a>>, time: fn(Tim
     Some(format!("task {}: {said} (since {})", failed.task, time(failed.since)))
 }
 
-/// Which tasks failed, by the first of them in the order in which they run, and how many more; `None`: none did. Those that did not run since
+/// Which tasks ended so, by the first of them in the order in which they run, and how many more; `None`: none did. Those that did not run since
 /// others failed are not among them.
-pub fn failed_tasks<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<String> {
-    let mut failed = news.into_iter().filter(|one| one.outcome == TaskOutcome::Failed && one.was_tried);
-    let first = failed.next()?.task;
-    Some(match failed.count() {
-        0 => format!("task {first} failed"),
-        more => format!("task {first} failed, and {more} more"),
+pub fn tasks_that<'a>(ended: TaskOutcome, news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<String> {
+    let mut ended_so = news.into_iter().filter(|one| one.outcome == ended && one.was_tried);
+    let first = ended_so.next()?.task;
+    let how = match ended {
+        TaskOutcome::Succeeded => "succeeded",
+        TaskOutcome::WouldChange => "was checked and would change something",
+        TaskOutcome::Drifted => "is not as it should be and is left so",
+        TaskOutcome::Failed => "failed",
+    };
+    Some(match ended_so.count() {
+        0 => format!("task {first} {how}"),
+        more => format!("task {first} {how}, and {more} more"),
     })
 }
 
@@ -301,19 +307,36 @@ mod tests {
         }
     }
 
+    /// A failed node's reason named its task, and that of a drifted node and of one in noop did not.
     #[test]
-    fn y06_the_first_task_that_failed_is_named_with_how_many_more() {
+    fn y06_the_first_task_that_ended_so_is_named_with_how_many_more() {
+        use TaskOutcome::{Drifted, Failed, Succeeded, WouldChange};
         let news = |task, outcome| TaskNews { task, outcome, was_tried: true, message: "", since: Timestamp(1) };
-        let not_run = |task| TaskNews { was_tried: false, ..news(task, TaskOutcome::Failed) };
-        let (good, bad) = (TaskOutcome::Succeeded, TaskOutcome::Failed);
-        for (told, says) in [
-            (vec![news("a", good)], None),
-            (vec![news("a", good), news("b", bad)], Some("task b failed")),
-            (vec![news("b", bad), news("a", bad), news("c", bad)], Some("task b failed, and 2 more")),
-            (vec![not_run("a"), news("b", bad), not_run("c")], Some("task b failed")),
-            (vec![not_run("a")], None),
+        let not_run = |task| TaskNews { was_tried: false, ..news(task, Failed) };
+        for (ended, told, says) in [
+            (Failed, vec![news("a", Succeeded)], None),
+            (Failed, vec![news("a", Succeeded), news("b", Failed)], Some("task b failed")),
+            (Failed, vec![news("b", Failed), news("a", Failed), news("c", Failed)], Some("task b failed, and 2 more")),
+            (Failed, vec![not_run("a"), news("b", Failed), not_run("c")], Some("task b failed")),
+            (Failed, vec![not_run("a")], None),
+            (
+                Drifted,
+                vec![news("a", WouldChange), news("b", Drifted)],
+                Some("task b is not as it should be and is left so"),
+            ),
+            (
+                Drifted,
+                vec![news("a", Drifted), news("b", Succeeded), news("c", Drifted)],
+                Some("task a is not as it should be and is left so, and 1 more"),
+            ),
+            (WouldChange, vec![news("a", WouldChange)], Some("task a was checked and would change something")),
+            (
+                WouldChange,
+                vec![news("a", WouldChange), news("b", WouldChange)],
+                Some("task a was checked and would change something, and 1 more"),
+            ),
         ] {
-            assert_eq!(failed_tasks(told).as_deref(), says);
+            assert_eq!(tasks_that(ended, told).as_deref(), says);
         }
     }
 

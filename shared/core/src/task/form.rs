@@ -18,6 +18,9 @@ const NO_TIME: &str = "is no time in which a task could end: write seconds from 
 /// What is wrong with a time in which nobody would see a task end.
 const ENDLESS: &str = "is longer than a year: write at most 31622400 seconds, or take it out";
 
+/// What is wrong with a shell text of nothing, before what to do.
+const EMPTY_SHELL_TEXT: &str = "is an empty text, which a shell takes for a success: write a command, or";
+
 /// What is wrong with the seconds that a task may take.
 pub(super) fn odd_seconds(seconds: u64) -> Option<&'static str> {
     match seconds {
@@ -76,7 +79,10 @@ impl Form {
         let path = |text: &str, how| check_written(text, how).err().map(|refused| refused.to_string());
         match (self, value) {
             (Self::WordsOrText, Value::String(text)) if is_blank(text) => {
-                Some("is an empty text, which a shell takes for a success: write a command, or take it out".to_owned())
+                Some(format!("{EMPTY_SHELL_TEXT} take it out"))
+            }
+            (Self::Script | Self::ShellText, Value::String(text)) if is_blank(text) => {
+                Some(format!("{EMPTY_SHELL_TEXT} take the task out"))
             }
             (Self::Script | Self::WordsOrText, Value::String(text)) => check_argument(certain(text)).err(),
             (Self::ShellText, Value::String(text)) => check_argument(text).err(),

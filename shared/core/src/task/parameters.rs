@@ -324,7 +324,7 @@ mod tests {
         "parameters.cmd: has 131072 bytes, and a process is given at most 131071 in one text: put it into a file task";
 
     #[test]
-    fn what_it_does_not_take_is_one() {
+    fn y09_what_it_does_not_take_is_one() {
         for (kind, parameters, expected) in [
             ("file", json!({"content": "x"}), "parameters: path is missing"),
             ("file", json!({"path": "/a"}), "parameters: one of content, template, source, absent is missing"),
@@ -430,6 +430,21 @@ mod tests {
                 "shell",
                 json!({"script": "a", "unless": " "}),
                 "parameters.unless: is an empty text, which a shell takes for a success: write a command, or take it out",
+            ),
+            (
+                "shell",
+                json!({"script": ""}),
+                "parameters.script: is an empty text, which a shell takes for a success: write a command, or take the task out",
+            ),
+            (
+                "shell",
+                json!({"script": " \n\t"}),
+                "parameters.script: is an empty text, which a shell takes for a success: write a command, or take the task out",
+            ),
+            (
+                "shell",
+                json!({"cmd": ""}),
+                "parameters.cmd: is an empty text, which a shell takes for a success: write a command, or take the task out",
             ),
             (
                 "file",

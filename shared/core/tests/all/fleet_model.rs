@@ -381,12 +381,18 @@ fn a_condition_leaves_out_and_says_why() {
 }
 
 #[test]
-fn an_unmet_requirement_is_said() {
+fn y09_an_unmet_requirement_is_said_with_what_the_node_has() {
     let mut documents = reading(&json!([]));
     documents[4]["requirements"] = json!({"property:memory_mb": ">= 1024", "trait:HW_CPU_X86_AVX2": "forbidden"});
     let made = Made::of(&documents);
     let unmet: Vec<_> = made.answer("web-1").unmet().iter().map(ToString::to_string).collect();
     assert_eq!(unmet, ["requirement property:memory_mb >= 1024 is not met"]);
+    // Who asks whether a node can be used is told the sentence of the finding, with what the node has.
+    let resolution = resolve_node(&made.fleet, &made.cache, made.node("web-1").id());
+    let found = resolution.findings(made.node("web-1"));
+    let found = found.iter().find(|one| one.code == "requirement.unmet").expect("it is not met");
+    assert_eq!(found.message, "requirement property:memory_mb >= 1024 is not met: the node has none");
+    assert_eq!(resolution.unusable().as_deref(), Some(&*found.message));
     documents[7]["properties"] = json!({"memory_mb": 2048});
     assert!(Made::of(&documents).answer("web-1").unmet().is_empty());
 }

@@ -10,17 +10,59 @@ use super::bounded;
 /// `POST /agent/v1/enroll`, without a client certificate.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrollRequest {
-    /// `id.secret`, at most 128 bytes. Never logged.
-    #[serde(deserialize_with = "bounded::text::<_, 128>")]
+    /// `id.secret`. Never logged. Longer texts than any token are read, so that who sends one is told what is wrong with it.
+    #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub token: String,
     /// PKCS#10 in DER, at most 4 KiB. Only its public key is taken.
     #[serde(deserialize_with = "bounded::bytes::<_, 4096>")]
     pub csr: Vec<u8>,
     /// X25519 public key, made by apply; secrets are sealed to it.
     pub seal_key: [u8; 32],
-    /// The name asked for; the controller refuses a taken one, and tells so only after a valid token.
-    #[serde(deserialize_with = "bounded::text::<_, 255>")]
+    /// The name asked for; the controller refuses a taken one, and tells so only after a valid token. Longer texts than any name are
+    /// read, so that who sends one is told the rule.
+    #[serde(deserialize_with = "bounded::text::<_, 1024>")]
     pub name: String,
+}
+
+/// Why a text cannot be a join token: `id.secret`, the id 16 hexadecimal digits, the secret 64 of them (`stemma` makes it), or 43 letters,
+/// digits, `-` and `_` (a controller makes it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAToken {
+    /// There is no dot.
+    #[error("it is not ID.SECRET")]
+    NoDot,
+    /// The id is cut, or something stands before it.
+    #[error("what stands before its dot has {0} characters, and an id has 16")]
+    IdLength(usize),
+    /// The id has other characters.
+    #[error("what stands before its dot is not all digits and letters from a to f")]
+    IdCharacters,
+    /// The secret is cut, or something stands behind it.
+    #[error("what stands behind its dot has {0} characters, and a secret has 64, or 43 where a controller made it")]
+    SecretLength(usize),
+    /// The secret has other characters.
+    #[error("what stands behind its dot has characters that no secret has")]
+    SecretCharacters,
+}
+
+/// Checks that a text can be a join token. Whether there is one, a controller alone knows.
+///
+/// # Errors
+/// [`NotAToken`].
+pub fn check_token(text: &str) -> Result<(), NotAToken> {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_url_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let (id, secret) = text.split_once('.').ok_or(NotAToken::NoDot)?;
+    let is_secret = match (id.chars().count(), secret.chars().count()) {
+        (16, 64) => secret.bytes().all(is_hex),
+        (16, 43) => secret.bytes().all(is_url_safe),
+        (16, other) => return Err(NotAToken::SecretLength(other)),
+        (other, _) => return Err(NotAToken::IdLength(other)),
+    };
+    if !id.bytes().all(is_hex) {
+        return Err(NotAToken::IdCharacters);
+    }
+    if is_secret { Ok(()) } else { Err(NotAToken::SecretCharacters) }
 }
 
 /// What a joined agent keeps.

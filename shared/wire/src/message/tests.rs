@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::channel::{FromApply, FromSync};
 use super::checkin::{CheckIn, CheckInAnswer, GiveBack, Held, News};
 use super::desired::{Barrier, InputValue, Known, KnownLabel, Profile, ProfileTask, TaskSet};
-use super::enroll::{EnrollAnswer, EnrollRequest, RenewAnswer, RenewRequest};
+use super::enroll::{EnrollAnswer, EnrollRequest, NotAToken, RenewAnswer, RenewRequest, check_token};
 use super::observed::{LocalState, Observation, Outcome, Progress, Report, ReportedLabel, TaskResult};
 use super::signed::{EpochChange, Grant, LeaseKind, Proof, Signature, SignedDesired, SignedGrant};
 use super::*;
@@ -366,6 +366,36 @@ fn what_a_later_version_hashes_is_no_part_of_the_first() {
     }
 }
 
+#[test]
+fn y09_what_cannot_be_a_token_is_told_from_one_that_may_be_unknown() {
+    let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
+    let token = format!("{id}.{secret}");
+    let of_controller = format!("{id}.{}", "AZaz09-_".repeat(6).split_at(43).0);
+    for (text, expected) in [
+        (token.clone(), Ok(())),
+        (of_controller.clone(), Ok(())),
+        (token[..80].to_owned(), Err(NotAToken::SecretLength(63))),
+        (token[..20].to_owned(), Err(NotAToken::SecretLength(3))),
+        (format!("{token}0"), Err(NotAToken::SecretLength(65))),
+        (format!("{token}X"), Err(NotAToken::SecretLength(65))),
+        (format!("{token}{token}"), Err(NotAToken::SecretLength(64 + 81))),
+        (format!("{id}."), Err(NotAToken::SecretLength(0))),
+        (format!("{id}.zz"), Err(NotAToken::SecretLength(2))),
+        (format!("{id}.{}", secret.replace('f', "g")), Err(NotAToken::SecretCharacters)),
+        (format!("{id}.{}", secret.to_uppercase()), Err(NotAToken::SecretCharacters)),
+        (of_controller.replace('-', "+"), Err(NotAToken::SecretCharacters)),
+        (token.to_uppercase(), Err(NotAToken::IdCharacters)),
+        (token.replacen('f', "g", 1), Err(NotAToken::IdCharacters)),
+        (format!("token={token}"), Err(NotAToken::IdLength(22))),
+        (token[1..].to_owned(), Err(NotAToken::IdLength(15))),
+        (".".to_owned(), Err(NotAToken::IdLength(0))),
+        (id.to_owned(), Err(NotAToken::NoDot)),
+        (String::new(), Err(NotAToken::NoDot)),
+    ] {
+        assert_eq!(check_token(&text), expected, "{text}");
+    }
+}
+
 /// A length as postcard writes it: seven bits a byte, the low ones first.
 fn varint(mut value: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -399,8 +429,8 @@ fn s50_a_collection_beyond_its_bound_is_refused_however_small_its_entries() {
 
 #[test]
 fn s50_texts_and_paths_have_their_bounds() {
-    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(128), ..enroll() })).is_ok());
-    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(129), ..enroll() })).is_err());
+    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1024), ..enroll() })).is_ok());
+    assert!(decode::<EnrollRequest>(&encode(&EnrollRequest { token: "x".repeat(1025), ..enroll() })).is_err());
     let long = |path: usize| {
         let mut desired = desired();
         desired.proof.path = vec![[0; 32]; path];

@@ -56,11 +56,21 @@ fn y09_a_commands_directory_lies_below_the_root_also_by_links() {
         assert_eq!(run(&host, &command).output, format!("{real}{expected}\n"), "{cwd}");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for cwd in ["/out", "/missing", "/magic"] {
-        symlink("/proc/self/cwd", root.path().join("magic")).ok();
+    symlink("/proc/self/cwd", root.path().join("magic")).unwrap();
+    fs::write(root.path().join("plain"), "").unwrap();
+    let to_outside = format!("/out is a symbolic link to {}, which leads to no directory", outside.path().display());
+    for (cwd, why) in [
+        ("/out", &*to_outside),
+        ("/magic", "/magic is a symbolic link to /proc/self/cwd, which leads to no directory"),
+        ("/missing", "/missing is not there: let a task before this one make it, or name another directory"),
+        ("/missing/below", "/missing is not there: let a task"),
+        ("/near/missing", "/near/missing is not there: let a task"),
+        ("/plain", "/plain is a regular file, where a directory was expected: move it away, or name another directory"),
+        ("/plain/below", "/plain is a regular file, where a directory was expected: move it away"),
+    ] {
         let refused =
             runtime.block_on(host.run(&Command { cwd: Some(path(cwd)), ..sh("pwd") })).unwrap_err().sentence();
-        assert!(refused.starts_with(&format!("cannot enter {cwd}: ")), "{refused}");
+        assert!(refused.starts_with(&format!("cannot enter {cwd}: {why}")), "{refused}");
     }
 }
 

@@ -9,8 +9,8 @@ use stemma_core::access::Place;
 use stemma_core::field::whole;
 use stemma_core::name::is_blank;
 use stemma_core::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, GroupId, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec,
-    NodeSpec, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, Timestamp,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
+    PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec, Timestamp,
 };
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
@@ -23,7 +23,6 @@ use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::audit::{AuditEvent, AuditRecord, AuditedObject, Refusal, Whose};
 use crate::registry::audit::{AuditPage, Audited};
-use crate::registry::names::group_path;
 use crate::store::{Order, Revision};
 use values::{Reader, Told, Why};
 
@@ -331,6 +330,12 @@ impl<'a> Seen<'a> {
         object.cluster.clone().or_else(by_uuid)
     }
 
+    /// The name of the cluster that a group is of now: an entry of an earlier version may not say of which it was.
+    fn cluster_of_group(&self, uuid: Uuid) -> Option<String> {
+        let group = self.model.groups.get(uuid)?;
+        Some(self.model.clusters.get(group.spec.cluster.0)?.meta.name.to_string())
+    }
+
     /// Whether it is told what somebody did that has no object. A principal is known by its uuid: its name may be another's by now.
     fn knows(&self, principal: &str, whose: Option<Whose>, at: Timestamp) -> bool {
         let is_node = || {
@@ -363,11 +368,11 @@ fn of_refusal(revision: Revision, refusal: &Refusal) -> Value {
 }
 
 fn shown(seen: &Seen<'_>, object: &AuditedObject) -> Value {
-    let (model, name) = (seen.model, seen.name(object));
-    let now = model.groups.get(object.uuid).and_then(|group| group_path(model, GroupId(group.meta.uuid)));
-    let then = || seen.cluster_of(object).map(|cluster| format!("{cluster}/{name}"));
+    let name = seen.name(object);
+    let cluster = seen.cluster_of(object).or_else(|| seen.cluster_of_group(object.uuid));
+    let path = cluster.map(|cluster| format!("{cluster}/{name}"));
     json!({
-        "kind": object.kind.word(), "uuid": object.uuid, "name": now.or_else(then).unwrap_or_else(|| name.to_owned()),
+        "kind": object.kind.word(), "uuid": object.uuid, "name": path.unwrap_or_else(|| name.to_owned()),
         "action": object.action, "before": object.before, "part": object.part,
         "part_action": object.part_action,
     })

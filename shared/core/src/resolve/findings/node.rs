@@ -179,7 +179,12 @@ pub fn newly_unmet(before: &Fleet, after: &Fleet, id: NodeId) -> Vec<Unmet> {
 impl Unmet {
     /// The finding of a node that does not meet it.
     pub fn finding(&self, node: &Node) -> Finding {
-        of_node(rule::REQUIREMENT_UNMET, node, format!("{self}: {}", self.found))
+        of_node(rule::REQUIREMENT_UNMET, node, self.of_a_node())
+    }
+
+    /// That a node does not meet it, and what the node has.
+    fn of_a_node(&self) -> String {
+        format!("{self}: {}", self.found)
     }
 
     /// What it means that these nodes do not meet it; without names, that the node which is spoken of does not.
@@ -273,7 +278,7 @@ impl Resolution {
         let reasons: Vec<String> = match self {
             Self::Complete(answer) => {
                 let lacks = answer.check_instance().err().map(|lacks| lacks.to_string());
-                lacks.into_iter().chain(answer.unmet().iter().map(ToString::to_string)).collect()
+                lacks.into_iter().chain(answer.unmet().iter().map(Unmet::of_a_node)).collect()
             }
             Self::Incomplete(missing) => missing.iter().map(ToString::to_string).collect(),
         };
