@@ -119,7 +119,7 @@ pub struct Heard {
     pub is_parked: bool,
     /// Whether it was heard of since the controller started.
     pub since_start: bool,
-    /// How long ago, or how long ago the controller started.
+    /// How long ago, or how long ago the controller started. A check-in that was held was heard of until it ended.
     pub quiet: Duration,
     /// After how long it counts as silent.
     pub silent_after: Duration,
@@ -137,9 +137,10 @@ impl Heard {
         }
     }
 
-    /// For how long it was not heard of, when that is silence.
+    /// For how long it was not heard of, when that is silence. Whose check-in is held is there, however long ago that began: a host waits
+    /// for longer than many a group's silence lasts.
     pub fn silence(&self) -> Option<Duration> {
-        (self.quiet >= self.silent_after).then_some(self.quiet)
+        (!self.is_parked && self.quiet >= self.silent_after).then_some(self.quiet)
     }
 }
 
@@ -496,6 +497,7 @@ mod tests {
         for (was_silent, is_parked, since_start, quiet, liveness) in [
             (None, true, true, short, Liveness::Absent),
             (Some(true), true, false, long, Liveness::Connected),
+            (Some(false), true, true, long, Liveness::Connected),
             (Some(false), false, false, short, Liveness::Connected),
             (Some(false), false, false, long, Liveness::Silent),
             (Some(true), false, false, short, Liveness::Silent),
@@ -504,7 +506,7 @@ mod tests {
         ] {
             let heard = Heard { was_silent, is_parked, since_start, quiet, silent_after: long };
             assert_eq!(heard.liveness(), liveness, "{heard:?}");
-            assert_eq!(heard.silence(), (quiet == long).then_some(long));
+            assert_eq!(heard.silence(), (quiet == long && !is_parked).then_some(long), "y06: {heard:?}");
         }
     }
 
