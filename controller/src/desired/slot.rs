@@ -52,6 +52,7 @@ struct State {
     /// The connection on which the present grants were told. One that broke may have lost them.
     told: Weak<Peer>,
     silent_after: Duration,
+    /// When its last check-in began, or, where that was held, when it ended.
     heard: Instant,
     silence: Written,
     stored: Option<Stored>,
@@ -523,7 +524,8 @@ impl Slot {
     }
 }
 
-/// A check-in that is held; when it is dropped, by an answer or because its connection broke, it is no longer.
+/// A check-in that is held; when it is dropped, by an answer or because its connection broke, it is no longer, and the node's silence counts
+/// from then.
 #[derive(Debug)]
 pub(crate) struct Parked {
     slot: Arc<Slot>,
@@ -535,6 +537,7 @@ impl Drop for Parked {
         let mut state = lock(&self.slot.state);
         if state.turn == self.turn.0 {
             state.parked = false;
+            state.heard = Instant::now();
         }
     }
 }

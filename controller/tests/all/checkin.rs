@@ -159,6 +159,40 @@ async fn a_silence_is_written_when_it_begins_and_when_it_ends_and_at_no_other_ti
     assert_eq!(fleet.revision().await, before + 2);
 }
 
+/// All hosts are looked at in turn: between two silences of one host, each other one was looked at.
+#[tokio::test]
+async fn y06_a_host_whose_check_in_is_held_is_never_written_as_silent() {
+    let fleet = Fleet::start().await;
+    fleet.reach(20).await;
+    let (mut host, mut other) = (fleet.join("web-1").await, fleet.join("web-2").await);
+    let (node, other_node) = (host.node, other.node);
+    let silent_after = |node: Uuid, revision: u64, silent_after: Duration| {
+        let mut released = state("gold", None, &[]);
+        released.silent_after = silent_after;
+        fleet.publish(node, revision, released);
+    };
+    let (never, at_once) = (Duration::from_hours(1), Duration::from_millis(1));
+    let seen = |node: Uuid| fleet.parts().registry.cache().model().seen.get(&node).map(|seen| seen.lost);
+    silent_after(node, 5, never);
+    silent_after(other_node, 6, never);
+    host.news(0).await;
+    other.news(0).await;
+    let waiting = tokio::spawn(async move { host.news(60_000).await });
+    wait_until(|| fleet.parts().desired.is_parked(node)).await;
+    silent_after(node, 7, at_once);
+    for revision in [8, 10] {
+        silent_after(other_node, revision, at_once);
+        wait_until(|| seen(other_node) == Some(true)).await;
+        silent_after(other_node, revision + 1, never);
+        other.news(0).await;
+        assert_eq!(seen(other_node), Some(false));
+    }
+    // On a machine that takes a minute for this, it is held no longer.
+    let (written, is_held) = (seen(node), fleet.parts().desired.is_parked(node));
+    assert!(written.is_none() || !is_held, "{written:?}");
+    waiting.abort();
+}
+
 /// Says an Observation, and gives back whether it was taken.
 async fn observe(host: &mut fleet::Host, observation: &Observation) -> bool {
     let mut said = check_in(host.held, 0);

@@ -323,6 +323,30 @@ async fn y09_the_task_that_waits_for_another_host_is_named() {
 }
 
 #[tokio::test]
+async fn y06_a_task_that_drifted_hides_neither_whom_its_host_waits_for_nor_what_runs() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let beside_b = json!({"id": "c", "type": "shell", "tags": ["y"], "parameters": {"script": "true"}});
+    site[0]["tasks"].as_array_mut().unwrap().push(beside_b);
+    fleet.apply(site).await;
+    let (mut first, mut second) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    take(&mut first).await;
+    take(&mut second).await;
+    result(&mut second, 1, "c", Outcome::Drifted).await;
+    let reason = "b waits for a on tags x: n1 (a has not succeeded there)";
+    until(&fleet, "n2", |node| node["state"] == "changing" && node["state_reason"] == reason).await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    let reason = "b waits for a on tags x: n1 (a failed there)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
+    assert_eq!(everywhere(&fleet, "n2", "blocked").await, [true; 5]);
+    result(&mut first, 2, "a", Outcome::Changed).await;
+    result(&mut second, 2, "b", Outcome::Changed).await;
+    until(&fleet, "n2", |node| node["state"] == "drifted").await;
+    assert_eq!(everywhere(&fleet, "n2", "drifted").await, [true; 5]);
+    fleet.controller.stop().await;
+}
+
+#[tokio::test]
 async fn y06_who_waits_for_a_host_that_is_paused_is_blocked_until_it_goes_on() {
     let fleet = Fleet::start_with(|own| *own = options()).await;
     fleet.apply(site("1")).await;

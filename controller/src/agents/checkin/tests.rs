@@ -167,6 +167,24 @@ impl Site {
         }
     }
 
+    /// What the host holds once it has taken over an empty state of a group whose hosts are silent after this long.
+    async fn takes_over(&self, silent_after: Duration) -> Held {
+        let parts = (&Known::default(), &TaskSet::default());
+        let state = Released::new(Revision(5), parts, (None, [].into()), silent_after);
+        let changes = vec![(NODE, Change::Release(Box::new(state)))];
+        self.check_ins.desired.publish(Batch { revision: Revision(5), changes });
+        let told = self.news(WireVersion::CURRENT, None).await.desired.unwrap();
+        let (known, task_set) = (told.known_digest, told.task_set_digest);
+        Held { epoch: told.epoch, revision: told.revision, known, task_set }
+    }
+
+    /// Whether the host is there, after it was looked whether its silence is to be written.
+    async fn look(&self) -> Liveness {
+        let slot = self.slot();
+        write_silence(&slot, self.slow.as_ref(), || NOW_S).await;
+        slot.liveness(Instant::now())
+    }
+
     /// The same, on a connection that breaks before it is stored.
     async fn say_and_go(&self, parked: Option<&str>) {
         let said = tokio::time::timeout(Duration::from_millis(100), self.say(parked)).await;
@@ -367,6 +385,33 @@ async fn the_end_of_a_silence_does_not_pass_its_beginning() {
     tokio::join!(lost, back);
     let seen = lock(&site.slow.seen).clone();
     assert_eq!(seen, [Seen::Lost { since_s: NOW_S - 120 - 1, untold: false }, Seen::Connected { since_s: NOW_S }]);
+}
+
+/// A host that waits for longer than the silence of its group lasts was written as silent while it was there.
+#[tokio::test(start_paused = true)]
+async fn y06_a_check_in_that_is_held_is_no_silence_and_one_counts_from_its_end() {
+    // It is answered after all of its time, or its connection breaks before.
+    for (breaks_after_s, lasts_s) in [(60, 45), (20, 20)] {
+        let site = Site::new();
+        let held = Some(site.takes_over(Duration::from_secs(8)).await);
+        site.slot().note_observed(PartDigest([0; 32]), true);
+        let began = Instant::now();
+        let said = site.check_in(CheckIn { held, wait_ms: 45_000, ..quiet() });
+        let connection = tokio::time::timeout(Duration::from_secs(breaks_after_s), said);
+        let later = async {
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            site.look().await
+        };
+        let (_, while_held) = tokio::join!(connection, later);
+        assert_eq!((while_held, began.elapsed().as_secs()), (Liveness::Connected, lasts_s));
+        assert_eq!(site.look().await, Liveness::Connected, "it ended right now");
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(site.look().await, Liveness::Connected);
+        assert!(lock(&site.slow.seen).is_empty(), "neither a silence nor the end of one");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(site.look().await, Liveness::Silent);
+        assert_eq!(*lock(&site.slow.seen), [Seen::Lost { since_s: NOW_S - 8, untold: false }]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,14 +39,15 @@ pub enum State {
     Paused,
     /// It keeps an old task set, and a newer one waits.
     Held,
-    /// Nothing was heard of its tasks yet, or the whole fleet waits, since the store was restored.
+    /// The whole fleet waits, since the store was restored, or its mode lets it begin no task; and, where it is not blocked, nothing was heard
+    /// of its tasks yet.
     Waiting,
     /// Its tasks wait for a task of another host, which will not do it by itself, or is blocked itself.
     Blocked,
+    /// Its next task set is on its way, its host has not confirmed what it was told, or results are still to come.
+    Changing,
     /// A task is not as it should be, and is left so.
     Drifted,
-    /// Results are still to come.
-    Changing,
     /// Its tasks were checked, and something would change.
     Noop,
     /// All is as it should be.
@@ -119,7 +120,7 @@ pub struct Heard {
     pub is_parked: bool,
     /// Whether it was heard of since the controller started.
     pub since_start: bool,
-    /// How long ago, or how long ago the controller started.
+    /// How long ago, or how long ago the controller started. A check-in that was held was heard of until it ended.
     pub quiet: Duration,
     /// After how long it counts as silent.
     pub silent_after: Duration,
@@ -137,9 +138,10 @@ impl Heard {
         }
     }
 
-    /// For how long it was not heard of, when that is silence.
+    /// For how long it was not heard of, when that is silence. Whose check-in is held is there, however long ago that began: a host waits
+    /// for longer than many a group's silence lasts.
     pub fn silence(&self) -> Option<Duration> {
-        (self.quiet >= self.silent_after).then_some(self.quiet)
+        (!self.is_parked && self.quiet >= self.silent_after).then_some(self.quiet)
     }
 }
 
@@ -222,6 +224,10 @@ impl Facts {
             Self { is_host_awaited: true, .. } => {
                 (State::Waiting, "its host has not come since the present epoch of the store began")
             }
+            // It would begin none, whatever the others do.
+            Self { only_observes: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
+                (State::Waiting, "its mode is observe: its host begins no task")
+            }
             Self { is_blocked: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
                 (State::Blocked, "its tasks wait for a task of another host, which will not do it by itself")
             }
@@ -232,9 +238,6 @@ impl Facts {
                 if tasks.are_heard_of(Liveness::Connected) =>
             {
                 (State::Changing, "its host has not confirmed what it was told")
-            }
-            Self { only_observes: true, tasks, liveness: Liveness::Connected, .. } if tasks.may_wait() => {
-                (State::Waiting, "its mode is observe: its host begins no task")
             }
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
         };
@@ -285,8 +288,8 @@ impl State {
         Self::Held,
         Self::Waiting,
         Self::Blocked,
-        Self::Drifted,
         Self::Changing,
+        Self::Drifted,
         Self::Noop,
         Self::Converged,
     ];
@@ -483,6 +486,12 @@ mod tests {
             (observes(Tasks::Unreported), State::Waiting, "its mode is observe: its host begins no task"),
             (observes(Tasks::Incomplete), State::Waiting, "its mode is observe: its host begins no task"),
             (placed(Tasks::Unreported), State::Waiting, "nothing was heard of its tasks yet"),
+            // As docs/concepts.md says, its mode comes before whom it would wait for and what its host was not told.
+            (
+                Facts { is_blocked: true, told: Told::No, next: Next::Due, ..observes(Tasks::Incomplete) },
+                State::Waiting,
+                "its mode is observe: its host begins no task",
+            ),
             (observes(Tasks::NothingToRun), State::Converged, "it has no tasks"),
             (observes(Tasks::Succeeded), State::Converged, "all of its tasks have succeeded"),
         ] {
@@ -491,11 +500,63 @@ mod tests {
     }
 
     #[test]
+    fn y06_a_task_that_drifted_hides_neither_whom_the_others_wait_for_nor_that_they_run() {
+        use TaskOutcome::{Drifted, Succeeded};
+        for (outcomes, is_blocked, state) in [
+            ([Some(Drifted), None], true, State::Blocked),
+            ([None, Some(Drifted)], true, State::Blocked),
+            ([Some(Drifted), None], false, State::Changing),
+            ([Some(Drifted), Some(Succeeded)], false, State::Drifted),
+            // A barrier that shut again keeps nobody who is past it.
+            ([Some(Drifted), Some(Succeeded)], true, State::Drifted),
+        ] {
+            let facts = Facts { is_blocked, ..placed(Tasks::of(Some(outcomes), true)) };
+            assert_eq!(facts.status().state, state, "{outcomes:?}");
+        }
+    }
+
+    /// From the last row up, each adds a fact to those of the rows below it, and wins over them.
+    #[test]
+    fn y06_the_page_has_the_states_in_the_order_in_which_they_apply() {
+        let page = include_str!("../../../../docs/concepts.md").lines();
+        let rows = page.skip_while(|line| !line.starts_with("| state | when |")).skip(2);
+        let rows: Vec<&str> = rows.take_while(|line| line.starts_with("| ")).collect();
+        let words: Vec<&str> = rows.iter().filter_map(|row| row.split('`').nth(1)).collect();
+        let from_last: [fn(&mut Facts); 14] = [
+            |_| (),
+            |facts| facts.tasks = Tasks::WouldChange,
+            |facts| facts.tasks = Tasks::Drifted,
+            |facts| facts.told = Told::No,
+            |facts| facts.tasks = Tasks::Unreported,
+            |facts| facts.is_blocked = true,
+            |facts| facts.only_observes = true,
+            |facts| facts.next = Next::Kept(Keeper::Held(Side::Operator)),
+            |facts| facts.paused = Some(Side::Operator),
+            |facts| facts.has_error = true,
+            |facts| facts.is_stuck = true,
+            |facts| facts.liveness = Liveness::Silent,
+            |facts| facts.parked = Some(Side::Operator),
+            |facts| facts.is_placed = false,
+        ];
+        let mut facts = placed(Tasks::Succeeded);
+        let mut stood: Vec<&str> = Vec::new();
+        for add in from_last {
+            add(&mut facts);
+            stood.insert(0, facts.status().state.name());
+        }
+        assert_eq!(words, stood);
+        let is_first = |at: &usize| !words[..*at].contains(&words[*at]);
+        let named: Vec<&str> = (0..words.len()).filter(is_first).map(|at| words[at]).collect();
+        assert_eq!(named, State::ALL.map(State::name));
+    }
+
+    #[test]
     fn an_agent_is_there_while_it_is_held_or_was_heard_of_in_time() {
         let (short, long) = (Duration::from_secs(89), Duration::from_secs(90));
         for (was_silent, is_parked, since_start, quiet, liveness) in [
             (None, true, true, short, Liveness::Absent),
             (Some(true), true, false, long, Liveness::Connected),
+            (Some(false), true, true, long, Liveness::Connected),
             (Some(false), false, false, short, Liveness::Connected),
             (Some(false), false, false, long, Liveness::Silent),
             (Some(true), false, false, short, Liveness::Silent),
@@ -504,7 +565,7 @@ mod tests {
         ] {
             let heard = Heard { was_silent, is_parked, since_start, quiet, silent_after: long };
             assert_eq!(heard.liveness(), liveness, "{heard:?}");
-            assert_eq!(heard.silence(), (quiet == long).then_some(long));
+            assert_eq!(heard.silence(), (quiet == long && !is_parked).then_some(long), "y06: {heard:?}");
         }
     }
 
@@ -521,8 +582,8 @@ mod tests {
             "held",
             "waiting",
             "blocked",
-            "drifted",
             "changing",
+            "drifted",
             "noop",
             "converged"
         ]);

@@ -35,10 +35,10 @@ pub enum Tasks {
     Unreported,
     /// A task failed.
     Failed,
-    /// A task drifted; what depends on it never runs, so no more results have to come.
-    Drifted,
-    /// Results are still to come.
+    /// Results are still to come, and no task failed. A task that drifted stops none of its own host, so theirs come too.
     Incomplete,
+    /// All have ended, and a task drifted.
+    Drifted,
     /// All were checked, and something would change.
     WouldChange,
     /// All have succeeded.
@@ -63,8 +63,8 @@ impl Tasks {
         for outcome in outcomes {
             worst = match (worst, outcome) {
                 (Self::Failed, _) | (_, Some(TaskOutcome::Failed)) => return Self::Failed,
-                (Self::Drifted, _) | (_, Some(TaskOutcome::Drifted)) => Self::Drifted,
                 (Self::Incomplete, _) | (_, None) => Self::Incomplete,
+                (Self::Drifted, _) | (_, Some(TaskOutcome::Drifted)) => Self::Drifted,
                 (_, Some(TaskOutcome::WouldChange)) => Self::WouldChange,
                 (worst, Some(TaskOutcome::Succeeded)) => worst,
             };
@@ -373,9 +373,10 @@ mod tests {
             (&[Some(Succeeded), None], Tasks::Incomplete),
             (&[None, Some(WouldChange)], Tasks::Incomplete),
             (&[Some(WouldChange), Some(Succeeded)], Tasks::WouldChange),
-            // What depends on a task that drifted never runs, so nothing more is to come.
-            (&[Some(Drifted), None], Tasks::Drifted),
-            (&[None, Some(Drifted)], Tasks::Drifted),
+            // As the agent runs what depends on a task that drifted, its result is still to come.
+            (&[Some(Drifted), None], Tasks::Incomplete),
+            (&[None, Some(Drifted)], Tasks::Incomplete),
+            (&[Some(WouldChange), Some(Drifted), Some(Succeeded)], Tasks::Drifted),
             (&[Some(Drifted), Some(Failed)], Tasks::Failed),
         ] {
             assert_eq!(Tasks::of(Some(outcomes.iter().copied()), true), tasks, "{outcomes:?}");
