@@ -62,7 +62,7 @@ const QUESTIONS: &[&[&str]] = &[
     &["cert", "list"],
 ];
 
-/// The options that mean something to writes alone.
+/// The options that mean something to writes alone, but for `manager`, whose part `get -o manifest` prints.
 const OF_WRITES: &[&str] = &["manager", "reason", "dry_run", "strict", "max_nodes", "yes"];
 
 /// The commands that are about no nodes, and take options of nodes only to refuse them.
@@ -101,7 +101,11 @@ pub fn command_line() -> clap::Command {
     let command = Args::command();
     let of_writes = command.get_arguments().filter(|option| OF_WRITES.contains(&option.get_id().as_str()));
     let hidden: Vec<Arg> = of_writes.map(|option| option.clone().hide(true)).collect();
-    let command = QUESTIONS.iter().fold(command, |command, path| with_options(command, path, &hidden));
+    // A part of what is there is asked for by its manager.
+    let of_export: Vec<Arg> = hidden.iter().filter(|option| option.get_id().as_str() != "manager").cloned().collect();
+    let command = QUESTIONS.iter().fold(command, |command, path| {
+        with_options(command, path, if *path == ["get"] { &of_export } else { &hidden })
+    });
     let hide = |command: clap::Command, option| command.mut_arg(option, |option| option.hide(true));
     OF_LEVELS
         .iter()
@@ -353,6 +357,7 @@ mod tests {
             assert!(text.contains("--cluster") && !text.contains("--state") && !text.contains("--nodegroup"), "{text}");
         }
         assert!(help(&["get"]).contains("--state"));
+        assert!(help(&["get"]).contains("--manager") && !help(&["events"]).contains("--manager"));
         for (path, has_it) in
             [(&["label"][..], true), (&["node", "park"], true), (&["validate"], true), (&["get"], false)]
         {

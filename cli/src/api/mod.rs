@@ -188,6 +188,11 @@ impl Api {
         self.radius.dry_run
     }
 
+    /// The manager that was named, under whose name writes are made.
+    pub(crate) fn manager(&self) -> Option<&str> {
+        self.manager.as_deref()
+    }
+
     /// How far the writes reach that were decided so far, each host counted once.
     pub(crate) fn would_reach(&self) -> Reach {
         self.radius.reach()

@@ -41,7 +41,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) server: Option<String>,
     /// Under which manager's name this writes; unless said, the one that `stemma.toml` beside the manifests of `apply` names,
-    /// that of an import (`catalog-import`, `fuel-import`), or the principal's.
+    /// that of an import (`catalog-import`, `fuel-import`), or the principal's. `get -o manifest` prints what this manager applies alone.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) manager: Option<String>,
     /// How to print.

@@ -12,6 +12,7 @@ pub(crate) mod events;
 pub(crate) mod import;
 pub(crate) mod label;
 pub(crate) mod node;
+pub(crate) mod owned;
 pub(crate) mod primary;
 pub(crate) mod question;
 pub(crate) mod tasks;

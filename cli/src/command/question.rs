@@ -6,11 +6,12 @@ use anyhow::{Error, Result, bail};
 use serde_json::Value;
 use stemma_core::catalog::Bound;
 use stemma_core::name::near;
+use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::{Endpoint, escape};
 
 use crate::api::Api;
 use crate::args::{Filter, Kind, Output, Question, Selection};
-use crate::command::written;
+use crate::command::{owned, written};
 use crate::exit::Exit;
 use crate::output::{cell, json, printable, since, table};
 use crate::yaml::block;
@@ -68,25 +69,37 @@ pub(crate) async fn show(
     Ok(())
 }
 
-/// The manifests of objects, behind comments on what is in none. Of nothing there is none, which is told beside what is printed.
+/// The manifests of objects, or what a manager that is named applies of each, behind comments on what is in none. Of nothing there is none, which
+/// is told beside what is printed.
 async fn manifests(api: &mut Api, kind: Kind, names: &[String], objects: &[Value]) -> Result<String> {
     written::check_exported(kind)?;
     if objects.is_empty() {
         tell!("no {} is listed, so no manifest is printed", kind.name());
     }
-    let (mut left_out, mut manifests, mut releases) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let manager = api.manager().map(Manager::of_new).transpose();
+    let manager = manager.map_err(|error| Exit::Usage.because(format!("--manager: {error}")))?;
+    let (mut left_out, mut not_applied) = (Vec::new(), Vec::new());
+    let (mut manifests, mut releases) = (Vec::new(), BTreeSet::new());
     for object in objects {
         // A list shows less than an object of its own.
         let stored = written::stored(api, kind, &name(kind, object)).await?;
-        match written::not_exported(kind, &name(kind, &stored), &stored) {
-            None => manifests.push(block(&written::manifest(api, kind, &stored).await?)),
-            Some(why) if names.is_empty() => left_out.push(why),
-            Some(why) => bail!("{why}"),
+        match (written::not_exported(kind, &name(kind, &stored), &stored), &manager) {
+            (None, None) => manifests.push(written::text(api, kind, &stored).await?),
+            (None, Some(manager)) => match written::part(api, kind, &stored, manager).await? {
+                Some(part) => manifests.push(part),
+                None => not_applied.push(name(kind, &stored)),
+            },
+            (Some(why), _) if names.is_empty() => left_out.push(why),
+            (Some(why), _) => bail!("{why}"),
         }
         let release = object.get("name").and_then(Value::as_str).filter(|_| kind == Kind::Release);
         if release.is_some_and(|release| releases.insert(release)) {
             left_out.extend(tags_beside(api, &name(kind, object)).await?);
         }
+    }
+    match owned::not_applied(manager.as_ref(), kind, &not_applied) {
+        Some(why) if !names.is_empty() => bail!("{why}"),
+        why => left_out.extend(why),
     }
     for why in &left_out {
         tell!("warning: left out: {why}");

@@ -13,10 +13,12 @@ use stemma_core::object::{
     AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, NamespaceSpec, NodeGroupSpec, NodeSpec,
     ReleaseSpec,
 };
+use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Refusal};
 use crate::args::Kind;
+use crate::command::owned;
 use crate::output::printable;
 use crate::yaml::block;
 
@@ -46,7 +48,7 @@ const STORED: &str = "stored";
 pub(crate) async fn by_name(api: &mut Api, kind: Kind, name: &str) -> Result<String> {
     let object = stored(api, kind, name).await?;
     match not_exported(kind, name, &object) {
-        None => Ok(block(&manifest(api, kind, &object).await?)),
+        None => text(api, kind, &object).await,
         Some(why) => Ok(left_out(&why)),
     }
 }
@@ -118,11 +120,29 @@ pub(crate) async fn whole(api: &mut Api, kind: Kind, name: &str) -> Result<Value
     api.get(&path).await
 }
 
+/// The text of the manifest of an object that [`stored`] has shown, behind a comment on its owners where not one manager applied all of it.
+///
+/// # Errors
+/// As [`manifest`].
+pub(crate) async fn text(api: &mut Api, kind: Kind, object: &Value) -> Result<String> {
+    let manifest = manifest(api, kind, object).await?;
+    Ok(owned::comment(&manifest, object) + &block(&manifest))
+}
+
+/// The text of what a manager applies of it; `None`: nothing.
+///
+/// # Errors
+/// As [`manifest`]; where a controller does not tell who owns what.
+pub(crate) async fn part(api: &mut Api, kind: Kind, object: &Value, manager: &Manager) -> Result<Option<String>> {
+    let mut manifest = manifest(api, kind, object).await?;
+    Ok(owned::cut(&mut manifest, object, manager)?.then(|| block(&manifest)))
+}
+
 /// The manifest of an object that [`stored`] has shown.
 ///
 /// # Errors
 /// For a node of an older controller, when what only other paths tell can't be read.
-pub(crate) async fn manifest(api: &mut Api, kind: Kind, object: &Value) -> Result<Value> {
+async fn manifest(api: &mut Api, kind: Kind, object: &Value) -> Result<Value> {
     let mut manifest = written(kind, object);
     if let Some(stored) = object.get(STORED) {
         by_hand(&mut manifest, stored);

@@ -16,6 +16,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use stemma_core::manifest::{BodyError, MAX_DEPTH};
 
 pub use write::block;
+pub(crate) use write::is_printed;
 
 /// The most values that one file may have, aliases expanded.
 pub(crate) const MAX_NODES: usize = 1_000_000;

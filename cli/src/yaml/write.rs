@@ -127,7 +127,7 @@ fn quoted(text: &str) -> String {
 
 /// Whether every reader takes the character as itself. YAML 1.1 takes no control character but the tab and the ends of lines, counts U+0085, U+2028
 /// and U+2029 among those, and a byte order mark for one: all of these are control or formatting characters. No Unicode text has a character whose last four digits are FFFE or FFFF.
-fn is_printed(letter: char) -> bool {
+pub(crate) fn is_printed(letter: char) -> bool {
     let is_no_character = u32::from(letter) & 0xFFFE == 0xFFFE || matches!(letter, '\u{FDD0}'..='\u{FDEF}');
     !(letter.is_control() || is_formatting(letter) || is_no_character)
 }

@@ -338,7 +338,8 @@ async fn y05_y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_m
         .await;
     served.expect("POST", "/v1/clusters/c/nodegroups", &json!({"name": "g", "node_count": 2}), 202).await;
     let node = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "traits": ["CUSTOM_A"], "tags": {"unassigned": ["x"]}, "mode": "noop"});
-    apply(&served, &json!([{"kind": "NodeGroup", "cluster": "c", "name": "roles", "roles": ["web"]}, node])).await;
+    let objects = json!([{"kind": "NodeGroup", "cluster": "c", "name": "roles", "roles": ["web"]}, node]);
+    served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
     let shown = served.get("/v1/clusters/c").await;
     assert_eq!((&shown["flavor_id"], &shown["stored"]), (&json!("f"), &Value::Null));
     for (path, stored) in [
@@ -348,7 +349,8 @@ async fn y05_y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_m
         ("/v1/clusters/c/nodegroups/roles", json!({"roles": ["web"]})),
         (
             "/v1/nodes/n",
-            json!({"nodegroup": "c/g", "mode": "noop", "traits": ["CUSTOM_A"], "tags": {"assigned": [], "unassigned": ["x"]}}),
+            json!({"nodegroup": "c/g", "mode": "noop", "traits": ["CUSTOM_A"], "tags": {"assigned": [], "unassigned": ["x"]},
+                "trait_owners": {"CUSTOM_A": ["git:apply"]}, "tag_owners": {"assigned": {}, "unassigned": {"x": ["git:apply"]}}}),
         ),
     ] {
         assert_eq!(served.get(&format!("{path}?stored=true")).await["stored"], stored, "{path}");

@@ -386,7 +386,8 @@ fn writes_print_what_was_asked_for() -> Result<()> {
         serde_json::from_str(&fleet.stemma(&["create", "cluster", "lab", "--labels", "a=b", "-o", "json"])?)?;
     assert_eq!((&made["name"], &made["labels"]["a"]), (&json!("lab"), &json!("b")));
     let manifest = fleet.stemma(&["label", "cluster", "lab", "c=d", "-o", "manifest"])?;
-    assert!(manifest.starts_with("kind: Cluster\n") && manifest.contains("c: d"), "{manifest}");
+    assert!(manifest.contains("\nkind: Cluster\n") && manifest.contains("c: d"), "{manifest}");
+    assert!(manifest.starts_with("# Owned: "), "it was written by commands: {manifest}");
     Ok(())
 }
 

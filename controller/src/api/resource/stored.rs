@@ -1,8 +1,11 @@
 //! What is stored of an object. Its body counts nodes, fills in defaults and takes over from the levels above, and whoever writes an object
 //! back must not take that for its author's word.
 
+use std::fmt::Display;
+
 use serde_json::{Map, Value, json};
 use stemma_core::manifest::Fields;
+use stemma_core::ownership::OwnedSet;
 
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
@@ -30,7 +33,7 @@ pub(super) fn add<S: Fields>(
     Ok(())
 }
 
-/// The fields that are not at their default, and of a node the traits and tags that its operators gave.
+/// The fields that are not at their default, and of a node the traits and tags that its operators gave, with their owners.
 fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
     let mut fields = shown_fields(api, model, spec);
     if let Some(node) = spec.node_ref() {
@@ -40,12 +43,20 @@ fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
         // As labels that were given up, they are not there.
         if !traits.is_empty() {
             fields.insert("traits".to_owned(), json!(traits));
+            fields.insert("trait_owners".to_owned(), owners(&node.traits).into());
         }
         if !assigned.is_empty() || !unassigned.is_empty() {
+            let of = json!({"assigned": owners(&node.tags.assigned), "unassigned": owners(&node.tags.unassigned)});
             fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
+            fields.insert("tag_owners".to_owned(), of);
         }
     }
     fields
+}
+
+/// Who owns each member of a set.
+fn owners<K: Ord + Clone + Display>(set: &OwnedSet<K>) -> Map<String, Value> {
+    set.iter().map(|(member, entry)| (member.to_string(), json!(&*entry.owners))).collect()
 }
 
 /// The fields of a spec as a body would say them, those at their defaults left out.
