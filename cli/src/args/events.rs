@@ -112,7 +112,7 @@ mod tests {
     /// Docs: whatever an event is told of can be asked for; a join token is no object of the model, and no event tells of one.
     #[test]
     fn y09_the_kinds_that_are_offered_are_those_that_events_tell_of() {
-        let asked = |words: &str| {
+        let asked = |words: &str| -> Result<Vec<object::Kind>, clap::Error> {
             let matches = EventsAsked::augment_args(Command::new("events"));
             let matches = matches.try_get_matches_from(["events", "--kind", words])?;
             EventsAsked::from_arg_matches(&matches).map(|asked| asked.kind)

@@ -63,7 +63,7 @@ pub(crate) async fn label(api: &mut Api, objects: &Objects, wanted: LabelChange<
             return Ok(Step::nothing(sentence, before));
         }
         if !absent.is_empty() {
-            tell!("warning: {object}: no label {keys} is provided there: nothing to take away");
+            tell!("info: {object}: no label {keys} is provided there: nothing to take away");
         }
         after.retain(|key, _| !patch.contains_key(key));
         let set = patch.iter().filter(|(_, value)| !value.is_null());

@@ -280,7 +280,9 @@ mod tests {
     #[test]
     fn y09_a_warning_says_how_grave_a_finding_is_that_is_none() {
         let finding = |severity| Finding { severity, ..Finding::of(rule::REFERENCE_UNSET, "task/0", "m") };
-        let of = |severities: &[Severity]| warnings(None, &severities.iter().copied().map(finding).collect::<Vec<_>>());
+        let of = |severities: &[Severity]| {
+            warnings(None::<(Severity, String)>, &severities.iter().copied().map(finding).collect::<Vec<_>>())
+        };
         for (severities, expected) in [
             (&[Severity::Info][..], "info: task/0: m"),
             (&[Severity::Warning], "task/0: m"),
