@@ -7,6 +7,7 @@ use crate::served::{Answer, Served};
 const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
 const APPLY: &[(&str, &str)] = &[("content-type", "application/apply-patch+json")];
+const PLAIN: &[(&str, &str)] = &[];
 const MAGNUM: (&str, &str) = ("openstack-api-version", "container-infra latest");
 
 async fn apply(served: &Served, objects: &Value) {
@@ -522,4 +523,79 @@ async fn y05_what_is_wrong_with_a_declared_tag_is_told_of_one_field() {
     assert_eq!(served.send("PATCH", "/v1/clusters/c", MERGE, Some(&null)).await.status, 200);
     let add = json!([{"op": "add", "path": "/tags", "value": {"q": null}}]);
     assert_eq!(refusal(&patched(&served, "/v1/clusters/c", &add).await).2, "tags.q");
+}
+
+/// A write that returns a field to its default: what the field was given, and the call.
+type Returned = (&'static str, Value, &'static str, &'static str, &'static [(&'static str, &'static str)], Value);
+
+/// The forms in which each of these fields is taken back.
+fn returned() -> Vec<Returned> {
+    let (node, cluster, group) = ("/v1/nodes/n", "/v1/clusters/c", "/v1/clusters/c/nodegroups/h");
+    let op = |verb: &str, path: &str| json!([{"op": verb, "path": path}]);
+    let set = |path: &str, value: Value| json!([{"op": "replace", "path": path, "value": value}]);
+    vec![
+        ("roles", json!(["ra"]), "DELETE", "/v1/nodes/n/roles/ra", PLAIN, Value::Null),
+        ("roles", json!(["ra"]), "PUT", "/v1/nodes/n/roles", PLAIN, json!({"roles": []})),
+        ("roles", json!(["ra"]), "PATCH", node, MERGE, json!({"roles": null})),
+        ("roles", json!(["ra"]), "PATCH", node, PATCH, op("remove", "/roles/0")),
+        ("parked", json!(true), "DELETE", "/v1/nodes/n/maintenance", PLAIN, Value::Null),
+        ("parked", json!(true), "PATCH", node, MERGE, json!({"parked": false})),
+        ("parked", json!(true), "PATCH", node, MERGE, json!({"maintenance": null})),
+        ("parked", json!(true), "PATCH", node, PATCH, set("/parked", json!(false))),
+        ("parked", json!(true), "PATCH", node, PATCH, op("remove", "/parked")),
+        ("parked", json!(true), "PATCH", node, PATCH, op("remove", "/maintenance")),
+        ("description", json!("x"), "PATCH", node, MERGE, json!({"description": null})),
+        ("description", json!("x"), "PATCH", node, MERGE, json!({"description": ""})),
+        ("hold", json!({"reason": "x"}), "PATCH", node, MERGE, json!({"hold": null})),
+        ("nodegroup", json!("c/g"), "PATCH", node, MERGE, json!({"nodegroup": null})),
+        ("suppressed_traits", json!(["HW_CPU_X86_AVX2"]), "PATCH", node, MERGE, json!({"suppressed_traits": []})),
+        ("roles", json!({"web": {"add_tags": ["x"]}}), "PUT", "/v1/clusters/c/roles", PLAIN, json!({"roles": {}})),
+        ("tags", json!({"x": {}}), "DELETE", "/v1/clusters/c/tags/x", PLAIN, Value::Null),
+        ("tags", json!({"x": {}}), "PATCH", cluster, MERGE, json!({"tags": null})),
+        ("rollout", json!({"max_groups": 1}), "PATCH", cluster, MERGE, json!({"rollout": null})),
+        ("paused", json!(true), "PATCH", group, MERGE, json!({"paused": false})),
+        ("merge_labels", json!(false), "PATCH", group, MERGE, json!({"merge_labels": null})),
+    ]
+}
+
+/// The rule is that of the design: who changes a field owns it, whatever the value.
+#[tokio::test]
+async fn y05_a_field_that_is_taken_back_by_hand_is_a_conflict_for_the_manifest_that_sets_it() {
+    let served = Served::start().await;
+    let whole = |path: &str| match path.split('/').nth(2) {
+        Some("nodes") => json!({"kind": "Node", "name": "n"}),
+        _ if path.contains("nodegroups") => json!({"kind": "NodeGroup", "cluster": "c", "name": "h"}),
+        _ => json!({"kind": "Cluster", "name": "c"}),
+    };
+    apply(&served, &json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}]))
+        .await;
+    for (field, value, method, path, headers, body) in returned() {
+        let mut object = whole(path);
+        object[field] = value;
+        let manifest = json!({"objects": [object]});
+        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let by_hand = format!("{path}?manager=ann");
+        let answer = served.send(method, &by_hand, headers, Some(&body).filter(|body| !body.is_null())).await;
+        assert!(answer.status < 300, "{method} {path} {body}: {}", answer.body);
+        let again = served.send("POST", "/v1/apply?manager=git", &[], Some(&manifest)).await;
+        let expected = (409, "label.conflict".to_owned(), field.to_owned());
+        assert_eq!(refusal(&again), expected, "{method} {path} {body}: {}", again.body);
+        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let none = json!({"objects": [whole(path)]});
+        served.expect("POST", "/v1/apply?manager=git", &none, 200).await;
+    }
+}
+
+/// `null` of an update, and a default in a new object, take nothing that nobody said.
+#[tokio::test]
+async fn y05_a_field_of_nobodys_that_stays_at_its_default_gets_no_owner() {
+    let served = Served::start().await;
+    let new = json!({"name": "n", "description": "", "roles": [], "parked": false, "hold": null});
+    served.expect("POST", "/v1/nodes", &new, 201).await;
+    for body in
+        [json!({"parked": false, "hold": null}), json!({"roles": [], "description": null, "resource_class": null})]
+    {
+        assert_eq!(served.send("PATCH", "/v1/nodes/n", MERGE, Some(&body)).await.status, 200, "{body}");
+    }
+    assert_eq!(served.get("/v1/nodes/n").await["field_owners"], json!({}));
 }

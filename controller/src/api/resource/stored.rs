@@ -2,7 +2,7 @@
 //! back must not take that for its author's word.
 
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::Fields;
+use stemma_core::manifest::{Fields, MERGE_LABELS};
 
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
@@ -30,9 +30,14 @@ pub(super) fn add<S: Fields>(
     Ok(())
 }
 
-/// The fields that are not at their default, and of a node the traits and tags that its operators gave.
+/// The fields that are not at their default, and of a node the traits and tags that its operators gave. `merge_labels`, which a body shows
+/// as false where it is open, is `null` where somebody left it so.
 fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
     let mut fields = shown_fields(api, model, spec);
+    let is_open = spec.inherited_ref().is_some_and(|own| own.labels.merge.is_none());
+    if is_open && spec.owners_ref().contains_key(MERGE_LABELS) {
+        fields.insert(MERGE_LABELS.to_owned(), Value::Null);
+    }
     if let Some(node) = spec.node_ref() {
         let traits = node.traits.members().map(ToString::to_string).collect::<Vec<_>>();
         let [assigned, unassigned] =
