@@ -599,3 +599,72 @@ async fn y05_a_field_of_nobodys_that_stays_at_its_default_gets_no_owner() {
     }
     assert_eq!(served.get("/v1/nodes/n").await["field_owners"], json!({}));
 }
+
+/// A cluster whose group gives its node `n` the tag `x` by a role.
+async fn tagged(served: &Served) {
+    let objects = json!([
+        {"kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}, "y": {}}},
+        {"kind": "Cluster", "name": "c", "release": "r@1"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
+        {"kind": "Node", "name": "n", "nodegroup": "c/g"},
+    ]);
+    apply(served, &objects).await;
+}
+
+/// The tags that operators assigned to a node and unassigned from it.
+async fn tags_by_hand(served: &Served) -> Value {
+    served.get("/v1/nodes/n?stored=true").await["stored"]["tags"].clone()
+}
+
+/// A tag of a node has one owner, whichever way it is said: docs/concepts.md.
+#[tokio::test]
+async fn y05_a_tag_that_was_taken_away_by_hand_is_a_conflict_for_the_manifest_that_assigns_it() {
+    let served = Served::start().await;
+    tagged(&served).await;
+    let manifest = json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": {"assigned": ["x"]}}]});
+    let assigned = json!({"assigned": ["x"], "unassigned": []});
+    for takes_over in ["force=true", "adopt=ann", "adopt=ann:update"] {
+        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let answer = served.send("DELETE", "/v1/nodes/n/tags/x?manager=ann", &[], None).await;
+        assert_eq!(answer.status, 204, "{}", answer.body);
+        assert_eq!(tags_by_hand(&served).await, json!({"assigned": [], "unassigned": ["x"]}));
+        let refused = served.send("POST", "/v1/apply?manager=git", &[], Some(&manifest)).await;
+        assert_eq!(refusal(&refused), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refused.body);
+        let conflict = json!([{"map": "tags", "key": "x", "manager": "ann:update", "value": "unassigned"}]);
+        assert_eq!(refused.body["conflicts"], conflict, "{}", refused.body);
+        served.expect("POST", &format!("/v1/apply?manager=git&{takes_over}"), &manifest, 200).await;
+        assert_eq!(tags_by_hand(&served).await, assigned, "{takes_over}");
+    }
+    let unassigning =
+        json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": {"unassigned": ["x"]}}]});
+    let refused = served.send("POST", "/v1/apply?manager=ops", &[], Some(&unassigning)).await;
+    assert_eq!(refusal(&refused), (409, "label.conflict".to_owned(), "tags.x".to_owned()), "{}", refused.body);
+    served.expect("POST", "/v1/apply?manager=ops&force=true", &unassigning, 200).await;
+    assert_eq!(tags_by_hand(&served).await, json!({"assigned": [], "unassigned": ["x"]}));
+    for (headers, body) in [
+        (MERGE, json!({"tags": {"assigned": ["x"]}})),
+        (PATCH, json!([{"op": "add", "path": "/tags", "value": {"assigned": ["x"]}}])),
+    ] {
+        served.expect("POST", "/v1/apply?manager=ops&force=true", &unassigning, 200).await;
+        let answer = served.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
+        assert_eq!((answer.status, tags_by_hand(&served).await), (200, assigned.clone()), "{body}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn y05_a_body_that_assigns_and_unassigns_one_tag_is_refused_alike_in_each_form() {
+    let served = Served::start().await;
+    tagged(&served).await;
+    let both = json!({"assigned": ["x"], "unassigned": ["x"]});
+    let manifest = json!({"objects": [{"kind": "Node", "name": "n", "tags": both}]});
+    let whole = json!([{"op": "add", "path": "/tags", "value": both}]);
+    for (method, path, headers, body) in [
+        ("PATCH", "/v1/nodes/n", MERGE, json!({"tags": both})),
+        ("PATCH", "/v1/nodes/n", PATCH, whole),
+        ("POST", "/v1/nodes", PLAIN, json!({"name": "new", "tags": both})),
+        ("POST", "/v1/apply?force=true", PLAIN, manifest),
+    ] {
+        let answer = served.send(method, path, headers, Some(&body)).await;
+        assert_eq!(refusal(&answer), (400, "field.invalid".to_owned(), "tags".to_owned()), "{}", answer.body);
+    }
+}

@@ -5,6 +5,8 @@
 //! and one that another owns with another value is a conflict. The three maps of labels, a node's traits and its
 //! tags are owned key by key; a map that an apply leaves out names no key. All of it is done on a copy: an error changes nothing.
 
+mod tags;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +22,6 @@ use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields};
 use super::merge_labels::MERGE_LABELS;
 use super::names::Names;
-use super::parts::WrittenTags;
 use super::reader::read;
 use super::{bound, merge_labels};
 use crate::field::Part;
@@ -29,6 +30,8 @@ use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge
 use crate::name::{PRIMARY_PREFIX, TagName};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Entry, Intent, OwnedMap, OwnedSet, Owner, Said};
+
+pub(super) use tags::by_hand;
 
 /// A key or field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub struct MapConflict {
     pub key: String,
     /// Who owns it.
     pub owner: Owner,
-    /// Its present value; `null` for a tombstone or a member of a set.
+    /// Its present value; `null` for a tombstone or a trait. A tag of a node is `"assigned"` or `"unassigned"`.
     pub value: Value,
 }
 
@@ -276,20 +279,25 @@ impl Writing<'_> {
         } else {
             self.set(&mut node.traits, "traits", None);
         }
-        let tags = self.body.get("tags").filter(|raw| !is_null(raw));
-        let tags: WrittenTags = tags.map_or(Ok(WrittenTags::default()), read).map_err(|error| error.within("tags"))?;
-        for (field, sent, stood) in
-            [("assigned", &tags.assigned, &node.tags.assigned), ("unassigned", &tags.unassigned, &node.tags.unassigned)]
-        {
-            // No node has a tag that stands for a primary, so to take it away harms nobody.
-            let is_harmless = |tag: &TagName| field == "unassigned" && tag.starts_with(PRIMARY_PREFIX);
-            let stands = |tag: &TagName| is_harmless(tag) || stood.members().any(|one| one == tag);
-            let checked = declared_tags(sent.iter().flatten(), stands);
-            checked.map_err(|error| error.within(field).within("tags"))?;
+        self.tags(&mut node.tags).map_err(|error| error.within("tags"))
+    }
+
+    /// Writes a node's tags by hand. What is said of a tag that was assigned, or unassigned, takes the place of that.
+    fn tags(&mut self, tags: &mut NodeTags) -> Result<(), BodyError> {
+        let stood = tags::by_hand(tags);
+        let after = match self.body.get("tags").filter(|raw| !self.leaves_out(raw)) {
+            None => self.given_up(&stood),
+            Some(raw) => {
+                let is_update = matches!(self.author, Author::Update { .. });
+                let sent = tags::read(raw, is_update)?;
+                check_declared("assigned", sent.assigned.as_deref(), &tags.assigned)?;
+                check_declared("unassigned", sent.unassigned.as_deref(), &tags.unassigned)?;
+                self.own("tags", &stood, &tags::intent(sent, &stood, is_update))
+            }
+        };
+        if let Some(after) = after.filter(|after| *after != stood) {
+            tags::set_by_hand(tags, &after);
         }
-        let NodeTags { assigned, unassigned, decided: _ } = &mut node.tags;
-        self.set(assigned, "tags", tags.assigned);
-        self.set(unassigned, "tags", tags.unassigned);
         Ok(())
     }
 
@@ -344,6 +352,14 @@ impl Writing<'_> {
         };
         after.map_err(|refused| self.conflicts.extend(refused.0.into_iter().map(|one| MapConflict::of(map, one)))).ok()
     }
+}
+
+/// Checks the names of tags that are sent, but for those that stand there.
+fn check_declared(set: &str, sent: Option<&[TagName]>, stood: &OwnedSet<TagName>) -> Result<(), BodyError> {
+    // No node has a tag that stands for a primary, so to take it away harms nobody.
+    let is_harmless = |tag: &TagName| set == "unassigned" && tag.starts_with(PRIMARY_PREFIX);
+    let stands = |tag: &TagName| is_harmless(tag) || stood.members().any(|one| one == tag);
+    declared_tags(sent.into_iter().flatten(), stands).map_err(|error| error.within(set))
 }
 
 /// What an update says of fields. One that stands at its default, belongs to nobody and is to stay there is not said: who resumes what was

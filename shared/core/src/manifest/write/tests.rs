@@ -221,6 +221,74 @@ fn traits_and_tags_are_owned_entry_by_entry() {
     assert!(node.tags.assigned.is_empty(), "a set that is left out is given up");
 }
 
+/// The tags that are assigned and unassigned, each with its owners.
+fn by_hand_of(node: &NodeSpec) -> [Vec<String>; 2] {
+    [&node.tags.assigned, &node.tags.unassigned].map(|set| {
+        let owners = |owners: &[Owner]| owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        set.iter().map(|(tag, entry)| format!("{tag} {}", owners(&entry.owners))).collect()
+    })
+}
+
+#[test]
+fn y05_who_says_of_a_tag_what_another_says_otherwise_is_in_conflict() {
+    let body = |set: &str| format!(r#"{{"tags": {{"{set}": ["x"]}}}}"#);
+    let git = Manager::new("git").unwrap();
+    let ops: Party = "ops".parse().unwrap();
+    for (stands, says) in [("unassigned", "assigned"), ("assigned", "unassigned")] {
+        let mut before = NodeSpec::default();
+        apply(&mut before, "ops", &body(stands)).unwrap();
+        let mut node = before.clone();
+        let refused = apply(&mut node, "git", &body(says)).unwrap_err();
+        let WriteError::Conflicts(conflicts) = &refused else { panic!("{refused}") };
+        let named: Vec<_> =
+            conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
+        assert_eq!(named, [format!("tags.x ops:apply \"{stands}\"")]);
+        assert_eq!(node, before);
+        let forced = Author::Apply { manager: &git, scope: Scope::Object, force: true, adopt: None };
+        let adopting = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt: Some(&ops) };
+        let added = Author::Add { manager: &git, force: true };
+        let updated = Author::Update { manager: &git, shape: BodyShape::Own };
+        for (author, owner) in
+            [(forced, "x git:apply"), (adopting, "x git:apply"), (added, "x git:apply"), (updated, "x git:update")]
+        {
+            let mut node = before.clone();
+            write(&mut node, &Body::parse(&body(says)).unwrap(), author, &Anybody::default(), 7).unwrap();
+            let mut expected = [vec![owner.to_owned()], Vec::new()];
+            if says == "unassigned" {
+                expected.reverse();
+            }
+            assert_eq!(by_hand_of(&node), expected, "{author:?}");
+        }
+    }
+}
+
+#[test]
+fn y05_a_plain_write_of_one_set_of_tags_takes_from_the_other_what_it_names_alone() {
+    let mut before = NodeSpec::default();
+    apply(&mut before, "git", r#"{"tags": {"assigned": ["a"], "unassigned": ["x", "y"]}}"#).unwrap();
+    let owned = |tags: &[&str]| tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>();
+    for (body, assigned, unassigned) in [
+        (r#"{"tags": {"assigned": ["a", "x"]}}"#, &["a git:apply", "x ann:update"][..], &["y git:apply"][..]),
+        (r#"{"tags": {"unassigned": ["a"]}}"#, &[], &["a ann:update"]),
+        (r#"{"tags": {"assigned": null}}"#, &[], &["x git:apply", "y git:apply"]),
+        (r#"{"tags": {"unassigned": null}}"#, &["a git:apply"], &[]),
+        (r#"{"tags": null}"#, &[], &[]),
+        (r#"{"tags": {}}"#, &["a git:apply"], &["x git:apply", "y git:apply"]),
+    ] {
+        let mut node = before.clone();
+        update(&mut node, "ann", body, BodyShape::Own).unwrap();
+        assert_eq!(by_hand_of(&node), [owned(assigned), owned(unassigned)], "{body}");
+    }
+    let both = r#"{"tags": {"assigned": ["x"], "unassigned": ["x"]}}"#;
+    let says = "tags: the tag 'x' can't be assigned and unassigned at once: name it in one of them";
+    for refused in [
+        apply(&mut before.clone(), "git", both).unwrap_err(),
+        update(&mut before.clone(), "git", both, BodyShape::Own).unwrap_err(),
+    ] {
+        assert_eq!(refused.to_string(), says);
+    }
+}
+
 #[test]
 fn no_node_is_assigned_a_tag_that_stands_for_a_primary() {
     let mut node = NodeSpec::default();
