@@ -668,3 +668,55 @@ async fn y05_a_body_that_assigns_and_unassigns_one_tag_is_refused_alike_in_each_
         assert_eq!(refusal(&answer), (400, "field.invalid".to_owned(), "tags".to_owned()), "{}", answer.body);
     }
 }
+
+/// RFC 7396 and RFC 6902, of the tags as they are stored: a node is shown with those that it has of all sources.
+#[tokio::test]
+async fn y05_patches_reach_into_the_tags_of_a_node() {
+    let served = Served::start().await;
+    tagged(&served).await;
+    let tags = json!({"assigned": ["y"], "unassigned": ["x"]});
+    let manifest = json!({"objects": [{"kind": "Node", "name": "n", "nodegroup": "c/g", "tags": tags}]});
+    let remove = |path: &str| json!([{"op": "remove", "path": path}]);
+    let set = |verb: &str, path: &str, value: Value| json!([{"op": verb, "path": path, "value": value}]);
+    let tested = json!([{"op": "test", "path": "/tags/unassigned", "value": ["x"]}, {"op": "remove", "path": "/tags/unassigned"}]);
+    for (headers, body, assigned, unassigned) in [
+        (MERGE, json!({"tags": null}), json!([]), json!([])),
+        (MERGE, json!({"tags": {"assigned": null}}), json!([]), json!(["x"])),
+        (MERGE, json!({"tags": {"unassigned": null}}), json!(["y"]), json!([])),
+        (MERGE, json!({"tags": {"nosuch": null}}), json!(["y"]), json!(["x"])),
+        (MERGE, json!({"tags": {"assigned": ["x"]}}), json!(["x"]), json!([])),
+        (PATCH, remove("/tags"), json!([]), json!([])),
+        (PATCH, remove("/tags/assigned"), json!([]), json!(["x"])),
+        (PATCH, remove("/tags/assigned/0"), json!([]), json!(["x"])),
+        (PATCH, set("replace", "/tags", Value::Null), json!([]), json!([])),
+        (PATCH, set("replace", "/tags", json!({"assigned": ["y"]})), json!(["y"]), json!([])),
+        (PATCH, set("replace", "/tags/assigned/0", json!("x")), json!(["x"]), json!([])),
+        (PATCH, set("add", "/tags/assigned/-", json!("x")), json!(["x", "y"]), json!([])),
+        (PATCH, set("add", "/tags/unassigned", json!(["y"])), json!([]), json!(["y"])),
+        (PATCH, tested, json!(["y"]), json!([])),
+    ] {
+        served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+        let answer = served.send("PATCH", "/v1/nodes/n?manager=ann", headers, Some(&body)).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.body);
+        assert_eq!(tags_by_hand(&served).await, json!({"assigned": assigned, "unassigned": unassigned}), "{body}");
+    }
+    served.expect("POST", "/v1/apply?manager=git&force=true", &manifest, 200).await;
+    for (headers, body, field) in [
+        (MERGE, json!({"tags": null}), "tags.x"),
+        (MERGE, json!({"tags": {"assigned": []}}), "tags.y"),
+        (PATCH, remove("/tags/assigned"), "tags.y"),
+        (PATCH, set("add", "/tags/assigned/-", json!("x")), "tags.x"),
+    ] {
+        let answer = served.send("PATCH", "/v1/nodes/n?manager=ann&force=false", headers, Some(&body)).await;
+        assert_eq!(refusal(&answer), (409, "label.conflict".to_owned(), field.to_owned()), "{body}: {}", answer.body);
+        assert_eq!(tags_by_hand(&served).await, tags, "{body}");
+    }
+    // Where there is none, they are as any field that stands at its default.
+    apply(&served, &json!([{"kind": "Node", "name": "bare", "nodegroup": "c/g"}])).await;
+    let bare = "/v1/nodes/bare";
+    let [gone, roles] =
+        [patched(&served, bare, &remove("/tags")).await, patched(&served, bare, &remove("/roles")).await];
+    assert_eq!((gone.status, gone.kind()), (roles.status, roles.kind()), "{}", gone.body);
+    assert_eq!(patched(&served, bare, &set("add", "/tags/assigned/-", json!("y"))).await.status, 200);
+    assert_eq!(served.get(&format!("{bare}?stored=true")).await["stored"]["tags"]["assigned"], json!(["y"]));
+}

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 use stemma_core::manifest::{Fields, MERGE_LABELS};
 
+use super::by_hand;
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
 use crate::api::http::request::Request;
@@ -40,11 +41,9 @@ fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
     }
     if let Some(node) = spec.node_ref() {
         let traits = node.traits.members().map(ToString::to_string).collect::<Vec<_>>();
-        let [assigned, unassigned] =
-            [&node.tags.assigned, &node.tags.unassigned].map(|tags| tags.members().collect::<Vec<_>>());
         fields.insert("traits".to_owned(), json!(traits));
-        fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
     }
+    fields.extend(by_hand::tags(spec).map(|tags| ("tags".to_owned(), tags)));
     fields
 }
 
