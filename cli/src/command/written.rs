@@ -207,7 +207,7 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
         let is_owned = is_owned(object, field);
         let value = match value.filter(|value| is_owned || says(field, value) || is_bare(form, value)) {
             Some(value) => Some(value.clone()),
-            None if is_owned => default_of(form),
+            None if is_owned => default_of(object, field, form),
             None => None,
         };
         to.extend(value.map(|value| (field.to_owned(), value)));
@@ -224,7 +224,7 @@ fn written(kind: Kind, object: &Value) -> Map<String, Value> {
     to
 }
 
-/// Whether somebody owns a field, as who applied it does also where it stands at its default.
+/// Whether somebody owns a field, as who said it does also where it stands at its default.
 fn is_owned(object: &Value, field: &str) -> bool {
     object.get("field_owners").is_some_and(|owners| owners.get(field).is_some())
 }
@@ -234,11 +234,18 @@ pub(crate) fn is_bare(form: Form, value: &Value) -> bool {
     matches!(form.plain(), Form::Object(_)) && value.as_object().is_some_and(Map::is_empty)
 }
 
-/// How a manifest says that a field is at its default, where it can.
-fn default_of(form: Form) -> Option<Value> {
+/// Whether an apply owns a field: a manifest said it as it stands.
+fn is_applied(object: &Value, field: &str) -> bool {
+    let owners = object.get("field_owners").and_then(|owners| owners.get(field)).and_then(Value::as_array);
+    owners.into_iter().flatten().any(|owner| owner.as_str().is_some_and(|owner| owner.ends_with(":apply")))
+}
+
+/// How a manifest says that a field is at its default, where it can. The empty text refers to nothing, and an object without a member may
+/// say something by being there, as `hold: {}` does: these are a field's default only where a manifest has said so.
+fn default_of(object: &Value, field: &str, form: Form) -> Option<Value> {
     match form.plain() {
-        Form::Text => Some("".into()),
-        Form::Object(_) => Some(json!({})),
+        Form::Text => is_applied(object, field).then(|| "".into()),
+        Form::Object(_) => is_applied(object, field).then(|| json!({})),
         other => other.empty(),
     }
 }
@@ -249,7 +256,8 @@ fn namespace(object: &Value) -> Map<String, Value> {
     to.retain(|name, value| is_owned(object, name) || is_said(value) && !is_default(Kind::Namespace, name, value));
     let (fields, _) = known_of(Kind::Namespace);
     let unshown = fields.into_iter().filter(|(field, _)| is_owned(object, field) && !to.contains_key(*field));
-    let unshown: Vec<_> = unshown.filter_map(|(field, form)| Some((field.to_owned(), default_of(form)?))).collect();
+    let unshown = unshown.filter_map(|(field, form)| Some((field.to_owned(), default_of(object, field, form)?)));
+    let unshown: Vec<_> = unshown.collect();
     to.extend(unshown);
     to.insert("kind".to_owned(), Kind::Namespace.manifest_name().into());
     to
@@ -276,7 +284,9 @@ fn maps(to: &mut Map<String, Value>, object: &Value) {
         to.extend(provided.map(|provided| (map.to_owned(), provided.clone())));
     }
     let merges = object.get("merge_labels") == Some(&Value::Bool(true));
-    if to.contains_key("labels") || merges || is_owned(object, "merge_labels") {
+    // Somebody left it open again, which a manifest says by leaving it out.
+    let is_open = object.get(STORED).and_then(|stored| stored.get("merge_labels")) == Some(&Value::Null);
+    if to.contains_key("labels") || merges || (is_owned(object, "merge_labels") && !is_open) {
         to.insert("merge_labels".to_owned(), object.get("merge_labels").cloned().unwrap_or(Value::Bool(true)));
     }
 }
@@ -350,6 +360,18 @@ mod tests {
             Value::Object(manifest),
             json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "roles": ["db"], "traits": ["B"], "tags": {"assigned": ["x"]},
                 "labels": {}, "merge_labels": false})
+        );
+    }
+
+    #[test]
+    fn y05_a_default_that_somebody_owns_is_written_where_a_manifest_can_say_it() {
+        let owners = json!({"roles": ["ann:update"], "parked": ["ann:update"], "hold": ["ann:update"], "nodegroup": ["ann:update"],
+            "description": ["git:apply"], "mode": ["ann:update"], "merge_labels": ["ann:update"]});
+        let node = json!({"name": "n", "roles": ["web"], "merge_labels": false, "provided_labels": null, "field_owners": owners,
+            "stored": {"merge_labels": null, "traits": [], "tags": {"assigned": [], "unassigned": []}}});
+        assert_eq!(
+            Value::Object(written(Kind::Node, &node)),
+            json!({"kind": "Node", "name": "n", "roles": [], "parked": false, "description": ""})
         );
     }
 

@@ -196,7 +196,7 @@ async fn w06_a_single_write_names_what_it_changes() {
 }
 
 #[tokio::test]
-async fn w13_a_field_that_returns_to_its_default_belongs_to_nobody() {
+async fn y05_a_field_that_returns_to_its_default_belongs_to_who_returned_it() {
     let served = Served::start().await;
     site(&served).await;
     let patch = async |manager: &str, body: &Value| {
@@ -206,16 +206,15 @@ async fn w13_a_field_that_returns_to_its_default_belongs_to_nobody() {
     let (set, back) = (json!({"paused": true}), json!({"paused": false}));
     let before = generation().await;
     assert_eq!((patch("ann", &back).await, generation().await), (200, before), "it changes nothing");
-    for manager in ["ann", "bob"] {
-        assert_eq!((patch(manager, &set).await, patch(manager, &back).await), (200, 200), "{manager}");
-    }
-    assert_eq!(patch("ann", &set).await, 200);
-    assert_eq!(patch("bob", &back).await, 409, "what is set has an owner");
+    assert_eq!((patch("ann", &set).await, patch("bob", &back).await), (200, 409), "what is set has an owner");
     assert_eq!(patch("ann", &back).await, 200);
-    // An apply that states the default owns it.
-    let stated = json!({"objects": [{"kind": "Cluster", "name": "eu", "paused": false}]});
-    served.expect("POST", "/v1/apply?manager=git", &stated, 200).await;
-    assert_eq!((patch("ann", &back).await, patch("ann", &set).await), (200, 409));
+    assert_eq!((patch("bob", &back).await, patch("bob", &set).await), (200, 409), "and what was set back");
+    let stated = |paused: bool| json!({"objects": [{"kind": "Cluster", "name": "eu", "paused": paused}]});
+    let refused = served.send("POST", "/v1/apply?manager=git", &[], Some(&stated(true))).await;
+    assert_eq!((refused.status, refused.kind()), (409, "label.conflict"), "{}", refused.body);
+    served.expect("POST", "/v1/apply?manager=git", &stated(false), 200).await;
+    served.expect("POST", "/v1/apply?manager=git&force=true", &stated(true), 200).await;
+    assert_eq!(patch("ann", &back).await, 409, "it was taken over");
 }
 
 /// The fields that an answer lists.

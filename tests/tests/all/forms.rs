@@ -139,6 +139,7 @@ fn good(part: &Part, chance: &mut Chance) -> Result<Value> {
         Form::Flag => chance.percent(50).into(),
         Form::Seconds(..) => (1 + number).into(),
         Form::Count if part.name.ends_with("seconds") || part.name.ends_with("timeout") => number.into(),
+        Form::Text if part.name == "description" && number < 250 => "".into(),
         Form::Text if part.name == "description" => format!("text {number}").into(),
         Form::OneOf(words) => (*chance.one(words)).into(),
         Form::Map if part.name == "labels" || part.name == "annotations" => {
@@ -353,8 +354,9 @@ fn draw(chance: &mut Chance, parts: &[Part], before: &Map<String, Value>, is_bad
         let part = chance.one(parts);
         let value = if is_bad { bad_of(part, chance) } else { good(part, chance)? };
         let after = with_members(before.get(part.name), &value);
-        // What stands already is shared by an apply and left alone by a plain write.
-        let is_default = [json!(false), json!(0), json!(""), json!({}), json!([])].contains(&value);
+        // What stands already is shared by an apply and left alone by a plain write, as a default is that nobody gave.
+        let is_default = [json!(false), json!(0), json!(""), json!({}), json!([])].contains(&value)
+            && !before.contains_key(part.name);
         // Who applies labels says so that they merge.
         let implied = (part.name == "merge_labels" && before.contains_key("labels")).then_some(Value::Bool(true));
         if before.get(part.name).cloned().or(implied) != Some(after) && !is_default {

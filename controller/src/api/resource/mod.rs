@@ -5,6 +5,7 @@ mod allocations;
 mod apply;
 mod audit;
 mod blobs;
+mod by_hand;
 mod catalog;
 mod changes;
 mod clusters;

@@ -14,7 +14,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, raw, read_body, update};
 use super::stored::shown_fields;
-use super::{kept, view, writes};
+use super::{by_hand, kept, view, writes};
 use crate::api::Api;
 use crate::api::http::patch::{BadPatch, Operation, Patch, SentPatch, Verb, map_from_text};
 use crate::api::http::request::{HandlerResult, PatchKind, Request};
@@ -128,6 +128,10 @@ pub(super) fn merge<S: Shown>(
     present.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
     let mut idle = Vec::new();
     for (field, change) in fields.iter_mut().filter(|(_, change)| change.is_object()) {
+        if by_hand::is_tags(&object.spec, field) {
+            by_hand::merge(change);
+            continue;
+        }
         let before = present.remove(field).unwrap_or(Value::Null);
         let after = merged(before.clone(), change);
         // What takes members away where nothing is changes nothing: an empty map is not the same as none.
@@ -186,6 +190,7 @@ fn json_patch<S: Shown>(
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
     show_defaults::<S>(&patch, &mut document);
+    by_hand::show(&object.spec, &patch, &mut document);
     if adds_new {
         refuse_existing(&document, &patch)?;
     }
@@ -194,6 +199,7 @@ fn json_patch<S: Shown>(
     }
     let patched = patch.apply(document.clone()).map_err(|e| bad_patch(&e))?;
     let mut changes = changes_of(&document, patched, &said);
+    by_hand::settle(&object.spec, &patch, &mut changes);
     S::check_fixed(&work.model, &object.spec, &changes)?;
     let name = take_name::<S>(object, &mut changes)?;
     if S::KEEPS_NAME && name != object.meta.name {
@@ -256,6 +262,7 @@ fn whole_document<S: Shown>(api: &Api, work: &Work<'_>, object: &Object<S>) -> M
         document.insert(MERGE_LABELS.into(), inherited.labels.merge.unwrap_or(false).into());
     }
     document.extend(shown_fields(api, &work.model, &object.spec));
+    document.extend(by_hand::tags(&object.spec).map(|tags| ("tags".to_owned(), tags)));
     kept::fill(S::EXTRA, &mut document);
     document.insert("name".into(), S::name_text(&object.meta.name).into());
     document.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));

@@ -4,9 +4,10 @@
 use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
-use stemma_core::manifest::Fields;
+use stemma_core::manifest::{Fields, MERGE_LABELS};
 use stemma_core::ownership::OwnedSet;
 
+use super::by_hand;
 use crate::api::Api;
 use crate::api::http::query::BadQuery;
 use crate::api::http::request::Request;
@@ -33,21 +34,25 @@ pub(super) fn add<S: Fields>(
     Ok(())
 }
 
-/// The fields that are not at their default, and of a node the traits and tags that its operators gave, with their owners.
+/// The fields that are not at their default, and of a node the traits and tags that its operators gave, with their owners. `merge_labels`,
+/// which a body shows as false where it is open, is `null` where somebody left it so.
 fn fields<S: Fields>(api: &Api, model: &Model, spec: &S) -> Map<String, Value> {
     let mut fields = shown_fields(api, model, spec);
+    let is_open = spec.inherited_ref().is_some_and(|own| own.labels.merge.is_none());
+    if is_open && spec.owners_ref().contains_key(MERGE_LABELS) {
+        fields.insert(MERGE_LABELS.to_owned(), Value::Null);
+    }
     if let Some(node) = spec.node_ref() {
         let traits = node.traits.members().map(ToString::to_string).collect::<Vec<_>>();
-        let [assigned, unassigned] =
-            [&node.tags.assigned, &node.tags.unassigned].map(|tags| tags.members().collect::<Vec<_>>());
         // As labels that were given up, they are not there.
         if !traits.is_empty() {
             fields.insert("traits".to_owned(), json!(traits));
             fields.insert("trait_owners".to_owned(), owners(&node.traits).into());
         }
-        if !assigned.is_empty() || !unassigned.is_empty() {
+        let has_tags = node.tags.assigned.members().chain(node.tags.unassigned.members()).next().is_some();
+        if let Some(tags) = by_hand::tags(spec).filter(|_| has_tags) {
             let of = json!({"assigned": owners(&node.tags.assigned), "unassigned": owners(&node.tags.unassigned)});
-            fields.insert("tags".to_owned(), json!({"assigned": assigned, "unassigned": unassigned}));
+            fields.insert("tags".to_owned(), tags);
             fields.insert("tag_owners".to_owned(), of);
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! - Who applies labels owns how they merge, unless somebody does already.
 //! - Of plain writes, the one that first provides labels does. Where plain writes take them away again, nothing was said.
+//! - A plain write that leaves it open again, by `null`, owns what it changes by that.
 //! - A manifest that names neither gives up both. With the last of its labels goes what was said of them.
 
 use serde_json::Value;
@@ -51,6 +52,9 @@ pub(super) fn settle<S: Fields>(before: &S, next: &mut S, body: &Body, author: A
         Author::Apply { scope: Scope::Object, .. } => go_with_labels(before, next),
         Author::Apply { scope: Scope::Named, .. } => {}
         Author::Add { manager, .. } => settle_merge_labels(before, next, Owner::apply(manager)),
+        Author::Update { manager, .. } if body.get(MERGE_LABELS).is_some_and(is_null) => {
+            own_what_changed(before, next, Owner::update(manager));
+        }
         Author::Update { .. } if body.get(MERGE_LABELS).is_some() => {}
         Author::Update { manager, .. } => settle_merge_labels(before, next, Owner::update(manager)),
     }
@@ -83,6 +87,13 @@ fn go_with_labels<S: Fields>(before: &S, next: &mut S) {
     }
     if had && inherited.labels.provided.is_none() {
         forget(next);
+    }
+}
+
+/// Where a plain write leaves it open again: it is its author's, as any field that returns to its default, unless it is as it was.
+fn own_what_changed<S: Fields>(before: &S, next: &mut S, owner: Owner) {
+    if shown(before) != shown(next) {
+        next.owners().insert(MERGE_LABELS.to_owned(), [owner].into());
     }
 }
 

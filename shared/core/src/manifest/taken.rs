@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::fields::Fields;
 use super::names::Names;
-use super::write::{MapConflict, WriteError, owned_fields};
+use super::write::{MapConflict, WriteError, by_hand, owned_fields};
 use crate::labels::Layer;
 use crate::ownership::{Conflict, Manager, OwnedMap};
 
@@ -22,6 +22,10 @@ pub fn check_taken<S: Fields>(before: &S, next: &S, manager: &Manager, names: &d
         taken.extend(of_map("labels", manager, &before.labels, &next.labels));
         taken.extend(of_map("annotations", manager, &before.annotations, &next.annotations));
         taken.extend(of_map("parameters", manager, &before.parameters, &next.parameters));
+    }
+    if let Some((before, next)) = before.node_ref().zip(next.node_ref()) {
+        taken.extend(conflicts("traits", before.traits.taken(manager, &next.traits)));
+        taken.extend(conflicts("tags", by_hand(&before.tags).taken(manager, &by_hand(&next.tags))));
     }
     let fields = |spec: &S| owned_fields(spec, spec.owners_ref().clone(), names);
     taken.extend(conflicts("fields", fields(before).taken(manager, &fields(next))));

@@ -5,6 +5,8 @@
 //! and one that another owns with another value is a conflict. The three maps of labels, a node's traits and its
 //! tags are owned key by key; a map that an apply leaves out names no key. All of it is done on a copy: an error changes nothing.
 
+mod tags;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +22,6 @@ use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields};
 use super::merge_labels::MERGE_LABELS;
 use super::names::Names;
-use super::parts::WrittenTags;
 use super::reader::read;
 use super::{bound, maintenance, merge_labels};
 use crate::field::Part;
@@ -28,7 +29,9 @@ use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
 use crate::name::{PRIMARY_PREFIX, TagName};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
-use crate::ownership::{Conflict, Entry, Intent, Operation, OwnedMap, OwnedSet, Owner, Said};
+use crate::ownership::{Conflict, Entry, Intent, OwnedMap, OwnedSet, Owner, Said};
+
+pub(super) use tags::by_hand;
 
 /// A key or field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub struct MapConflict {
     pub key: String,
     /// Who owns it.
     pub owner: Owner,
-    /// Its present value; `null` for a tombstone or a member of a set.
+    /// Its present value; `null` for a tombstone or a trait. A tag of a node is `"assigned"` or `"unassigned"`.
     pub value: Value,
 }
 
@@ -168,7 +171,8 @@ impl Writing<'_> {
         let mut intent: Intent<String, Value> = Intent::new();
         for (name, raw) in self.body.iter().filter(|(_, raw)| !self.leaves_out(raw)) {
             let value = read_field(next, name, raw, self.names).map_err(|error| error.within(name))?;
-            if let Some(value) = value.filter(|_| !is_null(raw)) {
+            // `null` of `merge_labels` leaves it open: what it is then is settled with the labels.
+            if let Some(value) = value.filter(|_| name != MERGE_LABELS || !is_null(raw)) {
                 intent.insert(name.to_owned(), Said::Value(value));
             }
         }
@@ -179,14 +183,13 @@ impl Writing<'_> {
         let after = match self.author {
             Author::Apply { scope: Scope::Object, .. } | Author::Add { .. } => self.own("fields", &owned, &intent),
             Author::Apply { scope: Scope::Named, .. } => self.own_named(&owned, &intent),
-            Author::Update { manager, .. } => Some(owned.patch(manager, &changes::<S>(self.body, intent))),
+            Author::Update { manager, .. } => Some(owned.patch(manager, &changes(before, &owned, intent, self.names))),
         };
         let Some(after) = after else { return Ok(()) };
         for name in before.owners_ref().keys().filter(|name| after.get(name.as_str()).is_none()) {
             reset(next, name, self.names);
         }
-        let owned = after.iter().filter(|(_, entry)| !is_given_back(entry));
-        *next.owners() = owned.map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
+        *next.owners() = after.iter().map(|(name, entry)| (name.clone(), entry.owners.clone())).collect();
         Ok(())
     }
 
@@ -277,20 +280,25 @@ impl Writing<'_> {
         } else {
             self.set(&mut node.traits, "traits", None);
         }
-        let tags = self.body.get("tags").filter(|raw| !is_null(raw));
-        let tags: WrittenTags = tags.map_or(Ok(WrittenTags::default()), read).map_err(|error| error.within("tags"))?;
-        for (field, sent, stood) in
-            [("assigned", &tags.assigned, &node.tags.assigned), ("unassigned", &tags.unassigned, &node.tags.unassigned)]
-        {
-            // No node has a tag that stands for a primary, so to take it away harms nobody.
-            let is_harmless = |tag: &TagName| field == "unassigned" && tag.starts_with(PRIMARY_PREFIX);
-            let stands = |tag: &TagName| is_harmless(tag) || stood.members().any(|one| one == tag);
-            let checked = declared_tags(sent.iter().flatten(), stands);
-            checked.map_err(|error| error.within(field).within("tags"))?;
+        self.tags(&mut node.tags).map_err(|error| error.within("tags"))
+    }
+
+    /// Writes a node's tags by hand. What is said of a tag that was assigned, or unassigned, takes the place of that.
+    fn tags(&mut self, tags: &mut NodeTags) -> Result<(), BodyError> {
+        let stood = tags::by_hand(tags);
+        let after = match self.body.get("tags").filter(|raw| !self.leaves_out(raw)) {
+            None => self.given_up(&stood),
+            Some(raw) => {
+                let is_update = matches!(self.author, Author::Update { .. });
+                let sent = tags::read(raw, is_update)?;
+                check_declared("assigned", sent.assigned.as_deref(), &tags.assigned)?;
+                check_declared("unassigned", sent.unassigned.as_deref(), &tags.unassigned)?;
+                self.own("tags", &stood, &tags::intent(sent, &stood, is_update))
+            }
+        };
+        if let Some(after) = after.filter(|after| *after != stood) {
+            tags::set_by_hand(tags, &after);
         }
-        let NodeTags { assigned, unassigned, decided: _ } = &mut node.tags;
-        self.set(assigned, "tags", tags.assigned);
-        self.set(unassigned, "tags", tags.unassigned);
         Ok(())
     }
 
@@ -347,13 +355,31 @@ impl Writing<'_> {
     }
 }
 
-/// Every field that the body names: its value, or nothing where it is `null`.
-fn changes<S: Fields>(body: &Body, mut intent: Intent<String, Value>) -> BTreeMap<String, Option<Said<Value>>> {
-    let is_leaf = |name: &str| name == MERGE_LABELS || S::is_kept(name) || table::<S>(name).is_some();
-    body.iter().filter(|(name, _)| is_leaf(name)).map(|(name, _)| (name.to_owned(), intent.remove(name))).collect()
+/// Checks the names of tags that are sent, but for those that stand there.
+fn check_declared(set: &str, sent: Option<&[TagName]>, stood: &OwnedSet<TagName>) -> Result<(), BodyError> {
+    // No node has a tag that stands for a primary, so to take it away harms nobody.
+    let is_harmless = |tag: &TagName| set == "unassigned" && tag.starts_with(PRIMARY_PREFIX);
+    let stands = |tag: &TagName| is_harmless(tag) || stood.members().any(|one| one == tag);
+    declared_tags(sent.into_iter().flatten(), stands).map_err(|error| error.within(set))
 }
 
-/// Reads a field and gives its value as it is shown; `None` for a name that is owned key by key.
+/// What an update says of fields. One that stands at its default, belongs to nobody and is to stay there is not said: who resumes what was
+/// never paused takes nothing. One that returns to its default is taken as one that leaves it: it is what its author says of it.
+fn changes<S: Fields>(
+    before: &S,
+    owned: &OwnedMap<String, Value>,
+    intent: Intent<String, Value>,
+    names: &dyn Names,
+) -> BTreeMap<String, Option<Said<Value>>> {
+    let is_said = |name: &str, said: &Said<Value>| {
+        let stays = || said.value() == Some(&value_of(before, name, names));
+        owned.get(name).is_some() || !stays() || said.value() != Some(&default_of(before, name, names))
+    };
+    let said = intent.into_iter().filter(|(name, said)| is_said(name, said));
+    said.map(|(name, said)| (name, Some(said))).collect()
+}
+
+/// Reads a field and gives its value as it is shown, `null` at its default; `None` for a name that is owned key by key.
 fn read_field<S: Fields>(
     spec: &mut S,
     name: &str,
@@ -374,9 +400,9 @@ fn read_field<S: Fields>(
     let value = kept.read(read(raw)?)?;
     if value.is_null() {
         spec.extra().remove(name);
-        return Ok(None);
+    } else {
+        spec.extra().insert(name.to_owned(), value.clone());
     }
-    spec.extra().insert(name.to_owned(), value.clone());
     Ok(Some(value))
 }
 
@@ -389,25 +415,29 @@ fn table<S: Fields>(name: &str) -> Option<&'static Field<S>> {
     S::FIELDS.iter().find(|field| field.name == name)
 }
 
-/// The fields that someone gave, with their values of now.
-pub(super) fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> OwnedMap<String, Value> {
-    let value = |name: &str| match table::<S>(name) {
+/// A field's value as it is shown.
+fn value_of<S: Fields>(spec: &S, name: &str, names: &dyn Names) -> Value {
+    match table::<S>(name) {
         Some(field) => (field.show)(spec, names),
         None if name == MERGE_LABELS => merge_labels::shown(spec),
         None => spec.extra_ref().get(name).cloned().unwrap_or(Value::Null),
-    };
-    let entries = owners.into_iter().map(|(name, owners)| {
-        let value = value(&name);
-        (name, Entry { said: Said::Value(value), owners, since_ms: None })
-    });
-    OwnedMap::from_entries(entries.filter(|(_, entry)| !is_given_back(entry)))
+    }
 }
 
-/// Whether a field stands at its default by plain writes alone. It belongs to nobody then, as a key that is taken away does: who
-/// pauses and resumes leaves nothing that another would have to take over. An apply may state the default, and owns it.
-fn is_given_back(entry: &Entry<Value>) -> bool {
-    let is_default = entry.said.value().is_none_or(Value::is_null);
-    is_default && entry.owners.iter().all(|owner| owner.operation == Operation::Update)
+/// What a field would be shown with at its default.
+fn default_of<S: Fields>(spec: &S, name: &str, names: &dyn Names) -> Value {
+    let mut blank = spec.clone();
+    reset(&mut blank, name, names);
+    value_of(&blank, name, names)
+}
+
+/// The fields that someone gave, with their values of now.
+pub(super) fn owned_fields<S: Fields>(spec: &S, owners: FieldOwners, names: &dyn Names) -> OwnedMap<String, Value> {
+    let entry = |(name, owners): (String, _)| {
+        let said = Said::Value(value_of(spec, &name, names));
+        (name, Entry { said, owners, since_ms: None })
+    };
+    OwnedMap::from_entries(owners.into_iter().map(entry))
 }
 
 /// Checks the sum of the annotations that one object provides.

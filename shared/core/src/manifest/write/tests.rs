@@ -17,6 +17,11 @@ fn update<S: Fields>(spec: &mut S, who: &str, fields: &str, shape: BodyShape) ->
     write(spec, &body, Author::Update { manager: &manager, shape }, &Anybody::default(), 7)
 }
 
+fn owners_of<S: Fields>(spec: &S, field: &str) -> Vec<String> {
+    let owners = spec.owners_ref().get(field);
+    owners.iter().flat_map(|owners| owners.iter()).map(ToString::to_string).collect()
+}
+
 #[test]
 fn what_is_adopted_is_applied_without_a_conflict() {
     let mut spec = ClusterSpec::default();
@@ -143,25 +148,57 @@ fn an_update_touches_what_it_names() {
     assert_eq!(texts, ["ntp git:apply", "tier bob:update"], "keys that are sent unchanged keep their owners");
     update(&mut spec, "bob", r#"{"description": null, "labels": null}"#, BodyShape::Own).unwrap();
     assert_eq!((spec.description.as_str(), &spec.inherited.labels.provided), ("", &None));
-    assert!(!spec.owners.contains_key("description"));
+    assert_eq!(owners_of(&spec, "description"), ["bob:update"]);
 }
 
 #[test]
-fn a_field_that_a_plain_write_returns_to_its_default_belongs_to_nobody() {
+fn y05_who_returns_a_field_to_its_default_owns_it() {
     let mut spec = ClusterSpec::default();
-    update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
-    assert_eq!(spec, ClusterSpec::default(), "what changes nothing takes nothing");
-    update(&mut spec, "ann", r#"{"paused": true}"#, BodyShape::Own).unwrap();
-    assert_eq!(spec.owners["paused"][0].to_string(), "ann:update");
-    update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
-    assert_eq!(spec, ClusterSpec::default());
+    for fields in [r#"{"paused": false}"#, r#"{"paused": null, "description": ""}"#, r#"{"keypair": null}"#] {
+        update(&mut spec, "ann", fields, BodyShape::Own).unwrap();
+        assert_eq!(spec, ClusterSpec::default(), "what changes nothing takes nothing: {fields}");
+    }
+    for (said, field, defaults) in [
+        (r#"{"paused": true}"#, "paused", &[r#"{"paused": false}"#, r#"{"paused": null}"#][..]),
+        (r#"{"description": "a"}"#, "description", &[r#"{"description": ""}"#, r#"{"description": null}"#]),
+        (r#"{"keypair": "k"}"#, "keypair", &[r#"{"keypair": null}"#]),
+        (r#"{"tags": {"x": {}}}"#, "tags", &[r#"{"tags": {}}"#, r#"{"tags": null}"#]),
+        (r#"{"min_ready_seconds": 5}"#, "min_ready_seconds", &[r#"{"min_ready_seconds": null}"#]),
+        (r#"{"rollout": {"max_groups": 1}}"#, "rollout", &[r#"{"rollout": null}"#]),
+        (r#"{"labels": {"a": "1"}, "merge_labels": false}"#, "merge_labels", &[r#"{"merge_labels": null}"#]),
+    ] {
+        for default in defaults {
+            let mut spec = ClusterSpec::default();
+            apply(&mut spec, "git", said).unwrap();
+            update(&mut spec, "ann", default, BodyShape::Own).unwrap();
+            assert_eq!(owners_of(&spec, field), ["ann:update"], "{default}");
+            let before = spec.clone();
+            assert!(matches!(apply(&mut spec, "git", said), Err(WriteError::Conflicts(_))), "{default}");
+            update(&mut spec, "bob", default, BodyShape::Own).unwrap();
+            assert_eq!(spec, before, "what is sent unchanged keeps its owner: {default}");
+            apply(&mut spec, "git", "{}").unwrap();
+            assert_eq!(owners_of(&spec, field), ["ann:update"], "who leaves it out takes nothing: {default}");
+        }
+    }
+}
+
+#[test]
+fn y05_a_field_at_its_default_is_shared_and_kept_as_at_any_other_value() {
+    let mut spec = ClusterSpec::default();
     apply(&mut spec, "git", r#"{"paused": false}"#).unwrap();
     update(&mut spec, "ann", r#"{"paused": false}"#, BodyShape::Own).unwrap();
-    assert_eq!(spec.owners["paused"][0].to_string(), "git:apply", "an apply states the default too");
+    assert_eq!(owners_of(&spec, "paused"), ["git:apply"], "an apply states the default too");
     // As older programs stored it.
     spec.owners.insert("paused".to_owned(), [Owner::update(&Manager::new("ann").unwrap())].into());
-    apply(&mut spec, "git", r#"{"paused": true}"#).unwrap();
-    assert!(spec.paused);
+    assert!(matches!(apply(&mut spec, "git", r#"{"paused": true}"#), Err(WriteError::Conflicts(_))));
+    apply(&mut spec, "git", r#"{"paused": false}"#).unwrap();
+    assert_eq!(owners_of(&spec, "paused"), ["ann:update", "git:apply"], "who agrees shares");
+    let git = Manager::new("git").unwrap();
+    let ann: Party = "ann".parse().unwrap();
+    let body = Body::parse(r#"{"paused": true}"#).unwrap();
+    let author = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt: Some(&ann) };
+    write(&mut spec, &body, author, &Anybody::default(), 7).unwrap();
+    assert_eq!((spec.paused, owners_of(&spec, "paused")), (true, vec!["git:apply".to_owned()]), "it is adopted");
 }
 
 #[test]
@@ -182,6 +219,74 @@ fn traits_and_tags_are_owned_entry_by_entry() {
     let traits: Vec<_> = node.traits.members().map(ToString::to_string).collect();
     assert_eq!(traits, ["CUSTOM_A", "CUSTOM_C"], "only what git put there goes");
     assert!(node.tags.assigned.is_empty(), "a set that is left out is given up");
+}
+
+/// The tags that are assigned and unassigned, each with its owners.
+fn by_hand_of(node: &NodeSpec) -> [Vec<String>; 2] {
+    [&node.tags.assigned, &node.tags.unassigned].map(|set| {
+        let owners = |owners: &[Owner]| owners.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        set.iter().map(|(tag, entry)| format!("{tag} {}", owners(&entry.owners))).collect()
+    })
+}
+
+#[test]
+fn y05_who_says_of_a_tag_what_another_says_otherwise_is_in_conflict() {
+    let body = |set: &str| format!(r#"{{"tags": {{"{set}": ["x"]}}}}"#);
+    let git = Manager::new("git").unwrap();
+    let ops: Party = "ops".parse().unwrap();
+    for (stands, says) in [("unassigned", "assigned"), ("assigned", "unassigned")] {
+        let mut before = NodeSpec::default();
+        apply(&mut before, "ops", &body(stands)).unwrap();
+        let mut node = before.clone();
+        let refused = apply(&mut node, "git", &body(says)).unwrap_err();
+        let WriteError::Conflicts(conflicts) = &refused else { panic!("{refused}") };
+        let named: Vec<_> =
+            conflicts.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
+        assert_eq!(named, [format!("tags.x ops:apply \"{stands}\"")]);
+        assert_eq!(node, before);
+        let forced = Author::Apply { manager: &git, scope: Scope::Object, force: true, adopt: None };
+        let adopting = Author::Apply { manager: &git, scope: Scope::Object, force: false, adopt: Some(&ops) };
+        let added = Author::Add { manager: &git, force: true };
+        let updated = Author::Update { manager: &git, shape: BodyShape::Own };
+        for (author, owner) in
+            [(forced, "x git:apply"), (adopting, "x git:apply"), (added, "x git:apply"), (updated, "x git:update")]
+        {
+            let mut node = before.clone();
+            write(&mut node, &Body::parse(&body(says)).unwrap(), author, &Anybody::default(), 7).unwrap();
+            let mut expected = [vec![owner.to_owned()], Vec::new()];
+            if says == "unassigned" {
+                expected.reverse();
+            }
+            assert_eq!(by_hand_of(&node), expected, "{author:?}");
+        }
+    }
+}
+
+#[test]
+fn y05_a_plain_write_of_one_set_of_tags_takes_from_the_other_what_it_names_alone() {
+    let mut before = NodeSpec::default();
+    apply(&mut before, "git", r#"{"tags": {"assigned": ["a"], "unassigned": ["x", "y"]}}"#).unwrap();
+    let owned = |tags: &[&str]| tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>();
+    for (body, assigned, unassigned) in [
+        (r#"{"tags": {"assigned": ["a", "x"]}}"#, &["a git:apply", "x ann:update"][..], &["y git:apply"][..]),
+        (r#"{"tags": {"unassigned": ["a"]}}"#, &[], &["a ann:update"]),
+        (r#"{"tags": {"assigned": null}}"#, &[], &["x git:apply", "y git:apply"]),
+        (r#"{"tags": {"unassigned": null}}"#, &["a git:apply"], &[]),
+        (r#"{"tags": null}"#, &[], &[]),
+        (r#"{"tags": {}}"#, &["a git:apply"], &["x git:apply", "y git:apply"]),
+    ] {
+        let mut node = before.clone();
+        update(&mut node, "ann", body, BodyShape::Own).unwrap();
+        assert_eq!(by_hand_of(&node), [owned(assigned), owned(unassigned)], "{body}");
+    }
+    let both = r#"{"tags": {"assigned": ["x"], "unassigned": ["x"]}}"#;
+    let says = "tags: the tag 'x' can't be assigned and unassigned at once: name it in one of them";
+    for refused in [
+        apply(&mut before.clone(), "git", both).unwrap_err(),
+        update(&mut before.clone(), "git", both, BodyShape::Own).unwrap_err(),
+    ] {
+        assert_eq!(refused.to_string(), says);
+    }
 }
 
 #[test]
