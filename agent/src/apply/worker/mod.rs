@@ -268,7 +268,7 @@ impl ApplyWorker {
                     self.worked(worked).await
                 }
                 () = sleep_until(self.look_at) => self.look().await,
-                () = sleep_until(self.room_at), if !self.is_blocked => self.check_room(),
+                () = sleep_until(self.room_at), if !self.is_blocked => self.look_each_minute().await,
                 () = self.wakes.next() => self.woken().await,
                 () = or_never(self.managed.as_ref().map(Watch::changed)) => {
                     self.touched.in_this_run = true;
