@@ -381,6 +381,10 @@ impl ApplyWorker {
             if let Some(desired) = self.desired.clone() {
                 self.plan(&desired)?;
             }
+            // Of what is planned, its first step says more.
+            if self.run.is_none() {
+                self.progress = observed::Progress::Idle;
+            }
         } else if idle {
             self.failures = if self.progress == observed::Progress::Failed { self.failures + 1 } else { 0 };
             self.look_at = Instant::now() + self.pause();
