@@ -11,13 +11,14 @@ use stemma_core::digest::TaskDigest;
 use stemma_core::status::{self, Orphan, STUCK};
 use stemma_core::task::Mode;
 use stemma_wire::error::is_formatting;
-use stemma_wire::message::desired::Known;
+use stemma_wire::message::desired::{Known, ProfileTask};
 use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 
 use super::membership::{Membership, membership};
 use super::waits::waiting;
 use super::{Exit, Local, print, print_json};
-use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, REASONS, REPORT, Reason};
+use crate::apply::executor::is_observed;
+use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, Performed, REASONS, REPORT, Reason};
 use crate::apply::orphans::{self, MOST_NAMED};
 use crate::args::Output;
 use crate::host::Host as _;
@@ -29,6 +30,9 @@ const NO_AGENT: &str = "no agent runs on this host";
 /// What to do on a host that its controllers no longer know.
 const FORGOTTEN: &str = "its node was deleted, or its certificate was revoked: nothing that it holds changes any more. To bring it back, \
      stop the agent, remove /var/lib/stemma-agent, and run `stemma-agent join` with a new token";
+
+/// What became of a task that is neither run nor checked, by its own mode.
+const OBSERVED: &str = "observed";
 
 /// Why tasks do not end on a host that does not begin them.
 const OBSERVES: &str = ": its mode is observe, so no task is run or checked";
@@ -76,7 +80,7 @@ struct Status {
 #[derive(Serialize)]
 struct Task {
     id: String,
-    /// `null`: it has not ended yet on this host.
+    /// `null`: it has not ended yet on this host. `observed`: it is neither run nor checked, by its own mode.
     outcome: Option<String>,
     /// What it waits for on other nodes, itself or behind another task of this host; `null`: for nothing there.
     waits_for: Option<String>,
@@ -135,7 +139,7 @@ impl Status {
             "waiting"
         } else if self.only_observes() && of_tasks(Task::has_failed) {
             "failed"
-        } else if self.only_observes() && self.tasks.iter().all(Task::has_succeeded) {
+        } else if self.only_observes() && self.tasks.iter().all(|task| task.has_succeeded() || task.is_observed()) {
             "converged"
         } else {
             self.progress()
@@ -182,6 +186,11 @@ impl Task {
     /// Whether it has ended, and the host is as it wants it.
     fn has_succeeded(&self) -> bool {
         self.has_ended([Outcome::Unchanged, Outcome::Changed])
+    }
+
+    /// Whether it is neither run nor checked, by its own mode.
+    fn is_observed(&self) -> bool {
+        self.outcome.as_ref().is_some_and(|outcome| outcome == OBSERVED)
     }
 
     /// Whether it did not end well.
@@ -289,7 +298,7 @@ fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
     let here = profile.tasks.iter().filter(|task| held.task_set.runs(&task.id));
     Ok(here
         .map(|task| {
-            let outcome = performed.get(&task.id).map(|ended| words(ended.outcome));
+            let outcome = performed.get(&task.id).map(|ended| became(task, ended));
             let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
             // Why the nodes there are not done, a controller knows alone.
             let waits_for =
@@ -297,6 +306,11 @@ fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
             Task { outcome, reason, waits_for, id: task.id.clone() }
         })
         .collect())
+}
+
+/// How a task ended, in words. One that is neither run nor checked is told to controllers as one that was only checked.
+pub(super) fn became(task: &ProfileTask, ended: &Performed) -> String {
+    if is_observed(task) { OBSERVED.to_owned() } else { words(ended.outcome) }
 }
 
 /// Who parked this host.
