@@ -483,7 +483,7 @@ mod tests {
             (observes(Tasks::Unreported), State::Waiting, "its mode is observe: its host begins no task"),
             (observes(Tasks::Incomplete), State::Waiting, "its mode is observe: its host begins no task"),
             (placed(Tasks::Unreported), State::Waiting, "nothing was heard of its tasks yet"),
-            (observes(Tasks::NothingToRun), State::Converged, "it has no tasks"),
+            (observes(Tasks::NothingToRun), State::Converged, "it has no tasks to run"),
             (observes(Tasks::Succeeded), State::Converged, "all of its tasks have succeeded"),
         ] {
             assert_eq!(facts.status(), Status { state, reason });

@@ -95,7 +95,7 @@ impl Tasks {
     pub(super) fn status(self, liveness: Liveness) -> Status {
         let (state, reason) = match (self, liveness) {
             (Self::NotReleased, _) => (State::Waiting, "nothing was released to it yet"),
-            (Self::NothingToRun, Liveness::Connected) => (State::Converged, "it has no tasks"),
+            (Self::NothingToRun, Liveness::Connected) => (State::Converged, "it has no tasks to run"),
             (Self::NothingToRun, Liveness::Absent | Liveness::Silent) => (State::Waiting, "its agent is not there yet"),
             (Self::Unreported, _) => (State::Waiting, "nothing was heard of its tasks yet"),
             (Self::Failed, _) => (State::Failed, A_TASK_FAILED),

@@ -469,7 +469,7 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
 }
 
 #[test]
-fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
+fn y06_a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it_and_said_to_run() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
     let conf = serde_json::json!({"parameters": {"path": "/etc/conf", "template": "tier {{ labels.tier }}"}});
     let slow = serde_json::json!({"parameters": {"command": ["a"], "retries": 1, "interval": 60}});
