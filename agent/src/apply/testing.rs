@@ -273,6 +273,7 @@ impl Set {
         let label = |value: &str| KnownLabel { value: value.into(), to_host: false, origin: "node n".into() };
         let known = Known {
             name: "web-1".into(),
+            group: "prod/web".into(),
             labels: self.labels.iter().map(|(key, value)| (key.clone(), label(value))).collect(),
             ceiling: Mode::Apply,
             ..Known::default()

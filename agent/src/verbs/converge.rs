@@ -20,7 +20,7 @@ use super::status::{printable, words};
 use super::waits::waiting;
 use super::{Exit, Local, print, print_json, service};
 use crate::apply::executor::graph::is_well;
-use crate::apply::executor::{Purpose, Run};
+use crate::apply::executor::{Purpose, Run, is_observed};
 use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, Ledger, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, Woken, wake};
@@ -284,6 +284,9 @@ fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
     let mut tasks = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
     tasks.retain(|_, performed| performed.task_set == desired.digest);
     let waiting = waiting(local, &desired, &profile, &tasks)?.len();
+    for task in profile.tasks.iter().filter(|task| is_observed(task)) {
+        tasks.remove(&task.id);
+    }
     let outcomes = before.outcomes(ledger, &tasks)?;
     tasks.retain(|_, performed| !is_well(performed.outcome));
     let line = |(id, performed): (&String, &Performed)| {
@@ -608,6 +611,19 @@ mod tests {
         drop(ledger);
         assert_eq!(once(root.path()).unwrap(), Exit::Failed, "no task was applied");
         assert!(!left.exists() && !root.path().join("srv/f").exists());
+    }
+
+    #[test]
+    fn y06_a_task_that_is_only_observed_is_no_failure_and_is_said_by_status_and_explain() {
+        let root = tempfile::tempdir().unwrap();
+        let fields = serde_json::json!({"mode": "observe", "parameters": {"script": "exit 3"}});
+        joined(root.path(), &Set::default().task("seen", "shell", &[], &fields).file("f", &[], "/srv/f", "x"));
+        assert_eq!(once(root.path()).unwrap(), Exit::Done);
+        let text = status::shown(root.path());
+        let task = "task      seen                     observed\n            its mode is observe: it is neither run nor checked\n";
+        assert!(text.contains(task) && text.contains("state     converged\n"), "{text}");
+        let why = super::super::explain::why(root.path(), "seen");
+        assert_eq!(why, ["last: observed", "  its mode is observe: it is neither run nor checked"]);
     }
 
     #[test]

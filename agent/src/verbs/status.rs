@@ -9,14 +9,16 @@ use anyhow::Result;
 use serde::Serialize;
 use stemma_core::digest::TaskDigest;
 use stemma_core::status::{self, Orphan, STUCK};
+use stemma_core::task::Mode;
 use stemma_wire::error::is_formatting;
-use stemma_wire::message::desired::Known;
+use stemma_wire::message::desired::{Known, ProfileTask};
 use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 
 use super::membership::{Membership, membership};
 use super::waits::waiting;
 use super::{Exit, Local, print, print_json};
-use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, REASONS, REPORT, Reason};
+use crate::apply::executor::is_observed;
+use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, Performed, REASONS, REPORT, Reason};
 use crate::apply::orphans::{self, MOST_NAMED};
 use crate::args::Output;
 use crate::host::Host as _;
@@ -28,6 +30,12 @@ const NO_AGENT: &str = "no agent runs on this host";
 /// What to do on a host that its controllers no longer know.
 const FORGOTTEN: &str = "its node was deleted, or its certificate was revoked: nothing that it holds changes any more. To bring it back, \
      stop the agent, remove /var/lib/stemma-agent, and run `stemma-agent join` with a new token";
+
+/// What became of a task that is neither run nor checked, by its own mode.
+const OBSERVED: &str = "observed";
+
+/// Why tasks do not end on a host that does not begin them.
+const OBSERVES: &str = ": its mode is observe, so no task is run or checked";
 
 /// What is printed as JSON: the names are those of `stemma resolve -o json`, so that the two can be compared.
 #[derive(Serialize)]
@@ -72,7 +80,7 @@ struct Status {
 #[derive(Serialize)]
 struct Task {
     id: String,
-    /// `null`: it has not ended yet on this host.
+    /// `null`: it has not ended yet on this host. `observed`: it is neither run nor checked, by its own mode.
     outcome: Option<String>,
     /// What it waits for on other nodes, itself or behind another task of this host; `null`: for nothing there.
     waits_for: Option<String>,
@@ -118,7 +126,40 @@ impl Status {
         if let Some(why) = &self.stuck {
             return format!("stuck{said}: {why}");
         }
-        format!("{}{said}", self.progress())
+        let why = if self.is_observed() { OBSERVES } else { "" };
+        format!("{}{said}{why}", self.word())
+    }
+
+    /// As controllers call it where it is in no nodegroup, or does nothing by its mode; else where it stands with its tasks.
+    fn word(&self) -> &str {
+        let of_tasks = |is: fn(&Task) -> bool| self.tasks.iter().any(is);
+        if self.is_unplaced() {
+            "unplaced"
+        } else if self.is_observed() {
+            "waiting"
+        } else if self.only_observes() && of_tasks(Task::has_failed) {
+            "failed"
+        } else if self.only_observes() && self.tasks.iter().all(|task| task.has_succeeded() || task.is_observed()) {
+            "converged"
+        } else {
+            self.progress()
+        }
+    }
+
+    /// Whether it holds the desired state of a node that is in no nodegroup.
+    const fn is_unplaced(&self) -> bool {
+        self.revision.is_some() && self.group.is_none()
+    }
+
+    /// Whether there are tasks that it does not begin, by its mode.
+    fn is_observed(&self) -> bool {
+        self.only_observes() && self.tasks.iter().any(|task| task.outcome.is_none())
+    }
+
+    /// Whether it is placed, and does nothing by its mode.
+    fn only_observes(&self) -> bool {
+        let is_of_mode = self.mode.as_ref().is_some_and(|mode| *mode == words(Mode::Observe));
+        is_of_mode && !self.is_unplaced() && self.progress == words(Progress::Idle)
     }
 
     /// Where it stands with its tasks: as it was reported, or as controllers call it where the tasks say more.
@@ -143,6 +184,25 @@ impl Task {
     /// Whether it has not ended, and waits for no other host.
     fn is_open_here(&self) -> bool {
         self.outcome.is_none() && self.waits_for.is_none()
+    }
+
+    /// Whether it has ended, and the host is as it wants it.
+    fn has_succeeded(&self) -> bool {
+        self.has_ended([Outcome::Unchanged, Outcome::Changed])
+    }
+
+    /// Whether it is neither run nor checked, by its own mode.
+    fn is_observed(&self) -> bool {
+        self.outcome.as_ref().is_some_and(|outcome| outcome == OBSERVED)
+    }
+
+    /// Whether it did not end well.
+    fn has_failed(&self) -> bool {
+        self.has_ended([Outcome::Failed, Outcome::DependencyFailed, Outcome::Unsupported, Outcome::Unknown])
+    }
+
+    fn has_ended<const N: usize>(&self, outcomes: [Outcome; N]) -> bool {
+        self.outcome.as_ref().is_some_and(|ended| outcomes.into_iter().any(|outcome| words(outcome) == *ended))
     }
 
     /// Whether it was only checked, and is not as it should be.
@@ -250,7 +310,7 @@ fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
     let here = profile.tasks.iter().filter(|task| held.task_set.runs(&task.id));
     Ok(here
         .map(|task| {
-            let outcome = performed.get(&task.id).map(|ended| words(ended.outcome));
+            let outcome = performed.get(&task.id).map(|ended| became(task, ended));
             let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
             // Why the nodes there are not done, a controller knows alone.
             let waits_for =
@@ -258,6 +318,11 @@ fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
             Task { outcome, reason, waits_for, id: task.id.clone() }
         })
         .collect())
+}
+
+/// How a task ended, in words. One that is neither run nor checked is told to controllers as one that was only checked.
+pub(super) fn became(task: &ProfileTask, ended: &Performed) -> String {
+    if is_observed(task) { OBSERVED.to_owned() } else { words(ended.outcome) }
 }
 
 /// Who parked this host.
@@ -577,6 +642,44 @@ mod tests {
             let status = collect(&Local::open(root.path()).unwrap()).unwrap();
             let tasks = tasks.into_iter().map(|(outcome, waits_for)| task(outcome, waits_for)).collect();
             assert_eq!(Status { progress: words(progress), tasks, ..status }.state(), state);
+        }
+    }
+
+    /// It said `idle`, which is no state of a node, and `converged` where its node was taken out of its group.
+    #[test]
+    fn y06_the_state_of_a_host_that_observes_or_is_in_no_nodegroup_is_that_of_its_node() {
+        let root = tempfile::tempdir().unwrap();
+        joined(root.path(), &Set::default());
+        let task = |outcome: Option<&str>| Task {
+            id: "t".to_owned(),
+            outcome: outcome.map(str::to_owned),
+            waits_for: None,
+            reason: None,
+        };
+        let waits = "waiting, paused on this host: its mode is observe, so no task is run or checked";
+        for (mode, group, progress, tasks, state) in [
+            ("observe", Some("c/g"), Progress::Idle, vec![None], waits),
+            ("observe", Some("c/g"), Progress::Idle, vec![Some("changed"), None], waits),
+            ("observe", Some("c/g"), Progress::Running, vec![Some("changed"), None], "running, paused on this host"),
+            ("observe", Some("c/g"), Progress::Idle, vec![], "converged, paused on this host"),
+            ("observe", Some("c/g"), Progress::Idle, vec![Some("unchanged")], "converged, paused on this host"),
+            (
+                "observe",
+                Some("c/g"),
+                Progress::Idle,
+                vec![Some("changed"), Some("failed")],
+                "failed, paused on this host",
+            ),
+            ("observe", Some("c/g"), Progress::Idle, vec![Some("would change")], "noop, paused on this host"),
+            ("apply", Some("c/g"), Progress::Idle, vec![None], "idle, paused on this host"),
+            ("apply", None, Progress::Converged, vec![], "unplaced, paused on this host"),
+            ("observe", None, Progress::Idle, vec![], "unplaced, paused on this host"),
+        ] {
+            let status = collect(&Local::open(root.path()).unwrap()).unwrap();
+            let (mode, group) = (Some(mode.to_owned()), group.map(str::to_owned));
+            let tasks = tasks.into_iter().map(task).collect();
+            let status = Status { mode, group, progress: words(progress), tasks, paused: true, ..status };
+            assert_eq!(status.state(), state);
         }
     }
 

@@ -15,6 +15,13 @@ pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl I
     released.runs(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
 }
 
+/// Those of them that count for its state: not those that its host neither runs nor checks. An older agent checks them as in mode `noop`.
+pub(crate) fn counted<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
+    let profile = released.head().profile.and_then(|hash| model.profiles.get(&hash));
+    let observed = profile.map(|profile| profile.observed());
+    runs(model, released).filter(move |task| observed.is_none_or(|observed| !observed.contains(*task)))
+}
+
 /// The names of the task set that was released to a node: its digest in each wire version, by any of which a host may name it.
 pub(crate) fn task_sets(model: &Model, released: &ReleasedRecord) -> Vec<PartDigest> {
     released.digests(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))

@@ -14,7 +14,7 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::{candidate, runs, task_sets};
+use crate::cache::released::{candidate, counted, runs, task_sets};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredTable, encode};
 use crate::intake::ToldParts;
@@ -161,7 +161,7 @@ fn tasks_of(model: &Model, node: Uuid, set: &[PartDigest]) -> Tasks {
     let results = model.results.get(&node);
     let outcomes = |released| {
         let outcome = move |task: &str| Some(results?.of(set, task)?.result.outcome.of_node());
-        runs(model, released).map(outcome)
+        counted(model, released).map(outcome)
     };
     Tasks::of(model.released.get(&node).map(Arc::as_ref).map(outcomes), results.is_some())
 }
@@ -170,7 +170,7 @@ fn tasks_of(model: &Model, node: Uuid, set: &[PartDigest]) -> Tasks {
 pub(crate) fn unended(model: &Model, node: Uuid) -> impl Iterator<Item = &str> {
     model.released.get(&node).into_iter().flat_map(move |released| {
         let (set, results) = (task_sets(model, released), model.results.get(&node));
-        runs(model, released).filter(move |task| results.is_none_or(|results| results.of(&set, task).is_none()))
+        counted(model, released).filter(move |task| results.is_none_or(|results| results.of(&set, task).is_none()))
     })
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use stemma_core::digest::DigestVersion;
 use stemma_core::epoch::HeldRevision;
 use stemma_core::object::{Observation, ReportLeftOut, Timestamp};
-use stemma_core::release::is_sent_untranslated;
+use stemma_core::release::{is_sent_observed, is_sent_untranslated};
 use stemma_core::shared_text::{JsonText, SharedTexts};
 use stemma_core::status::is_of_agent;
 use stemma_wire::message::desired::{InputValue, Profile, ProfileTask, TaskSet};
@@ -299,6 +299,8 @@ pub struct ProfileRecord {
     names: Once<Box<[Hash]>>,
     #[serde(skip)]
     untranslated: Once<BTreeSet<String>>,
+    #[serde(skip)]
+    observed: Once<BTreeSet<String>>,
 }
 
 /// What is read from a profile's bytes once, and no part of what is stored or compared.
@@ -348,8 +350,9 @@ fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WireVersi
 impl ProfileRecord {
     /// A profile as it is stored from now on, in the version [`PUBLISHED`], and the blobs that its tasks name, sorted.
     pub fn new(bytes: Vec<u8>, blobs: Vec<Hash>) -> Self {
-        let (ids, names, untranslated) = (Once::default(), Once::default(), Once::default());
-        Self { version: PUBLISHED, bytes, blobs, ids, names, untranslated }
+        let (ids, names) = (Once::default(), Once::default());
+        let (untranslated, observed) = (Once::default(), Once::default());
+        Self { version: PUBLISHED, bytes, blobs, ids, names, untranslated, observed }
     }
 
     /// The profile; `None` where it cannot be read.
@@ -380,7 +383,16 @@ impl ProfileRecord {
     /// The ids of its tasks that are never started since nobody translated them.
     pub fn untranslated(&self) -> &BTreeSet<String> {
         let is_one = |task: &ProfileTask| is_sent_untranslated(&task.definition);
-        self.untranslated.0.get_or_init(|| self.tasks().into_iter().filter(is_one).map(|task| task.id).collect())
+        self.untranslated.0.get_or_init(|| self.ids_of(is_one))
+    }
+
+    /// The ids of its tasks that hosts neither run nor check, by the task's own mode.
+    pub fn observed(&self) -> &BTreeSet<String> {
+        self.observed.0.get_or_init(|| self.ids_of(|task| is_sent_observed(&task.definition)))
+    }
+
+    fn ids_of(&self, is_one: impl Fn(&ProfileTask) -> bool) -> BTreeSet<String> {
+        self.tasks().into_iter().filter(is_one).map(|task| task.id).collect()
     }
 }
 
@@ -408,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_says_which_of_its_tasks_are_untranslated() {
+    fn a_profile_says_which_of_its_tasks_are_untranslated_or_observed() {
         let task = |id: &str, definition: &str| ProfileTask {
             id: id.to_owned(),
             definition: definition.to_owned(),
@@ -419,9 +431,11 @@ mod tests {
         let tasks = vec![
             task("old", r#"{"id":"old","type":"untranslated"}"#),
             task("new", r#"{"id":"new","parameters":{"type":"untranslated"},"type":"shell"}"#),
+            task("seen", r#"{"id":"seen","mode":"observe","parameters":{"script":"true"},"type":"shell"}"#),
         ];
-        let bytes = postcard::to_allocvec(&Profile { tasks }).unwrap();
-        assert_eq!(ProfileRecord::new(bytes, Vec::new()).untranslated(), &BTreeSet::from(["old".to_owned()]));
+        let record = ProfileRecord::new(postcard::to_allocvec(&Profile { tasks }).unwrap(), Vec::new());
+        assert_eq!(record.untranslated(), &BTreeSet::from(["old".to_owned()]));
+        assert_eq!(record.observed(), &BTreeSet::from(["seen".to_owned()]), "y06");
     }
 
     #[test]

@@ -598,6 +598,31 @@ async fn y09_the_task_whose_result_has_not_come_is_named() {
     fleet.controller.stop().await;
 }
 
+/// An agent of now tells that it was not checked, one of before that it would change something.
+#[tokio::test]
+async fn y06_nobody_waits_for_a_task_that_is_only_observed_but_who_waits_for_it_on_another_host() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let more = json!({"id": "more", "type": "shell", "tags": ["x"], "parameters": {"script": "true"}});
+    let tasks = site[0]["tasks"].as_array_mut().unwrap();
+    tasks[0]["mode"] = json!("observe");
+    tasks.push(more);
+    fleet.apply(site).await;
+    let (mut first, mut second) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
+    take(&mut first).await;
+    take(&mut second).await;
+    result(&mut first, 1, "more", Outcome::Changed).await;
+    until(&fleet, "n1", |node| node["state"] == "converged").await;
+    result(&mut first, 2, "a", Outcome::WouldChange).await;
+    let reason = "b waits for a on tags x: n1 (a was only checked or observed there)";
+    until(&fleet, "n2", |node| node["state"] == "blocked" && node["state_reason"] == reason).await;
+    assert_eq!(everywhere(&fleet, "n1", "converged").await, [true; 5]);
+    let explained = fleet.read("/v1/nodes/n1/explain?task=a").await;
+    let says = json!(["the task's mode is observe: it is neither run nor checked"]);
+    assert_eq!((&explained["runs"], &explained["set_aside"]), (&json!(true), &says), "{explained}");
+    fleet.controller.stop().await;
+}
+
 /// What did not run since another task failed is no failure of its own: who looks for what to mend is led to the one that failed.
 #[tokio::test]
 async fn y09_a_task_that_did_not_run_is_not_counted_as_failed() {

@@ -233,7 +233,7 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     let released = ran.runs.is_some_and(|runs| runs(id));
     let set_aside = answer.set_aside(ran.runs).filter(|aside| aside.is_in_force(now)).map(SetAside::explained);
     let too_large = ran.too_large.iter().map(|error| format!("{error}: its host keeps what it has"));
-    let set_aside: Vec<String> = set_aside.chain(too_large).collect();
+    let mut set_aside: Vec<String> = set_aside.chain(too_large).collect();
     let found = answer.task_set().and_then(|set| Some((set, set.profile.release.find(id)?)));
     let Some((set, ix)) = found else {
         let why = match (answer.task_set(), released) {
@@ -247,6 +247,8 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
         }));
     };
     let release = &set.profile.release;
+    let observed = "the task's mode is observe: it is neither run nor checked";
+    set_aside.extend(release.task(ix).task.is_observed().then(|| observed.to_owned()));
     let falls = set.profile.all().contains(&ix);
     let left_out = set.why_left_out(ix).map(|why| why.to_string());
     let placed = release.placement_text(ix);

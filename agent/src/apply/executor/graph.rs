@@ -3,7 +3,7 @@
 //! ```text
 //! Waiting ──▶ Running ──▶ Ended(outcome)
 //!    │                        ▲
-//!    └── one before it failed ┘        LeftOut stands for itself, and holds nobody up
+//!    └── one before it failed ┘        LeftOut stands for itself, and holds nobody up; Observed too, and stops what comes after it
 //! ```
 //!
 //! A marker (`type: skipped`) is never begun. It ends as soon as it could begin, so that what comes after it waits for what comes before it.
@@ -24,6 +24,8 @@ pub enum TaskState {
     Ended(Outcome),
     /// It does not run on this host, and what comes after it need not wait.
     LeftOut,
+    /// By its mode it is neither run nor checked, so what comes after it does not run either.
+    Observed,
 }
 
 /// A task as the graph needs it.
@@ -141,7 +143,8 @@ impl Graph {
     fn stops(&self, at: usize) -> bool {
         match self.vertices[at].state {
             TaskState::Ended(Outcome::Failed) => !self.vertices[at].forgiven,
-            TaskState::Ended(Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown) => true,
+            TaskState::Ended(Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown)
+            | TaskState::Observed => true,
             TaskState::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted)
             | TaskState::Waiting
             | TaskState::Running
@@ -155,8 +158,14 @@ impl Graph {
         self.vertices[at].state == TaskState::LeftOut
     }
 
+    /// Whether a task is neither run nor checked, by its mode.
+    #[must_use]
+    pub fn is_observed(&self, at: usize) -> bool {
+        self.vertices[at].state == TaskState::Observed
+    }
+
     fn is_over(&self, at: usize) -> bool {
-        matches!(self.vertices[at].state, TaskState::Ended(_) | TaskState::LeftOut)
+        matches!(self.vertices[at].state, TaskState::Ended(_) | TaskState::LeftOut | TaskState::Observed)
     }
 
     /// Notes how a task ended.
@@ -175,6 +184,7 @@ impl Graph {
             TaskState::Ended(Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted) => {
                 "has ended"
             }
+            TaskState::Observed => "is neither run nor checked, since its mode is observe",
             TaskState::Waiting | TaskState::Running | TaskState::LeftOut => "has not ended",
         }
     }
@@ -202,7 +212,7 @@ impl Graph {
     pub fn has_failed(&self) -> bool {
         self.vertices.iter().any(|vertex| match vertex.state {
             TaskState::Ended(outcome) => !is_well(outcome),
-            TaskState::Waiting | TaskState::Running | TaskState::LeftOut => false,
+            TaskState::Waiting | TaskState::Running | TaskState::LeftOut | TaskState::Observed => false,
         })
     }
 }

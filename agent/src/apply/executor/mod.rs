@@ -30,7 +30,7 @@ use graph::{Graph, Move};
 pub use perform::Permitted;
 use perform::{Asked, Call, perform};
 use planned::{Planned, Readiness, give_paths, subscribe};
-pub use planned::{is_in_order, is_marker};
+pub use planned::{is_in_order, is_marker, is_observed};
 use wishes::Wishes;
 
 /// Tasks at once. More would not be faster on a host that has its own work to do.
@@ -41,6 +41,10 @@ const MENDS: usize = 3;
 
 /// How much of an output is kept beside a task's reason, in bytes: with 4096 tasks, a record of the ledger still takes all.
 const REASON_OUTPUT: usize = 1024;
+
+/// The message of a task that is neither run nor checked. Its outcome is that of one that was only checked: an older controller knows no other
+/// for it, and others that wait for it are told that they wait in vain.
+const OBSERVED: &str = "its mode is observe: it is neither run nor checked";
 
 /// What a run may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +136,25 @@ impl Run {
                 sweep(&run.site, &run.staging)?;
             }
         }
+        run.note_observed();
         Ok(run)
+    }
+
+    /// Takes down which tasks are neither run nor checked, once for each task set: what an older agent told of them stays. Where no task is
+    /// begun, none has an outcome, and a look has none of those.
+    fn note_observed(&mut self) {
+        if self.purpose == Purpose::Check || self.mode == Mode::Observe {
+            return;
+        }
+        let is_told = |planned: &Planned| {
+            let last = self.before.tasks.get(&planned.id);
+            last.is_some_and(|last| last.task_set == self.task_set && last.content == planned.content)
+        };
+        let is_due = |at: &usize| self.graph.is_observed(*at) && !is_told(&self.tasks[*at]);
+        let observed: Vec<usize> = (0..self.tasks.len()).filter(is_due).collect();
+        for at in observed {
+            self.note(at, Execution::because(Outcome::WouldChange, OBSERVED), Permitted::Check);
+        }
     }
 
     /// The directories in which this run may put files together.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use stemma_core::release::is_sent_observed;
 use stemma_core::release::select::Pattern;
 use stemma_core::task::{Claims, Exclusive, Leaves, Mode, Phase, Task, TaskKind, task_type};
 use stemma_wire::message::Hash;
@@ -51,7 +52,14 @@ impl Planned {
             Readiness::Refused(..) => is_marker(task),
         };
         let left_out = (!desired.task_set.runs(&task.id) && !is_marker) || kind.is_another_phase();
-        let vertex = Vertex { is_marker, ..vertex(task, &kind, left_out, mode) };
+        let state = if left_out {
+            TaskState::LeftOut
+        } else if is_observed(task) {
+            TaskState::Observed
+        } else {
+            TaskState::Waiting
+        };
+        let vertex = Vertex { is_marker, ..vertex(task, &kind, state, mode) };
         (
             vertex,
             Self {
@@ -146,13 +154,13 @@ fn command_of_file(site: &Site, applier: &dyn Applier, task: &HostTask) -> Optio
     applier.keeps(site, task).is_some_and(|path| paths::is_hook(&path)).then_some("what lies in hooks.d is run")
 }
 
-fn vertex(task: &ProfileTask, kind: &Readiness, left_out: bool, mode: Mode) -> Vertex {
+fn vertex(task: &ProfileTask, kind: &Readiness, state: TaskState, mode: Mode) -> Vertex {
     let (alone, forgiven) = match kind {
         Readiness::Runnable { alone, task, .. } => (*alone, !task.task.fail_on_error),
         Readiness::Refused(..) => (false, false),
     };
     Vertex {
-        state: if left_out { TaskState::LeftOut } else { TaskState::Waiting },
+        state,
         after: task.after.iter().map(|&before| usize::from(before)).collect(),
         // A host that only looks stands outside of the order across hosts.
         barriers: if mode == Mode::Apply { task.barriers.clone() } else { Vec::new() },
@@ -166,6 +174,12 @@ fn vertex(task: &ProfileTask, kind: &Readiness, left_out: bool, mode: Mode) -> V
 #[must_use]
 pub fn is_marker(task: &ProfileTask) -> bool {
     serde_json::from_str(&task.definition).is_ok_and(|task| is_marker_type(&task))
+}
+
+/// Whether a task is neither run nor checked on any host, by its own mode.
+#[must_use]
+pub fn is_observed(task: &ProfileTask) -> bool {
+    is_sent_observed(&task.definition)
 }
 
 fn is_marker_type(task: &Task) -> bool {

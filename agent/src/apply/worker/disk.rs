@@ -49,6 +49,17 @@ impl ApplyWorker {
         Ok(self.site.ledger.check_room()?)
     }
 
+    /// What is looked at each minute, whether or not anything happens: the room, and whether files that tasks left are still there. Where
+    /// none is, that costs nothing; where nothing changed, nothing is written.
+    pub(super) async fn look_each_minute(&mut self) -> Result<(), ApplyError> {
+        self.check_room()?;
+        if self.orphans.is_empty() {
+            return Ok(());
+        }
+        self.look_for_orphans()?;
+        self.report().await
+    }
+
     /// Begins nothing before the next look, and says why.
     async fn block(&mut self, failed: &HostError) -> Result<(), ApplyError> {
         self.is_blocked = true;

@@ -269,7 +269,7 @@ impl ApplyWorker {
                     self.worked(worked).await
                 }
                 () = sleep_until(self.look_at) => self.look().await,
-                () = sleep_until(self.room_at), if !self.is_blocked => self.check_room(),
+                () = sleep_until(self.room_at), if !self.is_blocked => self.look_each_minute().await,
                 () = self.wakes.next() => self.woken().await,
                 () = or_never(self.managed.as_ref().map(Watch::changed)) => {
                     self.touched.in_this_run = true;
@@ -381,6 +381,10 @@ impl ApplyWorker {
         if idle && self.replaced {
             if let Some(desired) = self.desired.clone() {
                 self.plan(&desired)?;
+            }
+            // Of what is planned, its first step says more.
+            if self.run.is_none() {
+                self.progress = observed::Progress::Idle;
             }
         } else if idle {
             self.failures = if self.progress == observed::Progress::Failed { self.failures + 1 } else { 0 };

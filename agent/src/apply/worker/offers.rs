@@ -11,6 +11,7 @@ use stemma_wire::message::signed::{Grant, SignedDesired, SignedGrant};
 
 use super::grants::Lease;
 use super::{ApplyError, ApplyWorker};
+use crate::apply::executor::Run;
 use crate::apply::ledger::{ACCEPTED, Desired, OPEN_BARRIERS, OpenBarriers, PROGRESS, REASONS, Reason};
 use crate::apply::verify::{Refused, verify_desired, verify_grant};
 use crate::host::HostError;
@@ -49,8 +50,9 @@ impl ApplyWorker {
         });
         if !same_tasks {
             self.failures = 0;
-            // The progress of the last task set does not apply to this one.
-            self.progress = Progress::Idle;
+            // The progress of the last task set does not apply to this one, but it waits for what still runs of that one.
+            let is_running = self.run.as_ref().is_some_and(Run::is_running);
+            self.progress = if is_running { Progress::Running } else { Progress::Idle };
             self.restore_barriers(&now)?;
             self.want_bodies(&now).await?;
             self.plan(&now)?;

@@ -53,6 +53,11 @@ pub fn is_sent_untranslated(definition: &str) -> bool {
     serde_json::from_str::<Value>(definition).is_ok_and(|definition| definition["type"] == UNTRANSLATED)
 }
 
+/// Whether what was told to hosts is a task that they neither run nor check.
+pub fn is_sent_observed(definition: &str) -> bool {
+    serde_json::from_str(definition).is_ok_and(|task: Task| task.is_observed())
+}
+
 /// The content of a release by itself, as canonical JSON. The order of its lists means nothing.
 fn own_content(spec: &ReleaseSpec) -> String {
     let ReleaseSpec {
@@ -82,6 +87,7 @@ fn own_content(spec: &ReleaseSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::Mode;
 
     #[test]
     fn what_is_told_of_an_untranslated_task_is_read_as_one() {
@@ -89,5 +95,22 @@ mod tests {
         assert!(!is_sent_untranslated(&sent_definition(&task)));
         task.foreign.insert(UNTRANSLATED.to_owned(), json!("an expression"));
         assert!(is_sent_untranslated(&sent_definition(&task)));
+    }
+
+    #[test]
+    fn y06_what_is_told_of_a_task_says_whether_it_is_observed_alone() {
+        for (kind, mode, is_observed) in [
+            ("shell", Some(Mode::Observe), true),
+            ("teapot", Some(Mode::Observe), true),
+            ("shell", Some(Mode::Noop), false),
+            ("shell", Some(Mode::Apply), false),
+            ("shell", None, false),
+            ("stage", Some(Mode::Observe), false),
+            ("skipped", Some(Mode::Observe), false),
+        ] {
+            let task = Task { mode, ..Task::new("a", kind) };
+            assert_eq!(is_sent_observed(&sent_definition(&task)), is_observed, "{kind} {mode:?}");
+        }
+        assert!(!is_sent_observed("{"));
     }
 }

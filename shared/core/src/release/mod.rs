@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use compile::{compile, compile_each, compile_set};
-pub use content::{has_same_content, is_sent_untranslated, sent_definition};
+pub use content::{has_same_content, is_sent_observed, is_sent_untranslated, sent_definition};
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use judge::refused;

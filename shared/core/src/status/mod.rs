@@ -492,7 +492,7 @@ mod tests {
                 State::Waiting,
                 "its mode is observe: its host begins no task",
             ),
-            (observes(Tasks::NothingToRun), State::Converged, "it has no tasks"),
+            (observes(Tasks::NothingToRun), State::Converged, "it has no tasks to run"),
             (observes(Tasks::Succeeded), State::Converged, "all of its tasks have succeeded"),
         ] {
             assert_eq!(facts.status(), Status { state, reason });

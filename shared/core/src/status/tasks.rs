@@ -95,7 +95,7 @@ impl Tasks {
     pub(super) fn status(self, liveness: Liveness) -> Status {
         let (state, reason) = match (self, liveness) {
             (Self::NotReleased, _) => (State::Waiting, "nothing was released to it yet"),
-            (Self::NothingToRun, Liveness::Connected) => (State::Converged, "it has no tasks"),
+            (Self::NothingToRun, Liveness::Connected) => (State::Converged, "it has no tasks to run"),
             (Self::NothingToRun, Liveness::Absent | Liveness::Silent) => (State::Waiting, "its agent is not there yet"),
             (Self::Unreported, _) => (State::Waiting, "nothing was heard of its tasks yet"),
             (Self::Failed, _) => (State::Failed, A_TASK_FAILED),
@@ -201,7 +201,7 @@ pub fn why_not_done(awaited: &Awaited<'_>, facts: &Facts) -> String {
         }
         Facts { is_blocked: true, .. } if outcome.is_none() => "it is blocked itself",
         _ if outcome == Some(TaskOutcome::Drifted) => return format!("{task} drifted there, and is left so"),
-        _ if outcome == Some(TaskOutcome::WouldChange) => return format!("{task} was only checked there"),
+        _ if outcome == Some(TaskOutcome::WouldChange) => return format!("{task} was only checked or observed there"),
         _ => return format!("{task} has not succeeded there"),
     };
     why.to_owned()
@@ -265,7 +265,7 @@ mod tests {
             (Facts { is_blocked: true, ..here }, None, true, "it is blocked itself", true),
             (Facts { only_observes: true, ..here }, None, true, "its mode is observe", true),
             (here, Some(TaskOutcome::Drifted), true, "a drifted there, and is left so", true),
-            (here, Some(TaskOutcome::WouldChange), true, "a was only checked there", true),
+            (here, Some(TaskOutcome::WouldChange), true, "a was only checked or observed there", true),
             (here, None, true, "a has not succeeded there", false),
         ] {
             let awaited = Awaited { task: "a", outcome, was_released };

@@ -151,6 +151,12 @@ impl Task {
         is_of(&self.kind, TaskKind::Group)
     }
 
+    /// Whether hosts neither run nor check it: its own mode is `observe`. Of a place in the order there is nothing to run or check, so its
+    /// mode says nothing.
+    pub fn is_observed(&self) -> bool {
+        self.mode == Some(Mode::Observe) && task_type(&self.kind).is_none_or(|known| !known.marker)
+    }
+
     /// Whether it came with an expression that is not evaluated, and so is never started.
     pub fn is_untranslated(&self) -> bool {
         self.foreign.contains_key(UNTRANSLATED)

@@ -69,6 +69,69 @@ fn a_failure_stops_its_dependants_and_the_rest_goes_on() {
     );
 }
 
+/// It was checked and its guards were run, as in mode `noop`.
+#[test]
+fn y06_a_task_whose_own_mode_is_observe_is_neither_run_nor_checked_and_the_rest_goes_on() {
+    let guarded = json!({"mode": "observe", "parameters": {"command": ["run"], "unless": ["guard"]}});
+    let file = json!({"mode": "observe", "parameters": {"path": "/o", "content": "x"}});
+    let set = |mode: &str| {
+        let other = json!({"mode": mode, "parameters": {"path": "/f", "content": "x"}});
+        let set = Set::default().task("o", "shell", &[], &guarded).task("file", "file", &[], &file);
+        set.task("other", "file", &[], &other)
+    };
+    let observed = [("o", Outcome::WouldChange), ("file", Outcome::WouldChange)];
+    let host = MemoryHost::new();
+    let told = run_with(&host, &set("apply"), &Ceiling::default(), Purpose::Converge);
+    let all = [observed[0], observed[1], ("other", Outcome::Changed)];
+    assert_eq!(told, (pairs(&all), observed::Progress::Converged), "nobody waits for it");
+    assert_eq!((host.ran().len(), host.text("/o"), host.text("/f").as_deref()), (0, None, Some("x")));
+    assert_eq!(converge(&host, &set("apply")), [], "it is told once");
+    let noop = set("apply").mode(Mode::Noop);
+    assert_eq!(run_with(&host, &noop, &Ceiling::default(), Purpose::Converge).1, observed::Progress::Converged);
+    let checked = run_with(&host, &set("apply"), &Ceiling::default(), Purpose::Check).0;
+    assert_eq!(checked, pairs(&[("other", Outcome::Unchanged)]), "a look has nothing to say of it");
+    assert_eq!(host.ran().len(), 0, "no guard was run");
+    // A place in the order has nothing to run or check, whatever its mode.
+    let place = Set::default().task("stage", "stage", &[], &json!({"mode": "observe"})).file("f", &[0], "/g", "x");
+    converge(&host, &place);
+    assert_eq!(host.text("/g").as_deref(), Some("x"));
+}
+
+#[test]
+fn y06_what_requires_a_task_that_is_only_observed_does_not_run_and_says_so() {
+    let host = MemoryHost::new();
+    let seen = json!({"mode": "observe", "parameters": {"command": ["run"]}});
+    let set = Set::default().task("o", "shell", &[], &seen).file("after", &[0], "/a", "").file("last", &[1], "/b", "");
+    let results = results(&host, &set);
+    let said: Vec<_> = results.iter().map(|one| (one.task.as_str(), one.outcome, one.message.as_str())).collect();
+    let why = "Not run: o, which it requires, is neither run nor checked, since its mode is observe.";
+    assert_eq!(
+        said,
+        [
+            ("o", Outcome::WouldChange, "its mode is observe: it is neither run nor checked"),
+            ("after", Outcome::DependencyFailed, why),
+            ("last", Outcome::DependencyFailed, why),
+        ]
+    );
+    assert_eq!((host.ran().len(), host.text("/a"), host.text("/b")), (0, None, None));
+}
+
+/// An older agent had checked it: an upgrade alone tells nothing.
+#[test]
+fn y06_what_was_told_of_an_observed_task_in_a_task_set_stays() {
+    let host = MemoryHost::new();
+    let set = Set::default().task("o", "shell", &[], &json!({"mode": "observe", "parameters": {"command": ["run"]}}));
+    converge(&host, &set);
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    let mut progress = ledger.get(&PROGRESS).unwrap().unwrap();
+    progress.tasks.get_mut("o").unwrap().outcome = Outcome::Unchanged;
+    ledger.put(&PROGRESS, &progress).unwrap();
+    drop(ledger);
+    assert_eq!(converge(&host, &set), []);
+    let next = set.released(2);
+    assert_eq!(converge(&host, &next), pairs(&[("o", Outcome::WouldChange)]), "of the next one it is told");
+}
+
 #[test]
 fn a_dependant_names_what_did_not_end_well() {
     let host = MemoryHost::new();

@@ -469,7 +469,7 @@ fn a_pause_lets_what_runs_end_and_begins_nothing_more() {
 }
 
 #[test]
-fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
+fn y06_a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it_and_said_to_run() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
     let conf = serde_json::json!({"parameters": {"path": "/etc/conf", "template": "tier {{ labels.tier }}"}});
     let slow = serde_json::json!({"parameters": {"command": ["a"], "retries": 1, "interval": 60}});
@@ -478,7 +478,7 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
         first.task("slow", "shell", &[0], &slow).released(revision)
     };
     host.on_run(|host, _| Finished { end: End::Status(i32::from(host.ran().len() == 1)), output: String::new() });
-    runtime().block_on(async {
+    let said = runtime().block_on(async {
         let (sync, apply) = pair();
         let worker = worker(&host, &controller, apply);
         let talk = async {
@@ -489,12 +489,19 @@ fn a_task_set_that_comes_while_the_last_task_of_another_runs_is_run_after_it() {
             while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(30), sync.receive()).await {}
             assert_eq!(host.text("/etc/conf").as_deref(), Some("tier gold"));
             sync.sender().send(&offer(&controller, 2, &set("silver", 2))).await.unwrap();
-            while let Ok(Ok(_)) = tokio::time::timeout(Duration::from_mins(2), sync.receive()).await {}
+            let mut said = Vec::new();
+            while let Ok(Ok(message)) = tokio::time::timeout(Duration::from_mins(2), sync.receive()).await {
+                said.push(message);
+            }
+            said
         };
-        let (ended, ()) = tokio::join!(worker.run(std::future::pending()), talk);
+        let (ended, said) = tokio::join!(worker.run(std::future::pending()), talk);
         ended.unwrap();
+        said
     });
     assert_eq!(host.text("/etc/conf").as_deref(), Some("tier silver"));
+    let progress: Vec<_> = reports(&said).iter().map(|report| report.progress).collect();
+    assert_eq!(progress, [observed::Progress::Converged], "y06: it was said to run all the while, not to be idle");
 }
 
 #[test]

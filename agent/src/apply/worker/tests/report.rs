@@ -194,6 +194,44 @@ fn y06_what_a_task_left_is_told_until_it_is_gone_or_a_task_keeps_it_again() {
     assert_eq!(orphans(&give(7, &moved())), [], "what comes back there is another's");
 }
 
+/// It was told for as long as nothing else happened on the host.
+#[test]
+fn y06_a_file_that_was_left_and_is_removed_is_told_within_a_minute() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let with_key = Set::default().file("key", &[], "/root/key", "k\n");
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &with_key)));
+    let key = vec![("key".to_owned(), "/root/key".to_owned())];
+    let (first, minute, later) = runtime().block_on(async {
+        let (sync, apply) = pair();
+        let talk = async {
+            let mut sync = sync;
+            for offer in give(&controller, 2, &Set::default()) {
+                sync.sender().send(&offer).await.unwrap();
+            }
+            let first = heard_for(&mut sync, Duration::from_secs(2)).await;
+            host.delete("/root/key");
+            let minute = heard_for(&mut sync, Duration::from_mins(1)).await;
+            let later = heard_for(&mut sync, Duration::from_mins(5)).await;
+            (first, minute, later)
+        };
+        let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talk);
+        ended.unwrap();
+        said
+    });
+    assert_eq!(orphans(&first), key);
+    assert_eq!((reports(&minute).len(), orphans(&minute)), (1, vec![]));
+    assert_eq!(later, [], "it is told once");
+}
+
+/// What is said in a time.
+async fn heard_for(sync: &mut SyncEnd, time: Duration) -> Vec<FromApply> {
+    let (until, mut said) = (Instant::now() + time, Vec::new());
+    while let Ok(Ok(message)) = tokio::time::timeout_at(until, sync.receive()).await {
+        said.push(message);
+    }
+    said
+}
+
 /// The state of an agent before there was such a record: an upgrade writes nothing, and the record is made where the task set is replaced.
 #[test]
 fn y06_a_state_without_a_record_of_files_gets_one_when_its_task_set_is_replaced() {
