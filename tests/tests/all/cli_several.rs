@@ -433,7 +433,7 @@ fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> 
 }
 
 #[test]
-fn y05_who_takes_a_write_back_owns_that_too() -> Result<()> {
+fn w13_who_takes_a_write_back_leaves_nothing_to_take_over() -> Result<()> {
     let fleet = fleet()?;
     let by = |manager: &str, words: &[&str]| fleet.stemma(&[words, &["--manager", manager]].concat());
     let entries = || fleet.stemma(&["audit", "-o", "json"]).map(|text| text.matches("\"manager\"").count());
@@ -458,21 +458,18 @@ fn y05_who_takes_a_write_back_owns_that_too() -> Result<()> {
         }
         let after = get(&fleet, kind, name)?;
         assert_eq!((&after["generation"], entries()?), (&before["generation"], written), "{back:?} wrote");
-        by("ann", &set)?;
-        let refused = |words: &[&str]| -> Result<()> {
-            let (_, text, status) = ran(&fleet, &[words, &["--manager", "bob"]].concat())?;
-            assert!(status == 4 && text.contains("owned by ann:update"), "{words:?}: {text}");
-            Ok(())
-        };
-        refused(&back)?;
-        by("ann", &back)?;
-        assert_eq!(get(&fleet, kind, name)?[field], before[field], "{back:?}");
-        refused(&set)?;
-        by("bob", &[&set[..], &["--overwrite"]].concat())?;
-        by("bob", &back)?;
+        for manager in ["ann", "bob"] {
+            by(manager, &set)?;
+            by(manager, &back)?;
+            assert_eq!(get(&fleet, kind, name)?[field], before[field], "{back:?}");
+        }
+        by("carl", &set)?;
+        let (_, text, status) = ran(&fleet, &[&back[..], &["--manager", "ann"]].concat())?;
+        assert!(status == 4 && text.contains("owned by carl:update"), "what is set still has its owner: {text}");
+        by("carl", &back)?;
     }
-    by("bob", &["pause", "cluster", "eu"])?;
-    assert_eq!(by("ann", &["pause", "cluster", "eu"])?, "cluster eu is paused already\n");
+    by("ann", &["pause", "cluster", "eu"])?;
+    assert_eq!(by("bob", &["pause", "cluster", "eu"])?, "cluster eu is paused already\n");
     Ok(())
 }
 

@@ -1,16 +1,18 @@
 //! What a plain write takes from other managers: keys and fields that it changes or takes away, and that another manager owns.
 //!
-//! A plain write is never a conflict by itself. Whoever makes it may ask that it be refused where it would take something.
+//! A plain write is never a conflict by itself. Whoever makes it may ask that it be refused where it would take something. A field that
+//! plain writes alone brought back to its default is nothing to take: who pauses and resumes stands in nobody's way who pauses next.
 
 use std::fmt;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::fields::Fields;
 use super::names::Names;
 use super::write::{MapConflict, WriteError, by_hand, owned_fields};
 use crate::labels::Layer;
-use crate::ownership::{Conflict, Manager, OwnedMap};
+use crate::ownership::{Conflict, Entry, Manager, Operation, OwnedMap};
 
 /// Checks that the step from one spec to the next takes nothing from other managers.
 ///
@@ -28,8 +30,16 @@ pub fn check_taken<S: Fields>(before: &S, next: &S, manager: &Manager, names: &d
         taken.extend(conflicts("tags", by_hand(&before.tags).taken(manager, &by_hand(&next.tags))));
     }
     let fields = |spec: &S| owned_fields(spec, spec.owners_ref().clone(), names);
-    taken.extend(conflicts("fields", fields(before).taken(manager, &fields(next))));
+    let held = fields(before);
+    let held = held.iter().filter(|(_, entry)| !is_back(entry)).map(|(name, entry)| (name.clone(), entry.clone()));
+    taken.extend(conflicts("fields", OwnedMap::from_entries(held).taken(manager, &fields(next))));
     if taken.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(taken)) }
+}
+
+/// Whether plain writes alone brought a field back to its default.
+fn is_back(entry: &Entry<Value>) -> bool {
+    let is_default = entry.said.value().is_none_or(Value::is_null);
+    is_default && entry.owners.iter().all(|owner| owner.operation == Operation::Update)
 }
 
 fn of_map<K, V>(map: &'static str, manager: &Manager, before: &Layer<K, V>, next: &Layer<K, V>) -> Vec<MapConflict>
@@ -48,7 +58,7 @@ fn conflicts<K: fmt::Display, V: Serialize>(map: &'static str, taken: Vec<Confli
 
 #[cfg(test)]
 mod tests {
-    use super::super::author::Author;
+    use super::super::author::{Author, Scope};
     use super::super::body::Body;
     use super::super::testing::Anybody;
     use super::super::write::write;
@@ -83,5 +93,29 @@ mod tests {
                 found.iter().map(|one| format!("{}.{} {} {}", one.map, one.key, one.owner, one.value)).collect();
             assert_eq!(found, expected, "{body}");
         }
+    }
+
+    #[test]
+    fn y05_what_was_brought_back_by_plain_writes_is_nothing_to_take_and_what_a_manifest_says_is() {
+        let names = Anybody::default();
+        let [ann, bob] = ["ann", "bob"].map(|name| Manager::new(name).unwrap());
+        let by = |spec: &mut ClusterSpec, author: Author<'_>, body: &str| {
+            write(spec, &Body::parse(body).unwrap(), author, &names, 7).unwrap();
+        };
+        let update = |manager| Author::Update { manager, shape: BodyShape::Own };
+        let is_taken = |before: &ClusterSpec| {
+            let mut next = before.clone();
+            by(&mut next, update(&bob), r#"{"paused": true}"#);
+            check_taken(before, &next, &bob, &names).is_err()
+        };
+        let mut spec = ClusterSpec::default();
+        by(&mut spec, update(&ann), r#"{"paused": true}"#);
+        by(&mut spec, update(&ann), r#"{"paused": false}"#);
+        assert_eq!(spec.owners["paused"][0].to_string(), "ann:update");
+        assert!(!is_taken(&spec));
+        let mut spec = ClusterSpec::default();
+        let apply = Author::Apply { manager: &ann, force: false, adopt: None, scope: Scope::Object };
+        by(&mut spec, apply, r#"{"paused": false}"#);
+        assert!(is_taken(&spec));
     }
 }
