@@ -169,8 +169,8 @@ mod tests {
             (format!("{id}.zz").into_bytes(), "behind its dot has 2 characters"),
             (format!("{id}.s\u{e9}cret").into_bytes(), "no ASCII"),
             (format!("{id}.se\u{0}cret").into_bytes(), "NUL"),
-            (good[..80].as_bytes().to_vec(), "behind its dot has 63 characters"),
-            (good[..20].as_bytes().to_vec(), "behind its dot has 3 characters"),
+            (good.as_bytes()[..80].to_vec(), "behind its dot has 63 characters"),
+            (good.as_bytes()[..20].to_vec(), "behind its dot has 3 characters"),
             (
                 format!("\n\n{good}0\n").into_bytes(),
                 ":3 holds no token alone: what stands behind its dot has 65 characters",

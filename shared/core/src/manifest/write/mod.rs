@@ -285,7 +285,7 @@ impl Writing<'_> {
 
     /// Writes a node's tags by hand. What is said of a tag that was assigned, or unassigned, takes the place of that.
     fn tags(&mut self, tags: &mut NodeTags) -> Result<(), BodyError> {
-        let stood = tags::by_hand(tags);
+        let stood = by_hand(tags);
         let after = match self.body.get("tags").filter(|raw| !self.leaves_out(raw)) {
             None => self.given_up(&stood),
             Some(raw) => {
