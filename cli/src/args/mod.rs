@@ -16,7 +16,7 @@ pub(crate) use access::{Cert, Handover, NewPrincipal, Principal, PrincipalChange
 pub(crate) use catalog::{Catalog, Explained, Mode};
 pub(crate) use events::{Condition, EventClass, EventsAsked, Waited};
 pub(crate) use node::{
-    NodeVerb, Nodes, NodesAndNames, Primary, Release, Role, Suppressing, Tag, TagFields, TagOwner, Token, Trait,
+    NodeVerb, Nodes, NodesAndNames, NodesAndOwned, Primary, Release, Role, Tag, TagFields, TagOwner, Token, Trait,
 };
 pub(crate) use object::{Asked, Create, Filter, Kind, Named, NewLabels, Pausing, Selection, Subject, Wanted};
 

@@ -74,12 +74,12 @@ pub(crate) struct NodesAndNames {
     pub(crate) selection: Selection,
 }
 
-/// Nodes, and traits that are left out of theirs.
+/// The same, where another manager may own what is given or taken.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct Suppressing {
+pub(crate) struct NodesAndOwned {
     #[command(flatten)]
     pub(crate) what: NodesAndNames,
-    /// Also where another manager owns the list.
+    /// Also where another manager owns what it changes.
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
@@ -108,24 +108,24 @@ pub(crate) enum Trait {
     /// Take traits from them.
     Remove {
         #[command(flatten)]
-        what: NodesAndNames,
+        what: NodesAndOwned,
         /// All that operators gave.
         #[arg(long)]
         all: bool,
     },
     /// Leave out traits that were detected or ruled.
-    Suppress(Suppressing),
+    Suppress(NodesAndOwned),
     /// No longer leave them out.
-    Unsuppress(Suppressing),
+    Unsuppress(NodesAndOwned),
 }
 
 /// A node's roles.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// Give them roles.
-    Add(NodesAndNames),
+    Add(NodesAndOwned),
     /// Take roles from them.
-    Remove(NodesAndNames),
+    Remove(NodesAndOwned),
     /// Have extensions decide again which tags roles give them.
     Refresh(NodesAndNames),
 }
@@ -171,6 +171,9 @@ pub(crate) enum Tag {
         owner: TagOwner,
         #[command(flatten)]
         fields: TagFields,
+        /// Also where another manager owns the cluster's tags.
+        #[arg(long, conflicts_with = "release")]
+        overwrite: bool,
     },
     /// Change a user-defined tag; what is not said stays as it is.
     Update {
@@ -179,6 +182,9 @@ pub(crate) enum Tag {
         owner: TagOwner,
         #[command(flatten)]
         fields: TagFields,
+        /// Also where another manager owns the cluster's tags.
+        #[arg(long, conflicts_with = "release")]
+        overwrite: bool,
     },
     /// Delete user-defined tags that no node is assigned.
     Delete {
@@ -186,11 +192,14 @@ pub(crate) enum Tag {
         names: Vec<String>,
         #[command(flatten)]
         owner: TagOwner,
+        /// Also where another manager owns the cluster's tags.
+        #[arg(long, conflicts_with = "release")]
+        overwrite: bool,
     },
     /// Assign tags to nodes: of each node all or none.
-    Assign(NodesAndNames),
+    Assign(NodesAndOwned),
     /// Unassign tags of nodes: of each node all or none.
-    Unassign(NodesAndNames),
+    Unassign(NodesAndOwned),
 }
 
 /// Primaries.

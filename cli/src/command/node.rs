@@ -10,7 +10,7 @@ use stemma_core::name::NodeName;
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Write};
-use crate::args::{Kind, NodeVerb, Nodes, NodesAndNames, Output, Role, Suppressing, Trait};
+use crate::args::{Kind, NodeVerb, Nodes, NodesAndNames, NodesAndOwned, Output, Role, Trait};
 use crate::command::done::Done;
 use crate::command::each::{Object, Objects, Step, each};
 use crate::command::question;
@@ -22,26 +22,34 @@ use crate::output::{cell, table};
 pub(crate) async fn traits(api: &mut Api, what: Trait, output: Output) -> Result<()> {
     match what {
         Trait::List { node } => list_traits(api, &node, output).await,
-        Trait::Add(what) => one_by_one(api, Endpoint::AddNodeTrait, &what, ("has", None), output).await,
+        Trait::Add(what) => {
+            // To give what another gave already takes nothing from them.
+            let what = NodesAndOwned { what, overwrite: true };
+            one_by_one(api, Endpoint::AddNodeTrait, &what, ("has", None), output).await
+        }
         Trait::Remove { what, all: false } => {
             let says = ("no longer has", Some(PassedOver::Absent("trait", &["trait_sources"])));
             one_by_one(api, Endpoint::DeleteNodeTrait, &what, says, output).await
         }
-        Trait::Remove { what, all: true } => {
-            let (nodes, rest) = what.split();
-            if !rest.is_empty() {
-                return Err(Exit::Usage.because("--all takes every trait: name none"));
-            }
-            let nodes = Objects::of_kind(api, Kind::Node, &nodes, &what.selection).await?;
-            let plan = async |_: &mut Api, node: &Object| {
-                let write = Kind::Node.write(Endpoint::DeleteNodeTraits, &node.name, &[])?;
-                Ok(Step::of(write, format!("{node}: all traits that operators gave are gone")))
-            };
-            each(api, &nodes, output, plan).await
-        }
+        Trait::Remove { what, all: true } => remove_all(api, &what, output).await,
         Trait::Suppress(what) => suppress(api, &what, true, output).await,
         Trait::Unsuppress(what) => suppress(api, &what, false, output).await,
     }
+}
+
+/// `trait remove --all`.
+async fn remove_all(api: &mut Api, asked: &NodesAndOwned, output: Output) -> Result<()> {
+    let (nodes, rest) = asked.what.split();
+    if !rest.is_empty() {
+        return Err(Exit::Usage.because("--all takes every trait: name none"));
+    }
+    let nodes = Objects::of_kind(api, Kind::Node, &nodes, &asked.what.selection).await?;
+    let plan = async |_: &mut Api, node: &Object| {
+        let write = Kind::Node.write(Endpoint::DeleteNodeTraits, &node.name, &[])?;
+        let sentence = format!("{node}: all traits that operators gave are gone");
+        Ok(Step::of(write.overwriting(asked.overwrite), sentence))
+    };
+    each(api, &nodes, output, plan).await
 }
 
 /// `role`.
@@ -51,13 +59,17 @@ pub(crate) async fn role(api: &mut Api, what: Role, output: Output) -> Result<()
         Role::Remove(what) => {
             (Endpoint::TakeNodeRoles, what, "no longer has role", Some(PassedOver::Absent("role", &["roles"])))
         }
-        Role::Refresh(what) => (Endpoint::RefreshNodeRoles, what, "was decided again for role", None),
+        Role::Refresh(what) => {
+            // What an extension decides is no manager's.
+            let what = NodesAndOwned { what, overwrite: true };
+            (Endpoint::RefreshNodeRoles, what, "was decided again for role", None)
+        }
     };
     together(api, row, &what, ("roles", has, passes), output).await
 }
 
 /// Assigns or unassigns tags by hand.
-pub(crate) async fn tags(api: &mut Api, what: &NodesAndNames, assigns: bool, output: Output) -> Result<()> {
+pub(crate) async fn tags(api: &mut Api, what: &NodesAndOwned, assigns: bool, output: Output) -> Result<()> {
     let (row, became, passes) = if assigns {
         (Endpoint::AssignNodeTags, "assigned", Some(PassedOver::Present("tag", "assigned_tags")))
     } else {
@@ -147,18 +159,18 @@ async fn are_nodes(api: &mut Api, word: &str) -> Result<bool> {
 async fn together(
     api: &mut Api,
     row: Endpoint,
-    what: &NodesAndNames,
+    asked: &NodesAndOwned,
     (word, has, passes): (&str, &str, Option<PassedOver>),
     output: Output,
 ) -> Result<()> {
-    let (nodes, names) = nodes_and_names(api, what, word).await?;
+    let (nodes, names) = nodes_and_names(api, &asked.what, word).await?;
     let plan = async |api: &mut Api, node: &Object| {
         let names = match left(api, (&nodes, node), &names, passes).await? {
             ControlFlow::Continue(names) => names,
             ControlFlow::Break(nothing) => return Ok(nothing),
         };
         let write = Kind::Node.write(row, &node.name, &[])?.json(&json!({word: names}));
-        Ok(Step::of(write, format!("{node} {has} {}", names.join(", "))))
+        Ok(Step::of(write.overwriting(asked.overwrite), format!("{node} {has} {}", names.join(", "))))
     };
     each(api, &nodes, output, plan).await
 }
@@ -167,17 +179,19 @@ async fn together(
 async fn one_by_one(
     api: &mut Api,
     row: Endpoint,
-    what: &NodesAndNames,
+    asked: &NodesAndOwned,
     (has, passes): (&str, Option<PassedOver>),
     output: Output,
 ) -> Result<()> {
-    let (nodes, names) = nodes_and_names(api, what, "traits").await?;
+    let (nodes, names) = nodes_and_names(api, &asked.what, "traits").await?;
     let plan = async |api: &mut Api, node: &Object| {
         let names = match left(api, (&nodes, node), &names, passes).await? {
             ControlFlow::Continue(names) => names,
             ControlFlow::Break(nothing) => return Ok(nothing),
         };
-        let writes = names.iter().map(|name| Kind::Node.write(row, &node.name, &[name]));
+        let write =
+            |name: &String| Kind::Node.write(row, &node.name, &[name]).map(|write| write.overwriting(asked.overwrite));
+        let writes = names.iter().map(write);
         let sentence = format!("{node} {has} {}", names.join(", "));
         Ok(Step { writes: writes.collect::<Result<_>>()?, ..Step::nothing(sentence, Value::Null) })
     };
@@ -198,7 +212,7 @@ async fn list_traits(api: &mut Api, node: &str, output: Output) -> Result<()> {
 }
 
 /// Adds traits to those that are suppressed, or takes them out.
-async fn suppress(api: &mut Api, asked: &Suppressing, is_more: bool, output: Output) -> Result<()> {
+async fn suppress(api: &mut Api, asked: &NodesAndOwned, is_more: bool, output: Output) -> Result<()> {
     let (nodes, names) = nodes_and_names(api, &asked.what, "traits").await?;
     let plan = async |api: &mut Api, node: &Object| {
         let object = question::one(api, Kind::Node, &node.name).await?;

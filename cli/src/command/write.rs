@@ -130,31 +130,31 @@ pub(crate) async fn tag(api: &mut Api, what: Tag, output: Output) -> Result<()> 
         Tag::List { owner } => return list_tags(api, &owner, output).await,
         Tag::Assign(what) => return node::tags(api, &what, true, output).await,
         Tag::Unassign(what) => return node::tags(api, &what, false, output).await,
-        Tag::Delete { names, owner } => return delete_tags(api, &names, &owner, output).await,
-        Tag::Create { name, owner, fields } => {
-            let (row, owner) = owned(&owner, Endpoint::CreateClusterTag, Endpoint::CreateReleaseTag);
-            (Write::to(row, &[owner]).json(&tag_body(&name, &fields)), name, "created")
+        Tag::Delete { names, owner, overwrite } => return delete_tags(api, &names, &owner, overwrite, output).await,
+        Tag::Create { name, owner, fields, overwrite } => {
+            let row = owned(&owner, Endpoint::CreateClusterTag, Endpoint::CreateReleaseTag);
+            (tag_write(row, None, overwrite).json(&tag_body(&name, &fields)), name, "created")
         }
-        Tag::Update { name, owner, fields } => {
-            let (read, _) = owned(&owner, Endpoint::GetClusterTag, Endpoint::GetReleaseTag);
-            let (row, owner) = owned(&owner, Endpoint::PutClusterTag, Endpoint::PutReleaseTag);
+        Tag::Update { name, owner, fields, overwrite } => {
+            let (read, of) = owned(&owner, Endpoint::GetClusterTag, Endpoint::GetReleaseTag);
+            let row = owned(&owner, Endpoint::PutClusterTag, Endpoint::PutReleaseTag);
             // What is not said stays as it is.
-            let mut body = api.get(&read.path(&[owner, &name])).await?;
+            let mut body = api.get(&read.path(&[of, &name])).await?;
             for (field, value) in tag_body(&name, &fields).as_object().into_iter().flatten() {
                 body[field] = value.clone();
             }
-            (Write::to(row, &[owner, &name]).json(&body), name, "updated")
+            (tag_write(row, Some(&name), overwrite).json(&body), name, "updated")
         }
     };
     let answer = api.send(write).await?;
     Done { kind: "tag", name: &name, sentence: format!("tag {name} {became}"), answer }.say(api, output).await
 }
 
-async fn delete_tags(api: &mut Api, names: &[String], owner: &TagOwner, output: Output) -> Result<()> {
-    let (row, owner) = owned(owner, Endpoint::DeleteClusterTag, Endpoint::DeleteReleaseTag);
+async fn delete_tags(api: &mut Api, names: &[String], owner: &TagOwner, overwrite: bool, output: Output) -> Result<()> {
+    let row = owned(owner, Endpoint::DeleteClusterTag, Endpoint::DeleteReleaseTag);
     let plan = async |_: &mut Api, tag: &Object| {
         let bare = tag.name.strip_prefix("tag/").unwrap_or(&tag.name);
-        Ok(Step::of(Write::to(row, &[owner, bare]), format!("{tag} deleted")))
+        Ok(Step::of(tag_write(row, Some(bare), overwrite), format!("{tag} deleted")))
     };
     each(api, &Objects::named("tag", names), output, plan).await
 }
@@ -174,6 +174,14 @@ fn owned(owner: &TagOwner, of_cluster: Endpoint, of_release: Endpoint) -> (Endpo
         (Some(cluster), _) => (of_cluster, cluster),
         (None, release) => (of_release, release.as_deref().unwrap_or_default()),
     }
+}
+
+/// A write of a user-defined tag. Those of a cluster are its managers', those beside a release are nobody's.
+fn tag_write((row, owner): (Endpoint, &str), tag: Option<&str>, overwrite: bool) -> Write {
+    let parameters: Vec<&str> = std::iter::once(owner).chain(tag).collect();
+    let write = Write::to(row, &parameters);
+    let is_owned = matches!(row, Endpoint::CreateClusterTag | Endpoint::PutClusterTag | Endpoint::DeleteClusterTag);
+    if is_owned { write.overwriting(overwrite) } else { write }
 }
 
 fn tag_body(name: &str, fields: &TagFields) -> Value {

@@ -22,6 +22,7 @@ mod forms;
 mod held;
 mod instance;
 mod noticed;
+mod owned;
 mod paths;
 mod primaries;
 mod principals;

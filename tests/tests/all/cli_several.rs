@@ -433,6 +433,54 @@ fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> 
 }
 
 #[test]
+fn y05_what_another_manager_gave_is_taken_with_overwrite_alone() -> Result<()> {
+    let fleet = fleet()?;
+    let file = fleet.dir().join("given.yaml");
+    std::fs::write(
+        &file,
+        "kind: Node\nname: web-1\nnodegroup: eu/web\nlabels: {rack: r1}\nroles: [web]\ntraits: [CUSTOM_A]\n\
+         tags: {assigned: [db], unassigned: [web]}\n---\n\
+         kind: Cluster\nname: eu\ncluster_template: base\ntags: {own: {}}\n",
+    )?;
+    for (words, taken) in [
+        (&["role", "add", "web-1", "db"][..], "roles is [\"web\"]"),
+        (&["role", "remove", "web-1", "web"], "roles is [\"web\"]"),
+        (&["trait", "remove", "web-1", "CUSTOM_A"], "traits.CUSTOM_A is set"),
+        (&["trait", "remove", "web-1", "--all"], "traits.CUSTOM_A is set"),
+        (&["tag", "assign", "web-1", "web"], "tags.web is \"unassigned\""),
+        (&["tag", "unassign", "web-1", "db"], "tags.db is \"assigned\""),
+        (&["tag", "create", "more", "--cluster", "eu"], "tags is {\"own\":"),
+        (&["tag", "update", "own", "--cluster", "eu", "--title", "T"], "tags is {\"own\":"),
+        (&["tag", "delete", "own", "--cluster", "eu"], "tags is {\"own\":"),
+    ] {
+        fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "site", "--force"])?;
+        let (_, text, status) = ran(&fleet, words)?;
+        let owner = format!("others own what this would change\n  {taken}");
+        assert!(status == 4 && text.contains(&owner) && text.contains(", owned by site:apply\n"), "{words:?}: {text}");
+        let command = given(&fleet, &words.join(" "));
+        assert!(text.contains(&command) && text.ends_with("nothing was changed\n"), "{words:?}: {text}");
+        fleet.stemma(&[words, &["--manager", "site", "--dry-run"]].concat())?;
+        fleet.stemma(&[words, &["--overwrite"]].concat())?;
+    }
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "site", "--force"])?;
+    for words in [
+        &["trait", "add", "web-1", "CUSTOM_A", "CUSTOM_B"][..],
+        &["role", "add", "web-2", "db"],
+        &["tag", "create", "own", "--cluster", "us"],
+        &["tag", "create", "beside", "--release", "r"],
+        &["tag", "delete", "beside", "--release", "r"],
+    ] {
+        assert!(!fleet.stemma(words)?.is_empty(), "{words:?}: nobody had it");
+    }
+    // Of those that a selection finds the refusal names the one.
+    let (_, text, status) = ran(&fleet, &["role", "add", "-l", "rack in (r1,r3)", "db", "--yes"])?;
+    assert!(status == 1 && text.contains("1 of 2 failed\n  node web-1: others own what this would change\n"), "{text}");
+    let command = given(&fleet, "role add -l 'rack in (r1,r3)' db --yes");
+    assert!(text.contains(&command) && text.contains("done: node web-3"), "{text}");
+    Ok(())
+}
+
+#[test]
 fn w13_who_takes_a_write_back_leaves_nothing_to_take_over() -> Result<()> {
     let fleet = fleet()?;
     let by = |manager: &str, words: &[&str]| fleet.stemma(&[words, &["--manager", manager]].concat());

@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(get["put"]["operationId"], "AddNodeTrait");
         assert_eq!(get["put"]["x-callers"], json!(["operator", "admin"]));
         assert_eq!(get["parameters"][1]["name"], "trait");
-        for (at, name) in [(1, "strict"), (2, "dry_run")] {
+        for (at, name) in [(1, "strict"), (2, "force"), (3, "dry_run")] {
             let parameter = &get["put"]["parameters"][at];
             let shown = json!([parameter["name"], parameter["in"], parameter["schema"]]);
             assert_eq!(shown, json!([name, "query", {"type": "boolean"}]));
