@@ -155,7 +155,9 @@ fn one_error(one: &Value) -> (Option<String>, String) {
 impl Conflict {
     fn of(value: &Value) -> Self {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        let present = if value["value"].is_null() { "set".to_owned() } else { value["value"].to_string() };
+        // A field without a shown value stands at its default, or what it holds is nobody's to see.
+        let is_shown = !value["value"].is_null() || value["map"] != "fields";
+        let present = if is_shown { value["value"].to_string() } else { "set here".to_owned() };
         Self { map: text("map"), key: text("key"), owner: text("manager"), value: present }
     }
 

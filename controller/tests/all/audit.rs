@@ -327,7 +327,7 @@ async fn y09_a_row_names_a_group_as_it_was_called_then() {
     apply(&served, group).await;
     let patch = json!([{"op": "replace", "path": "/name", "value": "gb"}]);
     let told = served.send("PATCH", "/v1/clusters/c/nodegroups/ga", PATCH, Some(&patch)).await;
-    assert_eq!(told.status, 200, "{}", told.body);
+    assert_eq!(told.status, 202, "{}", told.body);
     let of_first = ["created cluster/c", "created nodegroup/c/ga", "updated nodegroup/c/gb"];
     assert_eq!(said(&served.get("/v1/audit?object=nodegroup/c/gb").await), of_first);
     served.send("DELETE", "/v1/clusters/c/nodegroups/gb", &[], None).await;

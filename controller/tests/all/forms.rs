@@ -358,7 +358,7 @@ async fn y05_y07_what_is_stored_is_shown_to_who_asks_apart_from_what_an_answer_m
     }
     // What was given up is as if it had never been there.
     let given_up = json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "mode": "noop"});
-    apply(&served, &json!([given_up])).await;
+    served.expect("POST", "/v1/apply?manager=git", &json!({"objects": [given_up]}), 200).await;
     let left = json!({"nodegroup": "c/g", "mode": "noop"});
     assert_eq!(served.get("/v1/nodes/n?stored=true").await["stored"], left);
     for path in ["/v1/inspection_rules/r", "/v1/releases/r", "/v1/nodes"] {
@@ -565,7 +565,7 @@ fn returned() -> Vec<Returned> {
     let op = |verb: &str, path: &str| json!([{"op": verb, "path": path}]);
     let set = |path: &str, value: Value| json!([{"op": "replace", "path": path, "value": value}]);
     vec![
-        ("roles", json!(["ra"]), "DELETE", "/v1/nodes/n/roles/ra", PLAIN, Value::Null),
+        ("roles", json!(["ra"]), "DELETE", "/v1/nodes/n/roles", PLAIN, json!({"roles": ["ra"]})),
         ("roles", json!(["ra"]), "PUT", "/v1/nodes/n/roles", PLAIN, json!({"roles": []})),
         ("roles", json!(["ra"]), "PATCH", node, MERGE, json!({"roles": null})),
         ("roles", json!(["ra"]), "PATCH", node, PATCH, op("remove", "/roles/0")),
@@ -617,12 +617,32 @@ async fn y05_a_field_that_is_taken_back_by_hand_is_a_conflict_for_the_manifest_t
     }
 }
 
-/// `null` of an update, and a default in a new object, take nothing that nobody said.
+/// All that is said of what is new is added, in a `POST` as in a manifest.
+#[tokio::test]
+async fn y05_who_makes_an_object_owns_what_it_says_also_at_its_default() {
+    let served = Served::start().await;
+    let said =
+        json!({"description": "", "roles": [], "parked": false, "hold": null, "retired": false, "mode": "apply"});
+    let with = |name: &str, value: &str| {
+        let mut object = said.clone();
+        object[name] = value.into();
+        object
+    };
+    served.expect("POST", "/v1/nodes?manager=one", &with("name", "posted"), 201).await;
+    let mut object = with("name", "applied");
+    object["kind"] = "Node".into();
+    served.expect("POST", "/v1/apply?manager=one", &json!({"objects": [object]}), 200).await;
+    let owners = async |node: &str| served.get(&format!("/v1/nodes/{node}")).await["field_owners"].to_string();
+    let [posted, applied] = [owners("posted").await, owners("applied").await];
+    assert_eq!(posted.replace("one:update", "one:apply"), applied);
+    assert_eq!(posted.matches("one:update").count(), 5, "{posted}");
+}
+
+/// `null` of an update, and a default, take nothing that nobody said.
 #[tokio::test]
 async fn y05_a_field_of_nobodys_that_stays_at_its_default_gets_no_owner() {
     let served = Served::start().await;
-    let new = json!({"name": "n", "description": "", "roles": [], "parked": false, "hold": null});
-    served.expect("POST", "/v1/nodes", &new, 201).await;
+    served.expect("POST", "/v1/nodes", &json!({"name": "n", "hold": null}), 201).await;
     for body in
         [json!({"parked": false, "hold": null}), json!({"roles": [], "description": null, "resource_class": null})]
     {

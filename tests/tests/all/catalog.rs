@@ -169,7 +169,7 @@ fn y09_an_error_of_an_import_names_the_file() -> Result<()> {
         Ok(directory)
     };
     let cases = [
-        ("utf-16", [&[0xff, 0xfe], &utf_16[..]].concat(), "no text in UTF-8"),
+        ("utf-16", [&[0xff, 0xfe], &utf_16[..]].concat(), "it is a text in UTF-16: save it in UTF-8"),
         ("twice", SITE.into(), "a.json too: keep one of them"),
     ];
     for (name, bytes, part) in cases {

@@ -357,7 +357,12 @@ mod tests {
             ("git", None),
             ("git:apply", None),
             ("admin:update", None),
-            ("git:update", Some("git:update owns nothing of these objects, so nothing was taken over from it")),
+            (
+                "git:update",
+                Some(
+                    "git:update owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)",
+                ),
+            ),
             (
                 "Git",
                 Some("Git owns nothing of these objects, so nothing was taken over from it (did you mean \"git\"?)"),

@@ -1,11 +1,8 @@
 //! Roles over HTTP: given to a node and taken from it, and what a cluster changes in what they give.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
-use stemma_core::manifest::{BodyError, check_role_changes, read_value};
 use stemma_core::name::{Name, NameKind};
-use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec, RoleChange};
+use stemma_core::object::{Cluster, ClusterSpec, Node, NodeSpec};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::{Shown, set_fields};
@@ -83,19 +80,19 @@ fn read_roles(request: &Request) -> Result<Vec<Name>, ApiError> {
         )
         .field(other.clone()));
     }
-    let Some(Value::Array(roles)) = roles else {
-        return Err(ApiError::new(ErrorType::FieldMissing, "this call takes {\"roles\": […]}").field("roles"));
+    let takes = "this call takes {\"roles\": […]}";
+    let roles = match roles {
+        Some(Value::Array(roles)) => roles,
+        Some(_) => return Err(ApiError::new(ErrorType::FieldInvalid, takes).field("roles")),
+        None => return Err(ApiError::new(ErrorType::FieldMissing, takes).field("roles")),
     };
-    let name = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| Err(ApiError::new(ErrorType::RoleInvalid, "a role is a text").field("roles")), role_name)
-    };
-    roles.iter().map(name).collect()
+    roles.iter().enumerate().map(|(at, value)| role_name(at, value)).collect()
 }
 
-fn role_name(text: &str) -> Result<Name, ApiError> {
-    Name::new(text).map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.to_string()).field("roles"))
+fn role_name(at: usize, value: &Value) -> Result<Name, ApiError> {
+    let wrong = |why: String| ApiError::new(ErrorType::FieldInvalid, why).field(format!("roles[{at}]"));
+    let text = value.as_str().ok_or_else(|| wrong("a role is a text".to_owned()))?;
+    Name::new(text).map_err(|why| wrong(why.to_string()))
 }
 
 /// A role that the node's release does not have is refused where it is given by name, and so is a reserved word; one that a release has lost
@@ -149,12 +146,8 @@ pub(super) async fn write_cluster_roles(api: &Api, request: &Request) -> Handler
         ApiError::new(ErrorType::FieldMissing, "this call takes {\"roles\": {ROLE: {\"add_tags\", \"remove_tags\"}}}")
             .field("roles")
     })?;
-    let wrong = |e: BodyError| ApiError::new(ErrorType::RoleInvalid, e.reason.clone()).field(e.within("roles").field);
-    let roles: BTreeMap<Name, RoleChange> = read_value(&roles).map_err(wrong)?;
-    let stood = ClusterSpec::locate(&api.model(), request)?;
-    check_role_changes(&stood.spec.roles, &roles).map_err(wrong)?;
     let edit =
-        |work: &Work<'_>, cluster: &mut Cluster| set_fields(api, work, cluster, [("roles", json!(roles))], &caller);
+        |work: &Work<'_>, cluster: &mut Cluster| set_fields(api, work, cluster, [("roles", roles.clone())], &caller);
     let answer = |_: &Model, cluster: &Cluster| Answer::json(200, json!({"roles": cluster.spec.roles}));
     writes::change::<ClusterSpec>(api, request, &caller, edit, answer).await
 }

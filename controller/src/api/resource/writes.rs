@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stemma_core::finding::{Finding, Severity, strictly};
-use stemma_core::manifest::check_taken;
+use stemma_core::manifest::{check_taken, own_said};
 use stemma_core::object::Object;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::{ApiError, ErrorType};
@@ -71,7 +71,8 @@ pub(super) async fn post<S: Shown>(api: &Api, request: &Request) -> HandlerResul
     let create = |work: &mut Work<'_>| {
         let blank = S::blank(&work.model, request)?;
         S::check_fixed(&work.model, &blank, &fields)?;
-        let spec = update(api, work, &blank, &body, &caller, S::SHAPE)?;
+        let mut spec = update(api, work, &blank, &body, &caller, S::SHAPE)?;
+        own_said(&mut spec, &body, &caller.manager);
         work.create(uuid, name.clone(), spec)
     };
     commit(api, request, &caller, |work| {

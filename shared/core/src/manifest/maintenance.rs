@@ -2,11 +2,12 @@
 //! `maintenance`: else the next who parks the node would give a reason that is not theirs.
 //!
 //! A write that sets another reason keeps that one. So does a manifest that says one, also the one that stood: applied again, it would only set
-//! it again.
+//! it again. One that another manager owns is not taken by an apply that is not forced.
 
 use super::author::Author;
 use super::body::{Body, is_null};
 use super::fields::Fields;
+use crate::ownership::Owner;
 
 /// Its name in a body, and among the owners of fields.
 const REASON: &str = "maintenance_reason";
@@ -15,6 +16,14 @@ const REASON: &str = "maintenance_reason";
 pub(super) fn settle<S: Fields>(before: &S, next: &mut S, body: &Body, author: Author<'_>) {
     let is_parked = |spec: &S| spec.node_ref().is_some_and(|node| node.parked);
     if !is_parked(before) || is_parked(next) {
+        return;
+    }
+    let takes_over = match author {
+        Author::Update { .. } => true,
+        Author::Apply { force, .. } | Author::Add { force, .. } => force,
+    };
+    let is_others = |owner: &Owner| owner.manager != *author.manager();
+    if !takes_over && before.owners_ref().get(REASON).is_some_and(|owners| owners.iter().any(is_others)) {
         return;
     }
     let is_said = body.get(REASON).is_some_and(|raw| !is_null(raw));
@@ -74,6 +83,24 @@ mod tests {
             assert_eq!(left, reason, "{author:?} {body}");
             assert_eq!(spec.owners.contains_key(REASON), !reason.is_null(), "{author:?} {body}");
         }
+    }
+
+    #[test]
+    fn y05_a_reason_that_another_manager_gives_is_not_taken_by_an_apply() {
+        let [git, ops] = ["git", "ops"].map(|name| Manager::new(name).unwrap());
+        let mut spec = NodeSpec::default();
+        let mut apply = |manager, force, body: &str| {
+            let author = Author::Apply { manager, scope: Scope::Object, force, adopt: None };
+            write(&mut spec, &Body::parse(body).unwrap(), author, &Anybody::default(), 0).unwrap();
+            spec.extra.get(REASON).cloned().unwrap_or_default()
+        };
+        apply(&git, false, r#"{"parked": true}"#);
+        apply(&ops, false, r#"{"maintenance_reason": "disk"}"#);
+        assert_eq!(apply(&git, false, r#"{"parked": false}"#), "disk");
+        apply(&git, false, r#"{"parked": true}"#);
+        assert_eq!(apply(&git, false, "{}"), "disk");
+        apply(&git, false, r#"{"parked": true}"#);
+        assert_eq!(apply(&git, true, r#"{"parked": false}"#), Value::Null);
     }
 
     /// What is stored of an older program is no concern of a write that parks nothing and ends nothing.

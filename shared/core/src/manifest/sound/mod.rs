@@ -351,11 +351,8 @@ fn check_limit(name: &str, value: &Value) -> Result<(), String> {
     Err(format!("{} is no whole number", cut(&value.to_string())))
 }
 
-/// What a cluster changes of its release's roles.
-///
-/// # Errors
-/// [`BodyError`] with the role and the place in its list.
-pub fn check_role_changes(
+/// Checks what a cluster changes of its release's roles; an error has the role and the place in its list.
+fn check_role_changes(
     stood: &BTreeMap<Name, RoleChange>,
     changes: &BTreeMap<Name, RoleChange>,
 ) -> Result<(), BodyError> {

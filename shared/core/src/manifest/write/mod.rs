@@ -29,7 +29,7 @@ use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
 use crate::name::{PRIMARY_PREFIX, TagName};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
-use crate::ownership::{Conflict, Entry, Intent, OwnedMap, OwnedSet, Owner, Said};
+use crate::ownership::{Conflict, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 
 pub(super) use tags::by_hand;
 
@@ -91,6 +91,15 @@ pub fn write<S: Fields>(
     next.stamp(spec, Timestamp(now_ms));
     *spec = next;
     Ok(())
+}
+
+/// Makes the author of a new object the owner of each field that its body says, also of one at its default: all that is said of what is new
+/// is added, as by an apply.
+pub fn own_said<S: Fields>(spec: &mut S, body: &Body, manager: &Manager) {
+    let said = body.iter().filter(|(name, raw)| table::<S>(name).is_some() && !is_null(raw));
+    for (name, _) in said {
+        spec.owners().entry(name.to_owned()).or_insert_with(|| [Owner::update(manager)].into());
+    }
 }
 
 /// What is wrong with the fields of a body, each looked at by itself: a person mends them at once.
