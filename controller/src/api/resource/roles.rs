@@ -86,13 +86,16 @@ fn read_roles(request: &Request) -> Result<Vec<Name>, ApiError> {
         Some(_) => return Err(ApiError::new(ErrorType::FieldInvalid, takes).field("roles")),
         None => return Err(ApiError::new(ErrorType::FieldMissing, takes).field("roles")),
     };
-    roles.iter().enumerate().map(|(at, value)| role_name(at, value)).collect()
+    let named = |(at, value): (usize, &Value)| {
+        let wrong = |why: String| ApiError::new(ErrorType::FieldInvalid, why).field(format!("roles[{at}]"));
+        let text = value.as_str().ok_or_else(|| wrong("a role is a text".to_owned()))?;
+        Name::new(text).map_err(|why| wrong(why.to_string()))
+    };
+    roles.iter().enumerate().map(named).collect()
 }
 
-fn role_name(at: usize, value: &Value) -> Result<Name, ApiError> {
-    let wrong = |why: String| ApiError::new(ErrorType::FieldInvalid, why).field(format!("roles[{at}]"));
-    let text = value.as_str().ok_or_else(|| wrong("a role is a text".to_owned()))?;
-    Name::new(text).map_err(|why| wrong(why.to_string()))
+fn role_name(text: &str) -> Result<Name, ApiError> {
+    Name::new(text).map_err(|e| ApiError::new(ErrorType::RoleInvalid, e.to_string()).field("roles"))
 }
 
 /// A role that the node's release does not have is refused where it is given by name, and so is a reserved word; one that a release has lost
