@@ -155,9 +155,13 @@ fn one_error(one: &Value) -> (Option<String>, String) {
 impl Conflict {
     fn of(value: &Value) -> Self {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-        // A field without a shown value stands at its default, or what it holds is nobody's to see.
-        let is_shown = !value["value"].is_null() || value["map"] != "fields";
-        let present = if is_shown { value["value"].to_string() } else { "set here".to_owned() };
+        let present = match (&value["value"], value["map"].as_str()) {
+            // It stands at its default, or what it holds is nobody's to see.
+            (Value::Null, Some("fields")) => "set here".to_owned(),
+            // A trait has no value.
+            (Value::Null, Some("traits")) => "set".to_owned(),
+            (shown, _) => shown.to_string(),
+        };
         Self { map: text("map"), key: text("key"), owner: text("manager"), value: present }
     }
 
