@@ -1,5 +1,6 @@
 //! What objects are called, as authors write it: by name, or by uuid, which an API's clients prefer.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use stemma_core::manifest::Names;
@@ -7,25 +8,36 @@ use stemma_core::name::{near, suggest};
 use stemma_core::object::{ClusterId, GroupId, Kind, NodeGroup, NodeId, TemplateId};
 use stemma_core::traits::TraitNames;
 use stemma_wire::error::quote;
+use uuid::Uuid;
 
 use crate::cache::Model;
+
+/// What objects were called at an earlier revision, by their uuids; a group as `CLUSTER/GROUP`.
+pub type PastNames = BTreeMap<Uuid, String>;
 
 /// Looks names up in a model.
 pub struct ModelNames<'a> {
     model: &'a Model,
     traits: &'a TraitNames,
+    /// What objects were called when what is shown was written; `None`: as the model says.
+    past: Option<&'a PastNames>,
 }
 
 impl<'a> ModelNames<'a> {
     /// Names of a model, and the traits that are known at this site.
     pub const fn new(model: &'a Model, traits: &'a TraitNames) -> Self {
-        Self { model, traits }
+        Self { model, traits, past: None }
+    }
+
+    /// The same, to show what was written when objects were called so. One of which that is not said is shown by its uuid.
+    pub const fn of_past(model: &'a Model, traits: &'a TraitNames, past: &'a PastNames) -> Self {
+        Self { model, traits, past: Some(past) }
     }
 
     /// Names of a model to show what is stored, for which no trait is looked up.
     pub fn to_show(model: &'a Model) -> Self {
         static NONE: LazyLock<TraitNames> = LazyLock::new(TraitNames::default);
-        Self { model, traits: &NONE }
+        Self { model, traits: &NONE, past: None }
     }
 }
 
@@ -48,11 +60,17 @@ impl Names for ModelNames<'_> {
     }
 
     fn template_name(&self, id: TemplateId) -> Option<String> {
-        self.model.templates.get(id.0).map(|object| object.meta.name.to_string())
+        match self.past {
+            Some(past) => past.get(&id.0).cloned(),
+            None => self.model.templates.get(id.0).map(|object| object.meta.name.to_string()),
+        }
     }
 
     fn group_name(&self, id: GroupId) -> Option<String> {
-        group_path(self.model, id)
+        match self.past {
+            Some(past) => past.get(&id.0).cloned(),
+            None => group_path(self.model, id),
+        }
     }
 
     fn all(&self, kind: Kind) -> Vec<String> {

@@ -14,6 +14,7 @@ mod api_changes;
 mod api_lists;
 mod api_patch;
 mod audit;
+mod audit_names;
 mod bounds;
 mod checkin;
 mod enrolment;

@@ -14,10 +14,11 @@ use stemma_core::object::{Kind, NodeId, Object};
 use stemma_core::ownership::{Manager, Owner, Said};
 
 use super::objects::Shown;
-use super::stored::shown_fields;
+use super::stored::fields_of;
 use super::view;
 use crate::api::Api;
 use crate::cache::Model;
+use crate::registry::names::ModelNames;
 use crate::registry::work::Work;
 
 /// How many changed fields one answer lists.
@@ -171,7 +172,12 @@ fn shown_said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
 
 /// What an object's authors said of it, in the form of a manifest, and a node's effective tags.
 fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
-    let mut said = shown_fields(api, model, &object.spec);
+    said_with(&ModelNames::new(model, &api.traits), model, object)
+}
+
+/// The same, with other objects called by these names.
+fn said_with<S: Shown>(names: &ModelNames<'_>, model: &Model, object: &Object<S>) -> Value {
+    let mut said = fields_of(&object.spec, names, &|_| true);
     said.insert("name".to_owned(), json!(S::name_text(&object.meta.name)));
     if let Some(own) = object.spec.inherited_ref() {
         said.extend(view::provided_maps(own));
@@ -194,9 +200,9 @@ fn said<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
 }
 
 /// The same of an image in the history: without a node's effective tags, which are of today where roles give them, and without the nodes
-/// that an allocation names and who asks does not see.
-pub(super) fn said_then<S: Shown>(api: &Api, model: &Model, object: &Object<S>) -> Value {
-    let mut said = said(api, model, object);
+/// that an allocation names and who asks does not see. Other objects are called by these names.
+pub(super) fn said_then<S: Shown>(names: &ModelNames<'_>, model: &Model, object: &Object<S>) -> Value {
+    let mut said = said_with(names, model, object);
     if object.spec.node_ref().is_some() {
         said.pointer_mut("/tags").and_then(Value::as_object_mut).and_then(|tags| tags.remove("effective"));
     }

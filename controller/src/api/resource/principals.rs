@@ -221,9 +221,14 @@ fn described(text: Option<String>) -> Result<Option<String>, ApiError> {
 }
 
 /// What a write says of a principal's fields.
-pub(super) fn fields(model: &Model, principal: &Principal) -> Value {
+fn fields(model: &Model, principal: &Principal) -> Value {
+    fields_with(&cluster_name(model, principal), principal)
+}
+
+/// The same, where its cluster is called so.
+pub(super) fn fields_with(cluster: &Value, principal: &Principal) -> Value {
     let spec = &principal.spec;
-    let all = json!({"role": spec.role, "cluster": cluster_name(model, principal), "description": spec.description});
+    let all = json!({"role": spec.role, "cluster": cluster, "description": spec.description});
     let said = all.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     said.map(|(name, value)| (name.clone(), value.clone())).collect::<serde_json::Map<_, _>>().into()
 }

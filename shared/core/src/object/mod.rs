@@ -120,6 +120,16 @@ impl LevelId {
             | Kind::Principal => None,
         }
     }
+
+    /// Its uuid.
+    pub const fn uuid(self) -> Uuid {
+        match self {
+            Self::Template(id) => id.0,
+            Self::Cluster(id) => id.0,
+            Self::Group(id) => id.0,
+            Self::Node(id) => id.0,
+        }
+    }
 }
 
 macro_rules! kinds {

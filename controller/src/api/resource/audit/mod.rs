@@ -1,5 +1,6 @@
 //! `GET /v1/audit`: what was done and what was refused, by whom and when.
 
+mod names;
 mod values;
 
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! What a write changed of an object: each field with its value before and after.
 //!
 //! Both are read from the images of the object that the history has, so nothing is stored twice, and a write of many objects makes its
-//! entry no larger. An image tells whoever asks what the object itself would tell. Where the history has let go of one, the audit says so.
+//! entry no larger. An image tells whoever asks what the object itself would tell. Where the history has let go of one, the audit says so. Other
+//! objects are called as they were when it was written ([`super::names`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use stemma_core::manifest::Fields;
 use stemma_core::object::{
-    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, NodeGroupSpec, NodeSpec,
-    Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
+    AllocationSpec, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, LevelId, NamespaceSpec, NodeGroupSpec,
+    NodeSpec, Object, PrimarySpec, PrincipalSpec, ReleaseSpec, ReleaseTagsSpec,
 };
 use stemma_wire::error::ApiError;
 use uuid::Uuid;
@@ -19,12 +20,13 @@ use uuid::Uuid;
 use super::super::changes::{self, Change, differences, owners_that_differ};
 use super::super::objects::Shown;
 use super::super::principals;
+use super::names::{Mentions, NameReader};
 use crate::api::Api;
 use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::audit::{Action, AuditedObject};
 use crate::records::{codec, key};
-use crate::registry::names::ModelNames;
+use crate::registry::names::{ModelNames, PastNames};
 use crate::registry::{damaged, store_error};
 use crate::store::{Revision, Snapshot};
 
@@ -64,6 +66,9 @@ struct Images {
     after: Option<Bytes>,
 }
 
+/// The object of the images before and after.
+type Pair<S> = [Option<Object<S>>; 2];
+
 /// What reads changes for one page.
 pub(super) struct Reader<'a> {
     api: &'a Api,
@@ -72,6 +77,7 @@ pub(super) struct Reader<'a> {
     /// All of it.
     whole: Arc<Model>,
     snapshot: Box<dyn Snapshot>,
+    names: NameReader<'a>,
     /// How many bytes were read for the page.
     of_page: usize,
     /// How many for the entry.
@@ -110,7 +116,9 @@ impl<'a> Reader<'a> {
     /// What the store says.
     pub(super) async fn new(api: &'a Api, model: &'a Model) -> Result<Self, ApiError> {
         let snapshot = api.registry.store().snapshot().await.map_err(|error| store_error(&error))?;
-        Ok(Self { api, model, whole: api.cache().model(), snapshot, of_page: 0, of_entry: 0, objects: 0 })
+        let whole = api.cache().model();
+        let names = NameReader::new(model, Arc::clone(&whole));
+        Ok(Self { api, model, whole, snapshot, names, of_page: 0, of_entry: 0, objects: 0 })
     }
 
     /// Whether so much was read that the page ends.
@@ -140,7 +148,7 @@ impl<'a> Reader<'a> {
         }
         self.objects += 1;
         match self.images(one, written).await? {
-            Some(images) => self.told(one, &images),
+            Some(images) => self.told(one, &images, written).await,
             None => Ok(Told::LeftOut(Why::NotKept)),
         }
     }
@@ -167,72 +175,87 @@ impl<'a> Reader<'a> {
         let key = [key::history(one.kind, one.uuid).as_bytes(), &written.to_key()].concat();
         let entry = self.snapshot.get(&key).await.map_err(|error| store_error(&error))?;
         let image = entry.map(|entry| entry.value);
-        let bytes = image.as_ref().map_or(0, Bytes::len);
-        self.of_entry += bytes;
-        self.of_page += bytes;
+        self.count(image.as_ref().map_or(0, Bytes::len));
         Ok(image)
     }
 
-    fn told(&self, one: &AuditedObject, images: &Images) -> Result<Told, ApiError> {
+    /// Counts bytes of images that were read.
+    fn count(&mut self, bytes: usize) {
+        self.of_entry += bytes;
+        self.of_page += bytes;
+    }
+
+    async fn told(&mut self, one: &AuditedObject, images: &Images, written: Revision) -> Result<Told, ApiError> {
         match one.kind {
-            Kind::Release => self.shown::<ReleaseSpec>(one.uuid, images),
-            Kind::ClusterTemplate => self.shown::<ClusterTemplateSpec>(one.uuid, images),
-            Kind::Cluster => self.shown::<ClusterSpec>(one.uuid, images),
-            Kind::NodeGroup => self.shown::<NodeGroupSpec>(one.uuid, images),
-            Kind::Node => self.shown::<NodeSpec>(one.uuid, images),
-            Kind::Allocation => self.shown::<AllocationSpec>(one.uuid, images),
-            Kind::Namespace => self.shown::<NamespaceSpec>(one.uuid, images),
-            Kind::InspectionRule => self.shown::<InspectionRuleSpec>(one.uuid, images),
-            Kind::ReleaseTags => self.plain::<ReleaseTagsSpec>(images, |tags| json!({"tags": tags.spec.tags})),
-            Kind::Primary => self.plain::<PrimarySpec>(images, |primary| json!({"node": self.holder(primary)})),
-            Kind::Principal => self.plain::<PrincipalSpec>(images, |one| principals::fields(self.model, one)),
+            Kind::Release => self.shown::<ReleaseSpec>(images, written).await,
+            Kind::ClusterTemplate => self.shown::<ClusterTemplateSpec>(images, written).await,
+            Kind::Cluster => self.shown::<ClusterSpec>(images, written).await,
+            Kind::NodeGroup => self.shown::<NodeGroupSpec>(images, written).await,
+            Kind::Node => self.shown::<NodeSpec>(images, written).await,
+            Kind::Allocation => self.shown::<AllocationSpec>(images, written).await,
+            Kind::Namespace => self.shown::<NamespaceSpec>(images, written).await,
+            Kind::InspectionRule => self.shown::<InspectionRuleSpec>(images, written).await,
+            Kind::ReleaseTags => self.plain::<ReleaseTagsSpec>(images, written, said_of_tags).await,
+            Kind::Primary => self.plain::<PrimarySpec>(images, written, said_of_primary).await,
+            Kind::Principal => self.plain::<PrincipalSpec>(images, written, said_of_principal).await,
             Kind::Revision | Kind::Secret | Kind::Expectation => Ok(Told::LeftOut(Why::NotShown)),
         }
     }
 
-    /// The name of the node that holds a tag as primary; of one that is gone the uuid.
-    fn holder(&self, primary: &Object<PrimarySpec>) -> String {
-        let uuid = primary.spec.node.0;
-        self.model.nodes.get(uuid).map_or_else(|| uuid.to_string(), |node| node.display_name())
-    }
-
     /// What differs of an object that has a body of its own.
-    fn shown<S: Shown>(&self, uuid: Uuid, images: &Images) -> Result<Told, ApiError> {
-        self.read::<S>(images, |before, after| self.between(uuid, before, after))
+    async fn shown<S: Shown + Mentions>(&mut self, images: &Images, written: Revision) -> Result<Told, ApiError> {
+        let Some(pair) = self.read::<S>(images)? else { return Ok(Told::LeftOut(Why::NotShown)) };
+        let names = self.names_then(&pair, written).await?;
+        let [before, after] = pair.each_ref().map(Option::as_ref);
+        Ok(Told::Changes(cut_short(self.between(before, after, &names))))
     }
 
     /// What differs of any other, by what is said of it.
-    fn plain<S: Resource>(&self, images: &Images, said: impl Fn(&Object<S>) -> Value) -> Result<Told, ApiError> {
-        self.read::<S>(images, |before, after| {
-            let [old, new] = [before, after].map(|object| object.map_or_else(nothing, &said));
-            differences(&old, &new).into_iter().map(with_values).collect()
-        })
+    async fn plain<S: Mentions>(
+        &mut self,
+        images: &Images,
+        written: Revision,
+        said: fn(&Object<S>, &PastNames) -> Value,
+    ) -> Result<Told, ApiError> {
+        let Some(pair) = self.read::<S>(images)? else { return Ok(Told::LeftOut(Why::NotShown)) };
+        let names = self.names_then(&pair, written).await?;
+        let said = |object: &Object<S>| said(object, &names);
+        let [old, new] = pair.each_ref().map(|object| object.as_ref().map_or_else(nothing, &said));
+        Ok(Told::Changes(cut_short(differences(&old, &new).into_iter().map(with_values).collect())))
     }
 
-    /// Reads the images, and tells what differs where who asks sees the places of both.
-    fn read<S: Resource>(
-        &self,
-        images: &Images,
-        compare: impl FnOnce(Option<&Object<S>>, Option<&Object<S>>) -> Vec<Value>,
-    ) -> Result<Told, ApiError> {
+    /// Reads the images; nothing where who asks does not see the places of both.
+    fn read<S: Resource>(&self, images: &Images) -> Result<Option<Pair<S>>, ApiError> {
         let read = |image: Option<&Bytes>| {
             image.map(|value| codec::decode::<Object<S>>(value).map_err(|error| damaged(&error))).transpose()
         };
-        let (before, after) = (read(images.before.as_ref())?, read(images.after.as_ref())?);
-        let is_seen = |object: &Object<S>| self.model.sees(S::place(&self.whole, object));
-        if !before.iter().chain(&after).all(is_seen) {
-            return Ok(Told::LeftOut(Why::NotShown));
+        let pair = [read(images.before.as_ref())?, read(images.after.as_ref())?];
+        let is_seen = pair.iter().flatten().all(|object| self.model.sees(S::place(&self.whole, object)));
+        Ok(is_seen.then_some(pair))
+    }
+
+    /// What the objects that these name were called when they were written, also those that the same write took away.
+    async fn names_then<S: Mentions>(&mut self, pair: &Pair<S>, written: Revision) -> Result<PastNames, ApiError> {
+        let named: Vec<LevelId> = pair.iter().flatten().filter_map(|object| object.spec.mention()).collect();
+        let mut names = PastNames::new();
+        for one in named {
+            let name = self.names.name(self.snapshot.as_ref(), one, written).await?;
+            names.extend(name.map(|name| (one.uuid(), name)));
+            let bytes = self.names.take_bytes();
+            self.count(bytes);
         }
-        Ok(Told::Changes(cut_short(compare(before.as_ref(), after.as_ref()))))
+        Ok(names)
     }
 
     /// The fields that differ; where none does, the owners that do.
-    fn between<S: Shown>(&self, uuid: Uuid, before: Option<&Object<S>>, after: Option<&Object<S>>) -> Vec<Value> {
+    fn between<S: Shown>(&self, before: Option<&Object<S>>, after: Option<&Object<S>>, past: &PastNames) -> Vec<Value> {
+        let names = ModelNames::of_past(self.model, &self.api.traits, past);
         // What is shown to nobody now was shown then; of one that is gone it is not known.
-        let is_veiled_now = S::shelf(&self.whole).get(uuid).is_none_or(|now| now.spec.is_veiled());
-        let is_veiled = is_veiled_now || before.into_iter().chain(after).any(|object| object.spec.is_veiled());
+        let is_veiled_now =
+            |object: &Object<S>| S::shelf(&self.whole).get(object.meta.uuid).is_none_or(|now| now.spec.is_veiled());
+        let is_veiled = before.into_iter().chain(after).any(|object| is_veiled_now(object) || object.spec.is_veiled());
         let said = |object: &Object<S>| {
-            let mut said = changes::said_then(self.api, self.model, object);
+            let mut said = changes::said_then(&names, self.model, object);
             if is_veiled {
                 changes::veil::<S>(&mut said);
             }
@@ -241,7 +264,7 @@ impl<'a> Reader<'a> {
         let [old, new] = [before, after].map(|object| object.map_or_else(nothing, &said));
         let mut told = of_fields(&old, &new, before.is_none() || after.is_none());
         if is_veiled {
-            told.extend(self.veiled_fields(before, after).into_iter().map(without_values));
+            told.extend(veiled_fields(before, after, &names).into_iter().map(without_values));
         }
         if let (true, Some(before), Some(after)) = (told.is_empty(), before, after) {
             let [old, new] = owners_that_differ(&before.spec, &after.spec);
@@ -249,18 +272,39 @@ impl<'a> Reader<'a> {
         }
         told
     }
+}
 
-    /// The names of fields that differ and that are shown to nobody.
-    fn veiled_fields<S: Shown>(&self, before: Option<&Object<S>>, after: Option<&Object<S>>) -> Vec<&'static str> {
-        let names = ModelNames::new(self.model, &self.api.traits);
-        let veiled = <S as Fields>::FIELDS.iter().filter(|field| S::VEILED.contains(&field.name));
-        let differ = veiled.filter(|field| {
-            let [old, new] =
-                [before, after].map(|object| object.map_or(Value::Null, |object| (field.show)(&object.spec, &names)));
-            old != new
-        });
-        differ.map(|field| field.name).collect()
-    }
+/// The names of fields that differ and that are shown to nobody.
+fn veiled_fields<S: Shown>(
+    before: Option<&Object<S>>,
+    after: Option<&Object<S>>,
+    names: &ModelNames<'_>,
+) -> Vec<&'static str> {
+    let veiled = <S as Fields>::FIELDS.iter().filter(|field| S::VEILED.contains(&field.name));
+    let differ = veiled.filter(|field| {
+        let [old, new] =
+            [before, after].map(|object| object.map_or(Value::Null, |object| (field.show)(&object.spec, names)));
+        old != new
+    });
+    differ.map(|field| field.name).collect()
+}
+
+fn said_of_tags(tags: &Object<ReleaseTagsSpec>, _: &PastNames) -> Value {
+    json!({"tags": tags.spec.tags})
+}
+
+fn said_of_primary(primary: &Object<PrimarySpec>, names: &PastNames) -> Value {
+    json!({"node": name_or_uuid(names, primary.spec.node.0)})
+}
+
+fn said_of_principal(principal: &Object<PrincipalSpec>, names: &PastNames) -> Value {
+    let cluster = principal.spec.cluster.map(|id| name_or_uuid(names, id.0));
+    principals::fields_with(&cluster.into(), principal)
+}
+
+/// What an object was called; where that is not known, its uuid.
+fn name_or_uuid(names: &PastNames, uuid: Uuid) -> String {
+    names.get(&uuid).cloned().unwrap_or_else(|| uuid.to_string())
 }
 
 /// What is said of an object that is not there.

@@ -22,6 +22,7 @@ use crate::cache::Model;
 use crate::cache::model::Resource as _;
 use crate::records::audit::{Action, AuditEvent, AuditRecord, AuditedObject};
 use crate::records::{codec, key};
+use crate::registry::names::ModelNames;
 use crate::registry::{damaged, store_error};
 use crate::store::{Change, EventKind, Revision};
 
@@ -180,7 +181,8 @@ impl Reader<'_> {
     fn read<S: Shown>(&self, value: &[u8], written: Revision) -> Result<Image, ApiError> {
         let mut object: Object<S> = codec::decode(value).map_err(|error| damaged(&error))?;
         object.meta.resource_version = written.get();
-        let mut body = changes::said_then(self.api, &self.model, &object);
+        let names = ModelNames::new(&self.model, &self.api.traits);
+        let mut body = changes::said_then(&names, &self.model, &object);
         // What is shown to nobody now was shown then; of one that is gone it is not known.
         if S::shelf(&self.whole).get(object.meta.uuid).is_none_or(|now| now.spec.is_veiled()) {
             changes::veil::<S>(&mut body);
