@@ -199,7 +199,7 @@ mod tests {
         let (longest, too_long) = ("a".repeat(255), "a".repeat(256));
         assert_eq!(name(Some(&*longest)).unwrap(), longest);
         for (wrong, rule) in [
-            (&*too_long, "1 to 255 letters"),
+            (&*too_long, "…\" (256 characters) is not well formed: 1 to 255 letters"),
             ("", "1 to 255 letters"),
             ("not a name", "1 to 255 letters"),
             ("01234567-89ab-cdef-0123-456789abcdef", "it looks like a uuid"),
