@@ -1,9 +1,11 @@
 //! Which controller is asked, and as whom: one small file, written by `stemma-controller init` for the admin.
 
+use std::fmt::Display;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
 use stemma_core::name::is_blank;
 use stemma_wire::client::Target;
@@ -101,21 +103,26 @@ impl Context {
     /// When its file can't be read, when others may read it, or when it holds something else than a token.
     pub(crate) fn token(&self) -> Result<Option<String>> {
         let Some(file) = self.token_file.as_deref() else { return Ok(None) };
-        let text = config::read(file, Holds::Secret)?;
-        let token = text.trim();
-        if let Some(what) = odd_in_token(token) {
+        let no_token = |what: &dyn Display| {
             let is_one = "a token is ID.SECRET, as `stemma principal token create` prints it, in a file of its own";
-            bail!("{}: holds no token alone: {what}; {is_one}; nothing was sent", file.display());
-        }
-        Ok(Some(token.to_owned()))
+            anyhow!("{}: holds no token alone: {what}; {is_one}; nothing was sent", file.display())
+        };
+        let text = config::read(file, Holds::Secret).map_err(|error| match error {
+            ConfigError::NotText { why, .. } => no_token(&why),
+            refused => refused.into(),
+        })?;
+        let token = text.trim();
+        odd_in_token(token).map_or_else(|| Ok(Some(token.to_owned())), |what| Err(no_token(&what)))
     }
 
     fn read(file: &Path) -> Result<Self> {
         let text = config::read(file, Holds::Settings).map_err(|error| match error {
-            ConfigError::Read { source, .. } => anyhow::Error::new(source).context(format!(
-                "no context at {}: name one with --context FILE or STEMMA_CONTEXT (init writes one to DATA_DIR/admin/context.toml)",
-                file.display()
-            )),
+            ConfigError::Read { why, .. } if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                anyhow::Error::new(why).context(format!(
+                    "no context at {}: name one with --context FILE or STEMMA_CONTEXT (init writes one to DATA_DIR/admin/context.toml)",
+                    file.display()
+                ))
+            }
             // Whoever may write it says whom we trust and which key we show.
             refused => refused.into(),
         })?;
@@ -255,6 +262,25 @@ mod tests {
     }
 
     #[test]
+    fn y09_a_context_that_is_there_and_no_text_is_not_called_absent() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        let said = || format!("{:#}", Context::read(&file).unwrap_err());
+        let absent = said();
+        assert!(absent.starts_with(&format!("no context at {}: name one with --context", file.display())), "{absent}");
+        assert!(absent.ends_with("context.toml): No such file or directory (os error 2)"), "{absent}");
+        let utf_16: Vec<u8> = "url = \"https://x:1\"\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (bytes, why) in
+            [(&utf_16[..], "it is a text in UTF-16: save it in UTF-8"), (b"url = \"\xff\"\n", "it is no text in UTF-8")]
+        {
+            std::fs::write(&file, bytes).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(said(), format!("{}: {why}", file.display()));
+        }
+    }
+
+    #[test]
     fn y09_the_file_of_a_token_holds_one_alone() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
@@ -277,7 +303,7 @@ mod tests {
             ("id.secret\nid.other\n", "more than one line"),
             ("# id.secret\n", "a comment"),
             ("id.secret # of ci", "blanks"),
-            ("i\0d\0.\0s\0", "UTF-16"),
+            ("i\0d\0.\0s\0", ": it is a text in UTF-16: save it in UTF-8; "),
             ("id.s\u{e9}cret", "no ASCII"),
             ("id.se\u{1}cret", "no ASCII"),
         ] {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use stemma_core::digest::from_hex;
+use stemma_core::json;
 use stemma_core::name::NodeName;
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
@@ -66,8 +67,9 @@ fn token(file: &Path) -> Result<String> {
         let opened = std::fs::File::open(file).with_context(|| format!("the token file {named}"))?;
         opened.take(LONGEST_TOKEN).read_to_end(&mut bytes).with_context(|| named.clone())?;
     }
-    let Ok(text) = std::str::from_utf8(&bytes) else {
-        bail!("{named} holds no token: {}; {IS_TOKEN}; nothing was sent", odd_bytes(&bytes));
+    let text = match json::utf_8(bytes) {
+        Ok(text) => text,
+        Err(why) => bail!("{named} holds no token: {why}; {IS_TOKEN}; nothing was sent"),
     };
     let token = text.trim();
     if token.is_empty() {
@@ -79,14 +81,6 @@ fn token(file: &Path) -> Result<String> {
         bail!("{named}:{line} holds no token alone: {what}; {IS_TOKEN}; nothing was sent");
     }
     Ok(token.to_owned())
-}
-
-/// What bytes are that are no text. The two that a text in UTF-16 begins with are none in UTF-8.
-fn odd_bytes(bytes: &[u8]) -> &'static str {
-    match bytes {
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is a text in UTF-16, and is to be one in UTF-8",
-        _ => "it is no text in UTF-8",
-    }
 }
 
 /// What a text has that no token has. A controller counts what may be a token and is none as a guess, and answers nobody for a while
