@@ -10,6 +10,7 @@ use serde::Deserialize;
 use stemma_core::name::is_blank;
 use stemma_wire::client::Target;
 use stemma_wire::config::{self, ConfigError, Holds};
+use stemma_wire::message::enroll::odd_in_token;
 
 use crate::args::Global;
 use crate::exit::Exit;
@@ -140,29 +141,6 @@ impl Context {
     }
 }
 
-/// What a text has that no token has. A controller would take it for a token that nobody knows.
-fn odd_in_token(text: &str) -> Option<&'static str> {
-    Some(if text.is_empty() {
-        "it is empty"
-    } else if text.starts_with('\u{feff}') {
-        "it begins with a byte order mark"
-    } else if text.lines().count() > 1 {
-        "it has more than one line"
-    } else if text.starts_with('#') {
-        "it is a comment"
-    } else if text.contains(['"', '\'', '`']) {
-        "it has quotes in it"
-    } else if text.chars().any(char::is_whitespace) {
-        "it has blanks in it"
-    } else if text.contains('\0') {
-        "it has NUL in it, as a text in UTF-16 has"
-    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        "it has characters in it that are no ASCII text"
-    } else {
-        return None;
-    })
-}
-
 /// Whether this is root on the controller's machine, without a context of their own. To others the directory is closed.
 fn is_on_controller(socket: &Path) -> bool {
     let own = below_home(DEFAULT, home_directory().as_deref()).is_ok_and(|file| file.exists());
@@ -291,23 +269,43 @@ mod tests {
             let context = Context { token_file: Some(file.clone()), ..Context::without_keys("https://x:1".to_owned()) };
             context.token().map_err(|error| error.to_string())
         };
-        for text in ["id.secret", "id.secret\n", " id.secret\r\n\n"] {
-            assert_eq!(token(text).unwrap().as_deref(), Some("id.secret"), "{text:?}");
+        let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
+        let good = format!("{id}.{secret}");
+        // A controller makes 32 random bytes in base64url, without what fills it up.
+        let of_controller = format!("{id}.{}-_{}", "A".repeat(20), "z9".repeat(10) + "Z");
+        for good in [&good, &of_controller] {
+            for (before, behind) in [("", ""), ("", "\n"), (" ", "\r\n\n")] {
+                let text = format!("{before}{good}{behind}");
+                assert_eq!(token(&text).unwrap().as_ref(), Some(good), "{text:?}");
+            }
         }
         for (text, what) in [
-            ("", "it is empty"),
-            ("\n", "it is empty"),
-            ("\u{feff}id.secret\n", "a byte order mark"),
-            ("\"id.secret\"\n", "quotes"),
-            ("# of ci\nid.secret\n", "more than one line"),
-            ("id.secret\nid.other\n", "more than one line"),
-            ("# id.secret\n", "a comment"),
-            ("id.secret # of ci", "blanks"),
-            ("i\0d\0.\0s\0", ": it is a text in UTF-16: save it in UTF-8; "),
-            ("id.s\u{e9}cret", "no ASCII"),
-            ("id.se\u{1}cret", "no ASCII"),
+            (String::new(), "it is empty"),
+            ("\n".to_owned(), "it is empty"),
+            (format!("\u{feff}{good}\n"), "a byte order mark"),
+            (format!("\"{good}\"\n"), "quotes"),
+            (format!("# of ci\n{good}\n"), "more than one line"),
+            (format!("{good}\n{good}\n"), "more than one line"),
+            (format!("# {good}\n"), "a comment"),
+            (format!("{good} # of ci"), "blanks"),
+            (good.chars().flat_map(|letter| [letter, '\0']).collect(), ": it is a text in UTF-16: save it in UTF-8; "),
+            (format!("{id}.s\u{e9}cret"), "no ASCII"),
+            (format!("{id}.se\u{1}cret"), "no ASCII"),
+            (format!("{good},"), "behind its dot has 65 characters"),
+            (format!("{good}x"), "behind its dot has 65 characters"),
+            (format!("{of_controller}x"), "behind its dot has 44 characters"),
+            (good[..20].to_owned(), "behind its dot has 3 characters"),
+            (good[..40].to_owned(), "behind its dot has 23 characters"),
+            (good[1..].to_owned(), "before its dot has 15 characters"),
+            (format!("token={good}"), "before its dot has 22 characters"),
+            (format!("Bearer_{good}"), "before its dot has 23 characters"),
+            (good.to_uppercase(), "before its dot is not all digits and letters from a to f"),
+            (format!("{id}.{}", secret.replace('f', "g")), "behind its dot has characters that no secret has"),
+            (format!("{id}.{}", secret.replace('f', ",")), "behind its dot has characters that no secret has"),
+            (id.to_owned(), "it is not ID.SECRET"),
+            ("abc".to_owned(), "it is not ID.SECRET"),
         ] {
-            let said = token(text).unwrap_err();
+            let said = token(&text).unwrap_err();
             assert!(said.starts_with(&format!("{}: holds no token alone: ", file.display())), "{text:?}: {said}");
             assert!(said.contains(what) && said.ends_with("; nothing was sent"), "{text:?}: {said}");
         }

@@ -10,7 +10,7 @@ use stemma_core::json;
 use stemma_core::name::NodeName;
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
-use stemma_wire::message::enroll::check_token;
+use stemma_wire::message::enroll::odd_in_token;
 
 use super::{Exit, Local, print, service};
 use crate::apply::seal::seal_key;
@@ -81,29 +81,6 @@ fn token(file: &Path) -> Result<String> {
         bail!("{named}:{line} holds no token alone: {what}; {IS_TOKEN}; nothing was sent");
     }
     Ok(token.to_owned())
-}
-
-/// What a text has that no token has. A controller counts what may be a token and is none as a guess, and answers nobody for a while
-/// after some.
-fn odd_in_token(text: &str) -> Option<String> {
-    let known = if text.starts_with('\u{feff}') {
-        "it begins with a byte order mark"
-    } else if text.contains('\0') {
-        "it has NUL in it, as a text in UTF-16 has, and is to be one in UTF-8"
-    } else if text.lines().count() > 1 {
-        "it has more than one line"
-    } else if text.starts_with('#') {
-        "it is a comment"
-    } else if text.contains(['"', '\'', '`']) {
-        "it has quotes in it"
-    } else if text.chars().any(char::is_whitespace) {
-        "it has blanks in it"
-    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        "it has characters in it that are no ASCII text"
-    } else {
-        return check_token(text).err().map(|why| why.to_string());
-    };
-    Some(known.to_owned())
 }
 
 /// The name to join with: it is held to the rule before anything is sent.
