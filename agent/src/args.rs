@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use stemma_core::name::is_blank;
 use stemma_wire::log::Format;
 
 /// The agent of a Stemma fleet: it makes this host what the fleet says it is, and says what this host is.
@@ -23,6 +24,11 @@ pub struct Arguments {
 
 fn log_format() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::WORDS).try_map(|word| word.parse::<Format>())
+}
+
+/// What is named. A variable that is not set makes an empty name in a script, and nothing is called so.
+fn named(text: &str) -> Result<String, &'static str> {
+    if is_blank(text) { Err("it is empty: name what is meant") } else { Ok(text.to_owned()) }
 }
 
 /// What can be done on the host.
@@ -45,6 +51,7 @@ pub enum Verb {
         /// What kind of thing.
         kind: Explained,
         /// Its name or key.
+        #[arg(value_parser = named)]
         name: String,
         /// How it is printed.
         #[command(flatten)]
@@ -57,6 +64,7 @@ pub enum Verb {
     /// Settle a command that was begun and that nobody saw end.
     ResolveUnknown {
         /// The task.
+        #[arg(value_parser = named)]
         task: String,
         /// What is the case.
         answer: Answer,
@@ -132,6 +140,21 @@ pub enum Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn y09_an_empty_name_is_refused_and_not_looked_up() {
+        let read = |words: &[&str]| Arguments::try_parse_from([&["stemma-agent"], words].concat());
+        for empty in ["", " ", "\t", "\u{200b}"] {
+            for kind in ["label", "trait", "tag", "task"] {
+                let said = read(&["explain", kind, empty]).unwrap_err().to_string();
+                assert!(said.contains("it is empty: name what is meant"), "{kind} {empty:?}: {said}");
+            }
+            let said = read(&["resolve-unknown", empty, "done"]).unwrap_err().to_string();
+            assert!(said.contains("it is empty: name what is meant"), "{empty:?}: {said}");
+        }
+        read(&["explain", "label", "tier"]).unwrap();
+        read(&["resolve-unknown", "grow-disk", "done"]).unwrap();
+    }
 
     #[test]
     fn y09_the_form_of_the_log_is_one_of_two() {

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use stemma_core::field::{Form, Help, Part};
+use stemma_core::json;
 use stemma_core::name::{cut, near, suggest};
 use stemma_core::task::{TASK_TYPES, check_replaceable, task_type};
 use stemma_core::time::MAX_SECONDS;
@@ -203,8 +204,8 @@ impl Config {
         }
         let bytes = dir.read(path.name(), LARGEST)?.unwrap_or_default();
         let syntax = |message: String| ConfigError::Syntax { path: shown(host, &path), message };
-        let text = std::str::from_utf8(&bytes).map_err(|error| syntax(error.to_string()))?;
-        Self::parse(text).map_err(|error| match error {
+        let text = json::utf_8(bytes).map_err(|why| syntax(why.to_string()))?;
+        Self::parse(&text).map_err(|error| match error {
             ConfigError::Syntax { message, .. } => syntax(message),
             other => other,
         })
@@ -239,8 +240,11 @@ fn shown(host: &dyn Host, path: &HostPath) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::host::memory::MemoryHost;
+    use crate::host::real::RealHost;
 
     #[test]
     fn s71_w15_11_a_configuration_that_others_may_write_is_not_taken() {
@@ -260,6 +264,25 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn y09_a_configuration_in_utf_16_is_said_to_be_in_that() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join(paths::CONFIG.trim_start_matches('/'));
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let text = "\u{feff}[schedule]\ndrift_seconds = 7\n";
+        let marked: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (bytes, why) in [
+            (&marked[..], "it is a text in UTF-16: save it in UTF-8"),
+            (&marked[2..], "it is a text in UTF-16: save it in UTF-8"),
+            (b"[schedule]\n# f\xfcr uns\n", "it is no text in UTF-8"),
+        ] {
+            std::fs::write(&file, bytes).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let said = Config::load(&RealHost::new(root.path()).unwrap()).unwrap_err().to_string();
+            assert!(said.ends_with(&format!("{}: {why}", paths::CONFIG)), "{said}");
         }
     }
 

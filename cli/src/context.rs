@@ -1,13 +1,16 @@
 //! Which controller is asked, and as whom: one small file, written by `stemma-controller init` for the admin.
 
+use std::fmt::Display;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
 use stemma_core::name::is_blank;
 use stemma_wire::client::Target;
 use stemma_wire::config::{self, ConfigError, Holds};
+use stemma_wire::message::enroll::odd_in_token;
 
 use crate::args::Global;
 use crate::exit::Exit;
@@ -101,21 +104,26 @@ impl Context {
     /// When its file can't be read, when others may read it, or when it holds something else than a token.
     pub(crate) fn token(&self) -> Result<Option<String>> {
         let Some(file) = self.token_file.as_deref() else { return Ok(None) };
-        let text = config::read(file, Holds::Secret)?;
-        let token = text.trim();
-        if let Some(what) = odd_in_token(token) {
+        let no_token = |what: &dyn Display| {
             let is_one = "a token is ID.SECRET, as `stemma principal token create` prints it, in a file of its own";
-            bail!("{}: holds no token alone: {what}; {is_one}; nothing was sent", file.display());
-        }
-        Ok(Some(token.to_owned()))
+            anyhow!("{}: holds no token alone: {what}; {is_one}; nothing was sent", file.display())
+        };
+        let text = config::read(file, Holds::Secret).map_err(|error| match error {
+            ConfigError::NotText { why, .. } => no_token(&why),
+            refused => refused.into(),
+        })?;
+        let token = text.trim();
+        odd_in_token(token).map_or_else(|| Ok(Some(token.to_owned())), |what| Err(no_token(&what)))
     }
 
     fn read(file: &Path) -> Result<Self> {
         let text = config::read(file, Holds::Settings).map_err(|error| match error {
-            ConfigError::Read { source, .. } => anyhow::Error::new(source).context(format!(
-                "no context at {}: name one with --context FILE or STEMMA_CONTEXT (init writes one to DATA_DIR/admin/context.toml)",
-                file.display()
-            )),
+            ConfigError::Read { why, .. } if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                anyhow::Error::new(why).context(format!(
+                    "no context at {}: name one with --context FILE or STEMMA_CONTEXT (init writes one to DATA_DIR/admin/context.toml)",
+                    file.display()
+                ))
+            }
             // Whoever may write it says whom we trust and which key we show.
             refused => refused.into(),
         })?;
@@ -131,29 +139,6 @@ impl Context {
         }
         Ok(context)
     }
-}
-
-/// What a text has that no token has. A controller would take it for a token that nobody knows.
-fn odd_in_token(text: &str) -> Option<&'static str> {
-    Some(if text.is_empty() {
-        "it is empty"
-    } else if text.starts_with('\u{feff}') {
-        "it begins with a byte order mark"
-    } else if text.lines().count() > 1 {
-        "it has more than one line"
-    } else if text.starts_with('#') {
-        "it is a comment"
-    } else if text.contains(['"', '\'', '`']) {
-        "it has quotes in it"
-    } else if text.chars().any(char::is_whitespace) {
-        "it has blanks in it"
-    } else if text.contains('\0') {
-        "it has NUL in it, as a text in UTF-16 has"
-    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        "it has characters in it that are no ASCII text"
-    } else {
-        return None;
-    })
 }
 
 /// Whether this is root on the controller's machine, without a context of their own. To others the directory is closed.
@@ -255,6 +240,25 @@ mod tests {
     }
 
     #[test]
+    fn y09_a_context_that_is_there_and_no_text_is_not_called_absent() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        let said = || format!("{:#}", Context::read(&file).unwrap_err());
+        let absent = said();
+        assert!(absent.starts_with(&format!("no context at {}: name one with --context", file.display())), "{absent}");
+        assert!(absent.ends_with("context.toml): No such file or directory (os error 2)"), "{absent}");
+        let utf_16: Vec<u8> = "url = \"https://x:1\"\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (bytes, why) in
+            [(&utf_16[..], "it is a text in UTF-16: save it in UTF-8"), (b"url = \"\xff\"\n", "it is no text in UTF-8")]
+        {
+            std::fs::write(&file, bytes).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(said(), format!("{}: {why}", file.display()));
+        }
+    }
+
+    #[test]
     fn y09_the_file_of_a_token_holds_one_alone() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
@@ -265,23 +269,43 @@ mod tests {
             let context = Context { token_file: Some(file.clone()), ..Context::without_keys("https://x:1".to_owned()) };
             context.token().map_err(|error| error.to_string())
         };
-        for text in ["id.secret", "id.secret\n", " id.secret\r\n\n"] {
-            assert_eq!(token(text).unwrap().as_deref(), Some("id.secret"), "{text:?}");
+        let (id, secret) = ("0123456789abcdef", "0123456789abcdef".repeat(4));
+        let good = format!("{id}.{secret}");
+        // A controller makes 32 random bytes in base64url, without what fills it up.
+        let of_controller = format!("{id}.{}-_{}", "A".repeat(20), "z9".repeat(10) + "Z");
+        for good in [&good, &of_controller] {
+            for (before, behind) in [("", ""), ("", "\n"), (" ", "\r\n\n")] {
+                let text = format!("{before}{good}{behind}");
+                assert_eq!(token(&text).unwrap().as_ref(), Some(good), "{text:?}");
+            }
         }
         for (text, what) in [
-            ("", "it is empty"),
-            ("\n", "it is empty"),
-            ("\u{feff}id.secret\n", "a byte order mark"),
-            ("\"id.secret\"\n", "quotes"),
-            ("# of ci\nid.secret\n", "more than one line"),
-            ("id.secret\nid.other\n", "more than one line"),
-            ("# id.secret\n", "a comment"),
-            ("id.secret # of ci", "blanks"),
-            ("i\0d\0.\0s\0", "UTF-16"),
-            ("id.s\u{e9}cret", "no ASCII"),
-            ("id.se\u{1}cret", "no ASCII"),
+            (String::new(), "it is empty"),
+            ("\n".to_owned(), "it is empty"),
+            (format!("\u{feff}{good}\n"), "a byte order mark"),
+            (format!("\"{good}\"\n"), "quotes"),
+            (format!("# of ci\n{good}\n"), "more than one line"),
+            (format!("{good}\n{good}\n"), "more than one line"),
+            (format!("# {good}\n"), "a comment"),
+            (format!("{good} # of ci"), "blanks"),
+            (good.chars().flat_map(|letter| [letter, '\0']).collect(), ": it is a text in UTF-16: save it in UTF-8; "),
+            (format!("{id}.s\u{e9}cret"), "no ASCII"),
+            (format!("{id}.se\u{1}cret"), "no ASCII"),
+            (format!("{good},"), "behind its dot has 65 characters"),
+            (format!("{good}x"), "behind its dot has 65 characters"),
+            (format!("{of_controller}x"), "behind its dot has 44 characters"),
+            (good[..20].to_owned(), "behind its dot has 3 characters"),
+            (good[..40].to_owned(), "behind its dot has 23 characters"),
+            (good[1..].to_owned(), "before its dot has 15 characters"),
+            (format!("token={good}"), "before its dot has 22 characters"),
+            (format!("Bearer_{good}"), "before its dot has 23 characters"),
+            (good.to_uppercase(), "before its dot is not all digits and letters from a to f"),
+            (format!("{id}.{}", secret.replace('f', "g")), "behind its dot has characters that no secret has"),
+            (format!("{id}.{}", secret.replace('f', ",")), "behind its dot has characters that no secret has"),
+            (id.to_owned(), "it is not ID.SECRET"),
+            ("abc".to_owned(), "it is not ID.SECRET"),
         ] {
-            let said = token(text).unwrap_err();
+            let said = token(&text).unwrap_err();
             assert!(said.starts_with(&format!("{}: holds no token alone: ", file.display())), "{text:?}: {said}");
             assert!(said.contains(what) && said.ends_with("; nothing was sent"), "{text:?}: {said}");
         }

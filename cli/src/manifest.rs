@@ -295,10 +295,7 @@ pub(crate) fn text(file: &Path, limit: u64) -> Result<String> {
     if bytes.len() as u64 > limit {
         bail!("holds more than the {limit} bytes that are taken: split it");
     }
-    if json::is_utf_16(&bytes) {
-        bail!("it is a text in UTF-16: save it in UTF-8");
-    }
-    String::from_utf8(bytes).map_err(|_| anyhow!("it is no text in UTF-8"))
+    Ok(json::utf_8(bytes)?)
 }
 
 /// A JSON file may hold one document or an array of them.

@@ -9,7 +9,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use stemma_core::input::shell::{self, Quoting};
 use stemma_wire::error::is_formatting;
-use stemma_wire::message::observed::Outcome;
+use stemma_wire::message::observed::{CUT, Outcome};
 
 /// Prints a line; a reader that went away (`| head`) ends a question quietly, and a write goes on without it.
 macro_rules! say {
@@ -146,11 +146,19 @@ pub(crate) fn is_difference(outcome: Option<&Value>) -> bool {
     matches!(outcome, Some(Outcome::WouldChange | Outcome::Drifted))
 }
 
-/// The last lines of what a task printed.
+/// How many lines of what a task printed are shown.
+const LINES_SHOWN: usize = 5;
+
+/// The last lines of what a task printed, up to the last one with something in it. Where lines before them are left out, also by the host, that is
+/// said in their place.
 #[must_use]
 pub(crate) fn last_lines(output: Option<&Value>) -> Vec<String> {
-    let lines: Vec<&str> = output.and_then(Value::as_str).unwrap_or_default().lines().collect();
-    lines[lines.len().saturating_sub(5)..].iter().map(|line| printable(line)).collect()
+    let printed = output.and_then(Value::as_str).unwrap_or_default();
+    let by_host = printed.strip_prefix(CUT);
+    let lines: Vec<&str> = by_host.unwrap_or(printed).trim_end().lines().collect();
+    let from = lines.len().saturating_sub(LINES_SHOWN);
+    let mark = (by_host.is_some() || from > 0).then(|| CUT.trim_end());
+    mark.into_iter().chain(lines[from..].iter().copied()).map(printable).collect()
 }
 
 /// A time of the API as people read it, with how long ago: `2026-11-20 09:41 (2 h)`, in UTC.
@@ -197,6 +205,30 @@ mod tests {
             ("dependency failed".into(), "unsupported".into())
         );
         assert_eq!((since(None), since(Some(&json!("never")))), ("-".to_owned(), "never".to_owned()));
+    }
+
+    /// What is printed here is what `seq` and `echo` print, and what a host keeps of it.
+    #[test]
+    fn y09_the_end_of_an_output_says_what_is_left_out_and_ends_with_a_line_to_be_read() {
+        const MARK: &str = "[the beginning is cut off]";
+        let numbers = |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
+        for (printed, expected) in [
+            ("one\n".to_owned(), &["one"][..]),
+            (String::new(), &[]),
+            ("\n \n\t\n".to_owned(), &[]),
+            (numbers(1..=5), &["1", "2", "3", "4", "5"]),
+            (numbers(1..=6), &[MARK, "2", "3", "4", "5", "6"]),
+            (numbers(1..=50), &[MARK, "46", "47", "48", "49", "50"]),
+            (format!("real\n{}", "\n".repeat(30)), &["real"]),
+            (format!("{}{}", numbers(1..=6), " \r\n".repeat(30)), &[MARK, "2", "3", "4", "5", "6"]),
+            ("one\n\n\n\n\ntwo\n".to_owned(), &[MARK, "", "", "", "", "two"]),
+            (format!("{MARK}\n{}", numbers(7..=9)), &[MARK, "7", "8", "9"]),
+            (format!("{MARK}\n{}", numbers(1..=50)), &[MARK, "46", "47", "48", "49", "50"]),
+            (format!("{MARK}\n{}", "\n".repeat(30)), &[MARK]),
+        ] {
+            assert_eq!(last_lines(Some(&json!(printed))), expected, "{printed:?}");
+        }
+        assert!(last_lines(None).is_empty());
     }
 
     #[test]

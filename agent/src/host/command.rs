@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use stemma_wire::message::observed::CUT;
+
 /// How much of a command's output is kept: its tail, as the protocol carries it.
 pub const OUTPUT_KEPT: usize = 4096;
 
 /// How much of a failed command's output a line of the log has.
 const OUTPUT_LOGGED: usize = 1024;
-
-/// Stands where the beginning of an output was cut off.
-pub const CUT: &str = "[the beginning is cut off]\n";
 
 /// A command without a shell. Its environment is what is written here and `PATH`, `HOME`, `LANG`, `STEMMA_ROOT`; nothing of it, of its limits or
 /// of its umask is that of whoever started the agent.

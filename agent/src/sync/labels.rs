@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use stemma_core::json;
 use stemma_core::key::{LabelKey, LabelValue};
 use stemma_core::name::is_run_parts_name;
 use stemma_wire::message::observed::ReportedLabel;
@@ -114,7 +115,7 @@ fn text(dir: &dyn Dir, name: &str, own: u32) -> Result<String, String> {
         return Err(why);
     }
     let bytes = dir.read(name, LARGEST).map_err(said)?.unwrap_or_default();
-    String::from_utf8(bytes).map_err(|_| "is no UTF-8 text".to_owned())
+    json::utf_8(bytes).map_err(|why| why.to_string())
 }
 
 fn read_lines(found: &mut LocalLabels, file: &str, text: &str) {
@@ -135,6 +136,9 @@ fn read_lines(found: &mut LocalLabels, file: &str, text: &str) {
 }
 
 fn label(line: &str) -> Result<(String, String), String> {
+    if line.starts_with('\u{feff}') {
+        return Err("a byte order mark stands before the line, which is not read: save the file without it".to_owned());
+    }
     let (key, value) = line.split_once('=').ok_or("a line is KEY=VALUE")?;
     LabelKey::new(key.trim()).map_err(|why| why.to_string())?;
     LabelValue::new(value.trim()).map_err(|why| why.to_string())?;
@@ -216,6 +220,38 @@ mod tests {
         assert_eq!((found.labels.len(), found.findings.len()), (256, 33));
         assert_eq!(found.findings[0], "labels.d/10-a:257: more than 256 labels: this one is left out");
         assert_eq!(found.findings[32], "/etc/stemma/labels.d: 12 more lines or files cannot be used");
+    }
+
+    #[test]
+    fn y09_a_label_file_of_another_encoding_is_said_to_be_that() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("etc/stemma/labels.d");
+        create_dir_all(&dir).unwrap();
+        set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let utf_16: Vec<u8> = "rack=7\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (name, bytes) in [
+            ("10-utf-16", &[&[0xff, 0xfe], &utf_16[..]].concat()[..]),
+            ("20-unmarked", &utf_16),
+            ("30-utf-32", b"\xff\xfe\0\0r\0\0\0"),
+            ("40-latin-1", b"town=K\xf6ln\n"),
+            ("50-marked", b"\xef\xbb\xbfrack=7\nrow=3\n"),
+            ("60-marked", b"\xef\xbb\xbf# of the rack\nshelf=1\n"),
+        ] {
+            write(dir.join(name), bytes).unwrap();
+            set_permissions(dir.join(name), Permissions::from_mode(0o644)).unwrap();
+        }
+        let found = read(&RealHost::new(root.path()).unwrap());
+        assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["row", "shelf"]);
+        let mark = "a byte order mark stands before the line, which is not read: save the file without it";
+        let expected = [
+            format!("{DIR}/10-utf-16: it is a text in UTF-16: save it in UTF-8"),
+            format!("{DIR}/20-unmarked: it is a text in UTF-16: save it in UTF-8"),
+            format!("{DIR}/30-utf-32: it is no text in UTF-8"),
+            format!("{DIR}/40-latin-1: it is no text in UTF-8"),
+            format!("labels.d/50-marked:1: {mark}"),
+            format!("labels.d/60-marked:1: {mark}"),
+        ];
+        assert_eq!(found.findings, expected);
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use stemma_core::digest::from_hex;
+use stemma_core::json;
 use stemma_core::name::NodeName;
 use stemma_wire::client::Target;
 use stemma_wire::clock::SystemClock;
-use stemma_wire::message::enroll::check_token;
+use stemma_wire::message::enroll::odd_in_token;
 
 use super::{Exit, Local, print, service};
 use crate::apply::seal::seal_key;
@@ -66,8 +67,9 @@ fn token(file: &Path) -> Result<String> {
         let opened = std::fs::File::open(file).with_context(|| format!("the token file {named}"))?;
         opened.take(LONGEST_TOKEN).read_to_end(&mut bytes).with_context(|| named.clone())?;
     }
-    let Ok(text) = std::str::from_utf8(&bytes) else {
-        bail!("{named} holds no token: {}; {IS_TOKEN}; nothing was sent", odd_bytes(&bytes));
+    let text = match json::utf_8(bytes) {
+        Ok(text) => text,
+        Err(why) => bail!("{named} holds no token: {why}; {IS_TOKEN}; nothing was sent"),
     };
     let token = text.trim();
     if token.is_empty() {
@@ -79,37 +81,6 @@ fn token(file: &Path) -> Result<String> {
         bail!("{named}:{line} holds no token alone: {what}; {IS_TOKEN}; nothing was sent");
     }
     Ok(token.to_owned())
-}
-
-/// What bytes are that are no text. The two that a text in UTF-16 begins with are none in UTF-8.
-fn odd_bytes(bytes: &[u8]) -> &'static str {
-    match bytes {
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is a text in UTF-16, and is to be one in UTF-8",
-        _ => "it is no text in UTF-8",
-    }
-}
-
-/// What a text has that no token has. A controller counts what may be a token and is none as a guess, and answers nobody for a while
-/// after some.
-fn odd_in_token(text: &str) -> Option<String> {
-    let known = if text.starts_with('\u{feff}') {
-        "it begins with a byte order mark"
-    } else if text.contains('\0') {
-        "it has NUL in it, as a text in UTF-16 has, and is to be one in UTF-8"
-    } else if text.lines().count() > 1 {
-        "it has more than one line"
-    } else if text.starts_with('#') {
-        "it is a comment"
-    } else if text.contains(['"', '\'', '`']) {
-        "it has quotes in it"
-    } else if text.chars().any(char::is_whitespace) {
-        "it has blanks in it"
-    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        "it has characters in it that are no ASCII text"
-    } else {
-        return check_token(text).err().map(|why| why.to_string());
-    };
-    Some(known.to_owned())
 }
 
 /// The name to join with: it is held to the rule before anything is sent.
@@ -199,7 +170,7 @@ mod tests {
         let (longest, too_long) = ("a".repeat(255), "a".repeat(256));
         assert_eq!(name(Some(&*longest)).unwrap(), longest);
         for (wrong, rule) in [
-            (&*too_long, "1 to 255 letters"),
+            (&*too_long, "…\" (256 characters) is not well formed: 1 to 255 letters"),
             ("", "1 to 255 letters"),
             ("not a name", "1 to 255 letters"),
             ("01234567-89ab-cdef-0123-456789abcdef", "it looks like a uuid"),

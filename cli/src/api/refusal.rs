@@ -133,6 +133,12 @@ impl Refusal {
     /// What a person can do about who asks.
     fn advice(&self) -> Option<&'static str> {
         match self.kind.as_str() {
+            "auth.required" if self.message.contains("the token is unknown") => Some(
+                "have another made with `stemma principal token create`, and put it alone into the file that `token_file` of the context names",
+            ),
+            "auth.required" if self.message.contains("the certificate has ended") => {
+                Some("ask an admin of this fleet for a new certificate")
+            }
             "auth.required" => Some("give `cert` and `key` in the context: `stemma-controller init` made an admin's"),
             "auth.forbidden" if self.message.contains("; this needs role operator") => {
                 Some("ask as an operator: --context names another context")
@@ -237,6 +243,25 @@ mod tests {
             let denied = refusal(StatusCode::FORBIDDEN, body.to_string().as_bytes());
             let said = format!("{message}\n  ask as {whom}: --context names another context");
             assert_eq!(denied.to_string(), said);
+        }
+    }
+
+    #[test]
+    fn y09_what_mends_a_401_fits_what_was_shown() {
+        for (message, advice) in [
+            (
+                "the token is unknown, has ended or was revoked",
+                "have another made with `stemma principal token create`, and put it alone into the file that `token_file` of the context names",
+            ),
+            ("the certificate has ended; another is needed", "ask an admin of this fleet for a new certificate"),
+            (
+                "Authentication required: show a certificate or a token.",
+                "give `cert` and `key` in the context: `stemma-controller init` made an admin's",
+            ),
+        ] {
+            let body = serde_json::json!({"error": {"type": "auth.required", "message": message}});
+            let refused = refusal(StatusCode::UNAUTHORIZED, body.to_string().as_bytes());
+            assert_eq!(refused.to_string(), format!("{message}\n  {advice}"));
         }
     }
 

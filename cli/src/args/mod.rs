@@ -289,7 +289,7 @@ pub(crate) struct Audit {
     #[arg(long)]
     pub(crate) refused: bool,
     /// The last so many.
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = whole::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = rows)]
     pub(crate) limit: usize,
 }
 
@@ -302,6 +302,14 @@ fn whole<N: FromStr + Display>(text: &str) -> Result<N, String> {
         "write a whole number as 50: no sign, blank or zero stands before it"
     };
     stemma_core::field::whole(text).ok_or_else(|| why.to_owned())
+}
+
+/// How many rows are asked for. A list of none would say nothing, and a controller refuses it too.
+fn rows(text: &str) -> Result<usize, String> {
+    match whole(text)? {
+        0 => Err("no row would be shown: write a whole number from 1".to_owned()),
+        rows => Ok(rows),
+    }
 }
 
 /// A time, as it was written, or that of so long ago.

@@ -304,6 +304,16 @@ mod tests {
         }
     }
 
+    /// The API's `limit=0` is a 400.
+    #[test]
+    fn y09_a_list_of_no_rows_is_not_asked_for() {
+        let said = Args::try_parse_from(["stemma", "audit", "--limit", "0"]).unwrap_err().to_string();
+        assert!(said.contains("no row would be shown: write a whole number from 1"), "{said}");
+        for limit in ["1", "1000"] {
+            Args::try_parse_from(["stemma", "audit", "--limit", limit]).unwrap();
+        }
+    }
+
     #[test]
     fn a_time_is_numbers_with_units() {
         for (text, read) in [

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use stemma_core::digest::Hex;
 use stemma_core::object::Principal;
 use stemma_wire::error::{ApiError, ErrorType};
+use stemma_wire::message::enroll::check_token;
 use stemma_wire::serve::{Peer, Room, TOO_MANY_OF_ONE_PRINCIPAL};
 use stemma_wire::tls::Identity;
 use subtle::ConstantTimeEq as _;
@@ -21,7 +22,12 @@ use super::http::who::{NOBODY, Unclear, Unknown, optional_token, token};
 use crate::ca::FIRST_ADMIN;
 use crate::cache::Model;
 use crate::cache::model::token_key;
+use crate::enrol;
 use crate::registry::{Shown, Who, holder_of};
+
+/// What is said beside a join token that is shown as a principal's.
+const TO_JOIN: &str =
+    "it is a join token, by which hosts join, and not a principal's, which `stemma principal token create` makes";
 
 /// The name of who comes in by the socket.
 const ROOT: &str = "root";
@@ -72,8 +78,9 @@ impl Api {
         let from = peer.map(|peer| peer.address.ip()).filter(|_| wrong.is_guess);
         let busy = from.is_some_and(|from| !self.may_guess(from));
         let kind = if busy { ErrorType::ServerBusy } else { ErrorType::AuthRequired };
-        let refusal = Box::new(ApiError::new(kind, "the token is unknown, has ended or was revoked"));
-        Unknown { refusal, name: wrong.name, uuid: wrong.uuid }
+        let refusal = ApiError::new(kind, "the token is unknown, has ended or was revoked");
+        let refusal = if wrong.is_to_join { refusal.detail(TO_JOIN) } else { refusal };
+        Unknown { refusal: Box::new(refusal), name: wrong.name, uuid: wrong.uuid }
     }
 
     /// Counts a connection among those of who showed a token on it.
@@ -147,11 +154,14 @@ impl Api {
             Some((one, token)) if is_equal && token.ends_at > self.registry.now() => {
                 Ok(Who::shown(one, Shown::Token(token.id)))
             }
-            Some((one, _)) if is_equal => {
-                Err(WrongToken { name: one.meta.name.to_string(), uuid: Some(one.meta.uuid), is_guess: false })
-            }
-            Some((_, token)) => Err(WrongToken { name: format!("token/{}", token.id), uuid: None, is_guess: true }),
-            None => Err(WrongToken { name: NOBODY.to_owned(), uuid: None, is_guess: true }),
+            Some((one, _)) if is_equal => Err(WrongToken {
+                name: one.meta.name.to_string(),
+                uuid: Some(one.meta.uuid),
+                is_guess: false,
+                is_to_join: false,
+            }),
+            Some((_, token)) => Err(WrongToken::of(format!("token/{}", token.id), model, text)),
+            None => Err(WrongToken::of(NOBODY.to_owned(), model, text)),
         }
     }
 
@@ -180,5 +190,15 @@ fn unclear() -> Unknown {
 struct WrongToken {
     name: String,
     uuid: Option<Uuid>,
+    /// Whether it may be one that somebody tries out.
     is_guess: bool,
+    is_to_join: bool,
+}
+
+impl WrongToken {
+    /// One that no principal has. Nobody guesses with a text that can be no token, as a file of another form has it, nor with the token of a host.
+    fn of(name: String, model: &Model, text: &str) -> Self {
+        let is_to_join = enrol::token::find(model, text).is_some();
+        Self { name, uuid: None, is_guess: check_token(text).is_ok() && !is_to_join, is_to_join }
+    }
 }

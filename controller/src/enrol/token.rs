@@ -57,7 +57,7 @@ struct Wanted {
 
 /// Looks a shown token up; whether it is still good is not looked at. `None`: there is no such one, or its secret is another. What is
 /// wrong takes as long as what is right.
-pub(super) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> {
+pub(crate) fn find<'a>(model: &'a Model, text: &str) -> Option<&'a TokenRecord> {
     let (id, secret) = text.split_once('.').unwrap_or((text, ""));
     let shown: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
     let token = model.tokens.get(id);

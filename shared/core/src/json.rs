@@ -37,10 +37,32 @@ pub enum InvalidJson {
     },
 }
 
+/// Why bytes are no text in UTF-8, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotUtf8 {
+    /// Some programs of Windows save a text so.
+    #[error("it is a text in UTF-16: save it in UTF-8")]
+    Utf16,
+    /// Some of the bytes stand for no character.
+    #[error("it is no text in UTF-8")]
+    Other,
+}
+
+/// The text of a file that is JSON, YAML or TOML, or has lines of its own.
+///
+/// # Errors
+/// [`NotUtf8`].
+pub fn utf_8(bytes: Vec<u8>) -> Result<String, NotUtf8> {
+    if is_utf_16(&bytes) {
+        return Err(NotUtf8::Utf16);
+    }
+    String::from_utf8(bytes).map_err(|_| NotUtf8::Other)
+}
+
 /// Whether bytes are a text in UTF-16, as some programs of Windows save one: with its mark, or with characters of ASCII in two bytes each. No
-/// text in UTF-8 begins with the mark, and none that is JSON, YAML or TOML has such bytes.
+/// text in UTF-8 begins with the mark, and none that is JSON, YAML or TOML has such bytes. The mark of UTF-32 begins with the same bytes.
 pub fn is_utf_16(bytes: &[u8]) -> bool {
-    let is_marked = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]);
+    let is_marked = matches!(bytes, [0xff, 0xfe, ..] | [0xfe, 0xff, ..]) && !bytes.starts_with(&[0xff, 0xfe, 0, 0]);
     is_marked || matches!(bytes, [1..=0x7f, 0, 1..=0x7f, 0, ..] | [0, 1..=0x7f, 0, 1..=0x7f, ..])
 }
 
@@ -318,6 +340,25 @@ impl<'de> Deserialize<'de> for Members<'de> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The marks are those of the Unicode Standard, section 23.8, table 23-6.
+    #[test]
+    fn y09_a_text_in_utf_16_is_told_from_one_in_utf_32_and_from_what_is_no_text() {
+        let utf_16 = |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
+        for text in ["\u{feff}a = 1\n", "a = 1\n", "\u{feff}"] {
+            for bytes in [utf_16(text, u16::to_le_bytes), utf_16(text, u16::to_be_bytes)] {
+                assert_eq!(utf_8(bytes), Err(NotUtf8::Utf16), "{text:?}");
+            }
+        }
+        for bytes in
+            [&[0xff, 0xfe, 0, 0, b'a', 0, 0, 0][..], &[0, 0, 0xfe, 0xff, 0, 0, 0, b'a'], &[b'a', 0xff], &[0xc3]]
+        {
+            assert_eq!(utf_8(bytes.to_vec()), Err(NotUtf8::Other), "{bytes:?}");
+        }
+        for text in ["", "a", "a = 1\n", "\u{feff}a", "\u{e9}", "\0", "a\0"] {
+            assert_eq!(utf_8(text.as_bytes().to_vec()).as_deref(), Ok(text));
+        }
+    }
 
     #[test]
     fn x03_f05_the_weight_of_a_text_is_no_less_than_the_values_that_it_is_read_to() {

@@ -253,21 +253,49 @@ async fn wrong_tokens_are_paced_and_audited_and_good_ones_served_beside_them() {
     let fleet = Fleet::start().await;
     drop(principal(&fleet, "robot", "viewer", None).await);
     let ((token, id), mut client) = (bearer(&fleet, "robot").await, stranger(&fleet));
-    for wrong in [format!("{id}.wrong"), "nothing".to_owned(), format!("0.{}", token.split_once('.').unwrap().1)] {
+    let secret = token.split_once('.').unwrap().1;
+    for wrong in [format!("{id}.wrong"), "nothing".to_owned(), format!("0.{secret}")] {
         let told = ask(&mut client, "GET", "/v1/nodes", &[("x-auth-token", &wrong)], "").await;
         assert_eq!((told.status, &*told.kind), (401, "auth.required"), "{wrong}");
         assert!(!told.body.to_string().contains(&wrong), "nothing of it is repeated");
     }
     fleet.audited(&format!("token/{id}"), "auth.required", 1).await;
     fleet.audited("nobody", "auth.required", 2).await;
-    let mut paced = 0;
-    for _ in 0..30 {
-        paced += u32::from(ask(&mut client, "GET", "/v1/nodes", &[("x-auth-token", "a.b")], "").await.status == 503);
+    let (mut paced, guess) = (0, format!("{}.{secret}", "0".repeat(16)));
+    for _ in 0..40 {
+        paced += u32::from(ask(&mut client, "GET", "/v1/nodes", &[("x-auth-token", &guess)], "").await.status == 503);
     }
     assert!(paced >= 10, "{paced}");
     assert!(fleet.rejected("token_guesses") >= u64::from(paced));
     let good = [("x-auth-token", &*token)];
     assert_eq!(ask(&mut client, "GET", "/v1/nodes", &good, "").await.status, 200, "a good one is served beside them");
+}
+
+/// A script that showed a file of another form, or of a host, was answered 503 after some, and so was everybody at its address whose token had ended.
+#[tokio::test]
+async fn y09_what_can_be_no_token_of_a_principal_is_no_guess() {
+    let fleet = Fleet::start().await;
+    drop(principal(&fleet, "robot", "viewer", None).await);
+    let ((token, id), mut client) = (bearer(&fleet, "robot").await, stranger(&fleet));
+    let to_join = fleet.token(json!({"uses": 1})).await;
+    let others = [
+        format!("{token},"),
+        format!("{token}x"),
+        token[..20].to_owned(),
+        token[..40].to_owned(),
+        format!("token={token}"),
+        format!("{id}.hunter2"),
+        "no-token-at-all".to_owned(),
+    ];
+    for wrong in others.iter().chain([&to_join]).cycle().take(40) {
+        let told = ask(&mut client, "GET", "/v1/nodes", &[("x-auth-token", wrong)], "").await;
+        assert_eq!((told.status, &*told.kind), (401, "auth.required"), "{wrong}");
+        assert!(!told.body.to_string().contains(&**wrong), "nothing of it is repeated");
+        let says_so = told.body.to_string().contains("it is a join token, by which hosts join");
+        assert_eq!(says_so, *wrong == to_join, "{}", told.body);
+    }
+    assert_eq!(fleet.rejected("token_guesses"), 0);
+    fleet.enrol(&to_join, "web-1", &asking().csr).await.unwrap();
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 pub use restricted::is_restricted;
 pub(crate) use restricted::within;
 
-use crate::name::{checked_text, cut};
+use crate::name::{checked_text, quoted};
 
 /// The longest name part of a key (after the slash), in bytes.
 pub const MAX_KEY_NAME: usize = 63;
@@ -43,32 +43,32 @@ checked_text! {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
     /// Nothing before the slash.
-    #[error("key {key:?} has nothing before its slash: leave the slash out, or put a DNS name there")]
+    #[error("key {key} has nothing before its slash: leave the slash out, or put a DNS name there")]
     EmptyPrefix {
-        /// The text, cut at 64 characters.
+        /// The text in quotes, cut at 64 characters.
         key: String,
     },
     /// The part before the slash is no DNS name.
     #[error(
-        "key {key:?} needs a lower-case DNS name of at most {MAX_KEY_PREFIX} bytes before its slash, as 'example.com'"
+        "key {key} needs a lower-case DNS name of at most {MAX_KEY_PREFIX} bytes before its slash, as 'example.com'"
     )]
     Prefix {
-        /// The text, cut at 64 characters.
+        /// The text in quotes, cut at 64 characters.
         key: String,
     },
     /// The name part is wrong.
     #[error(
-        "key {key:?} needs a name of 1 to {MAX_KEY_NAME} letters, digits, '-', '_' or '.', \
+        "key {key} needs a name of 1 to {MAX_KEY_NAME} letters, digits, '-', '_' or '.', \
          with a letter or digit at both ends"
     )]
     Name {
-        /// The text, cut at 64 characters.
+        /// The text in quotes, cut at 64 characters.
         key: String,
     },
     /// More than one slash.
-    #[error("key {key:?} has more than one slash: write PREFIX/NAME or NAME")]
+    #[error("key {key} has more than one slash: write PREFIX/NAME or NAME")]
     Slashes {
-        /// The text, cut at 64 characters.
+        /// The text in quotes, cut at 64 characters.
         key: String,
     },
 }
@@ -193,18 +193,18 @@ fn check_key(text: &str) -> Result<(), InvalidKey> {
     let mut parts = text.split('/');
     let (first, second) = (parts.next().unwrap_or_default(), parts.next());
     if parts.next().is_some() {
-        return Err(InvalidKey::Slashes { key: cut(text) });
+        return Err(InvalidKey::Slashes { key: quoted(text) });
     }
     if let Some(name) = second {
         if first.is_empty() {
-            return Err(InvalidKey::EmptyPrefix { key: cut(text) });
+            return Err(InvalidKey::EmptyPrefix { key: quoted(text) });
         }
         if !is_dns_subdomain(first) {
-            return Err(InvalidKey::Prefix { key: cut(text) });
+            return Err(InvalidKey::Prefix { key: quoted(text) });
         }
-        return if is_key_name(name) { Ok(()) } else { Err(InvalidKey::Name { key: cut(text) }) };
+        return if is_key_name(name) { Ok(()) } else { Err(InvalidKey::Name { key: quoted(text) }) };
     }
-    if is_key_name(first) { Ok(()) } else { Err(InvalidKey::Name { key: cut(text) }) }
+    if is_key_name(first) { Ok(()) } else { Err(InvalidKey::Name { key: quoted(text) }) }
 }
 
 fn is_key_name(text: &str) -> bool {
@@ -234,6 +234,17 @@ mod tests {
 
     fn raw(text: &str) -> Box<RawValue> {
         serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn y09_the_refusal_of_a_long_key_says_that_it_is_cut_and_how_long_it_is() {
+        let shown = "a".repeat(64);
+        for (length, expected) in
+            [(64, format!("key \"{shown}\" needs ")), (300, format!("key \"{shown}…\" (300 characters) needs "))]
+        {
+            let said = LabelKey::new(&"a".repeat(length)).unwrap_err().to_string();
+            assert!(said.starts_with(&expected), "{said}");
+        }
     }
 
     #[test]

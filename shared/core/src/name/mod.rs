@@ -23,6 +23,9 @@ pub const MAX_NAME: usize = 63;
 /// The longest name of an object (node, group, cluster, template …), in bytes: Ironic's and Magnum's limit.
 pub(crate) const MAX_OBJECT_NAME: usize = 255;
 
+/// How much of a text from outside an error shows, in characters.
+const MAX_SHOWN: usize = 64;
+
 /// Words that no role, tag or task may be called, since selectors give them a meaning of their own.
 pub const RESERVED: [&str; 4] = ["self", "master", "null", "*"];
 
@@ -125,21 +128,21 @@ pub(crate) use checked_text;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// The characters or the length are wrong.
-    #[error("{kind} {name:?} is not well formed: {rule}")]
+    #[error("{kind} {name} is not well formed: {rule}")]
     Malformed {
         /// What was to be named, as `tag`.
         kind: &'static str,
-        /// The text, cut at 64 characters.
+        /// The text in quotes, cut at 64 characters.
         name: String,
         /// What is taken, in words.
         rule: &'static str,
     },
     /// The word means something else.
-    #[error("{kind} {name:?} is reserved: {rule}")]
+    #[error("{kind} {name} is reserved: {rule}")]
     Reserved {
         /// What was to be named.
         kind: &'static str,
-        /// The text, cut at 64 characters.
+        /// The text in quotes, cut at 64 characters.
         name: String,
         /// What the word means instead.
         rule: &'static str,
@@ -376,7 +379,15 @@ pub(crate) use written_as_text;
 
 /// A text from outside, cut so that an error can't grow with what was sent.
 pub fn cut(text: &str) -> String {
-    text.chars().take(64).collect()
+    text.chars().take(MAX_SHOWN).collect()
+}
+
+/// The same in quotes. Where it is cut, that is marked, and how long the text is stands behind: of a name that is too long, nothing else would say so.
+pub(crate) fn quoted(text: &str) -> String {
+    match text.chars().count() {
+        0..=MAX_SHOWN => format!("{text:?}"),
+        length => format!("{:?} ({length} characters)", cut(text) + "…"),
+    }
 }
 
 /// The one form of a uuid in which it is stored and compared; a text that is none stays as it is.
@@ -461,11 +472,11 @@ fn check_reserved(text: &str, kind: NameKind) -> Result<(), InvalidName> {
 }
 
 fn malformed(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
-    InvalidName::Malformed { kind, name: cut(text), rule }
+    InvalidName::Malformed { kind, name: quoted(text), rule }
 }
 
 fn reserved(kind: &'static str, text: &str, rule: &'static str) -> InvalidName {
-    InvalidName::Reserved { kind, name: cut(text), rule }
+    InvalidName::Reserved { kind, name: quoted(text), rule }
 }
 
 #[cfg(test)]

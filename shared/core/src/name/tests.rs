@@ -140,7 +140,19 @@ fn what_is_read_back_is_checked_again() {
 #[test]
 fn an_error_does_not_grow_with_what_was_sent() {
     let Err(InvalidName::Malformed { name, .. }) = Name::new(&"x".repeat(10_000)) else { panic!("taken") };
-    assert_eq!(name.len(), 64);
+    assert_eq!(name, format!("\"{}…\" (10000 characters)", "x".repeat(64)));
+}
+
+/// Of a name that is too long the first 64 letters alone were shown, as if they were all of it, and nothing said what was wrong.
+#[test]
+fn y09_the_refusal_of_a_long_name_says_that_it_is_cut_and_how_long_it_is() {
+    let shown = "a".repeat(64);
+    let said = NodeName::new(&"a".repeat(256)).unwrap_err().to_string();
+    assert!(said.starts_with(&format!("node \"{shown}…\" (256 characters) is not well formed: 1 to 255 ")), "{said}");
+    let said = Name::new(&"a".repeat(65)).unwrap_err().to_string();
+    assert!(said.starts_with(&format!("name \"{shown}…\" (65 characters) is not well formed: ")), "{said}");
+    let said = Name::new(&"\u{e9}".repeat(64)).unwrap_err().to_string();
+    assert!(said.starts_with(&format!("name \"{}\" is not well formed: ", "\u{e9}".repeat(64))), "{said}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Form {
                 "is no template, and each host would look for an account of that name: write its name or number"
                     .to_owned(),
             ),
-            (Self::Account, Value::String(text)) if is_account(text) => odd_number(text),
+            (Self::Account, Value::String(text)) if is_account(text) => odd_account(text),
             (Self::Account, Value::String(_)) => {
                 Some(format!("takes the name or number of an account, not {}", shown(value)))
             }
@@ -202,16 +202,22 @@ fn is_account(text: &str) -> bool {
     !is_blank(text) && !has_control(text) && !text.contains(':') && !text.contains(char::is_whitespace)
 }
 
-/// What is wrong with the number of an account. The highest one of 32 bits is the system's word for "as it is", and nobody's.
-fn odd_number(text: &str) -> Option<String> {
+/// What is wrong with the name or number of an account. The highest number of 32 bits is the system's word for "as it is", and nobody's. A host
+/// takes a number with zeros before it, since an older release may have one.
+fn odd_account(text: &str) -> Option<String> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_odd = is_number && !text.parse().is_ok_and(|number: u32| number <= MAX_ACCOUNT);
-    is_odd.then(|| {
+    let why = if text.starts_with(['+', '-']) {
         format!(
-            "{:?} is no account's number: they go from 0 to {MAX_ACCOUNT}: write one of these, or a name",
-            cut(text)
+            "is no account: no name and no number begins with a sign: write a number from 0 to {MAX_ACCOUNT}, or a name"
         )
-    })
+    } else if is_number && !text.parse().is_ok_and(|number: u32| number <= MAX_ACCOUNT) {
+        format!("is no account's number: they go from 0 to {MAX_ACCOUNT}: write one of these, or a name")
+    } else if is_number && text.len() > 1 && text.starts_with('0') {
+        "is no account's number: no zero stands before one: write it without".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("{:?} {why}", cut(text)))
 }
 
 /// A value in an error, cut; of a list or map only that it is one.
@@ -250,7 +256,7 @@ mod tests {
     /// `chown(2)`: where the owner or group is -1, it is not changed; `uid_t` has 32 bits.
     #[test]
     fn y04_an_account_has_a_number_that_there_can_be() {
-        for number in ["0", "54321", "00054321", "4294967294"] {
+        for number in ["0", "54321", "4294967294"] {
             assert_eq!(Form::Account.mistake(&number.into()), None, "{number}");
         }
         for number in ["4294967295", "04294967295", "4294967296", "18446744073709551616", "99999999999999999999999"] {
@@ -259,6 +265,26 @@ mod tests {
                 "{number:?} is no account's number: they go from 0 to 4294967294: write one of these, or a name"
             );
             assert_eq!(said, Some(expected));
+        }
+    }
+
+    /// useradd(8) takes no name that begins with a sign, and passwd(5) has decimal numbers. Some systems have names that begin with a digit.
+    #[test]
+    fn y04_an_account_is_written_without_a_sign_and_without_zeros_before_its_number() {
+        for account in ["0", "7", "_apt", "www-data", "Ada", "a+b", "machine$", "1e3", "0x10", "1st.user", "DOM\\ada"] {
+            assert_eq!(Form::Account.mistake(&account.into()), None, "{account}");
+        }
+        for (account, why) in [
+            ("-1", "is no account: no name and no number begins with a sign"),
+            ("+5", "is no account: no name and no number begins with a sign"),
+            ("+", "is no account: no name and no number begins with a sign"),
+            ("-ada", "is no account: no name and no number begins with a sign"),
+            ("007", "is no account's number: no zero stands before one: write it without"),
+            ("00", "is no account's number: no zero stands before one: write it without"),
+            ("00054321", "is no account's number: no zero stands before one: write it without"),
+        ] {
+            let said = Form::Account.mistake(&account.into()).unwrap_or_default();
+            assert!(said.starts_with(&format!("{account:?} {why}")), "{account}: {said}");
         }
     }
 

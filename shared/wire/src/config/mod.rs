@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
+use stemma_core::json::{self, NotUtf8};
 
 use directories::{Fault, Reader};
 
@@ -30,12 +31,20 @@ pub enum Holds {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It cannot be opened or read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {why}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// Why. It is said here, and so not once more as a source.
+        why: std::io::Error,
+    },
+    /// It is no text.
+    #[error("{}: {why}", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        why: NotUtf8,
     },
     /// It is a directory, a device, a pipe.
     #[error("{}: is no regular file", path.display())]
@@ -136,7 +145,7 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
 /// # Errors
 /// [`ConfigError`].
 pub fn read(path: &Path, holds: Holds) -> Result<String, ConfigError> {
-    let read_error = |source| ConfigError::Read { path: path.to_owned(), source };
+    let read_error = |why| ConfigError::Read { path: path.to_owned(), why };
     // A pipe in its place would block the open for good; its kind is looked at first, and checked again on what was opened.
     if !std::fs::metadata(path).map_err(read_error)?.is_file() {
         return Err(ConfigError::NotAFile { path: path.to_owned() });
@@ -145,9 +154,9 @@ pub fn read(path: &Path, holds: Holds) -> Result<String, ConfigError> {
     let metadata = file.metadata().map_err(read_error)?;
     check(path, &metadata, holds)?;
     check_directories(path).map_err(read_error)??;
-    let mut text = String::new();
-    file.take(MAX_BYTES).read_to_string(&mut text).map_err(read_error)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(read_error)?;
+    json::utf_8(bytes).map_err(|why| ConfigError::NotText { path: path.to_owned(), why })
 }
 
 /// Refuses a file that others may touch, whatever is in it: a store, a certificate that another program reads.
@@ -155,7 +164,7 @@ pub fn read(path: &Path, holds: Holds) -> Result<String, ConfigError> {
 /// # Errors
 /// [`ConfigError`], but for those of its text.
 pub fn check_access(path: &Path, holds: Holds) -> Result<(), ConfigError> {
-    let metadata = std::fs::metadata(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    let metadata = std::fs::metadata(path).map_err(|why| ConfigError::Read { path: path.to_owned(), why })?;
     check_owned(path, &metadata, holds)
 }
 
@@ -379,6 +388,26 @@ mod tests {
             assert!(said.starts_with(&path.display().to_string()), "{said}");
             assert!(parts.iter().all(|part| said.contains(part)), "{text:?}: {said}");
         }
+    }
+
+    #[test]
+    fn y09_a_file_that_is_no_text_in_utf_8_is_said_to_be_that_and_once() {
+        let (_directory, path) = file("", 0o600);
+        let utf_16: Vec<u8> = "\u{feff}listen = 1\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for (bytes, why) in [
+            (&utf_16[..], "it is a text in UTF-16: save it in UTF-8"),
+            (&utf_16[2..], "it is a text in UTF-16: save it in UTF-8"),
+            (b"listen = \"\xe4\"\n", "it is no text in UTF-8"),
+        ] {
+            std::fs::write(&path, bytes).expect("a file");
+            let said = load::<Settings>(&path).expect_err("no text");
+            assert_eq!(said.to_string(), format!("{}: {why}", path.display()));
+            assert!(std::error::Error::source(&said).is_none(), "a chain would say it once more");
+        }
+        let absent = path.with_file_name("absent");
+        let said = read(&absent, Holds::Settings).expect_err("nothing");
+        assert!(said.to_string().ends_with("absent: No such file or directory (os error 2)"), "{said}");
+        assert!(std::error::Error::source(&said).is_none(), "a chain would say it once more");
     }
 
     #[test]

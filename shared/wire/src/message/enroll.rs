@@ -24,7 +24,7 @@ pub struct EnrollRequest {
     pub name: String,
 }
 
-/// Why a text cannot be a join token: `id.secret`, the id 16 hexadecimal digits, the secret 64 of them (`stemma` makes it), or 43 letters,
+/// Why a text cannot be a token, a join token or a principal's: `id.secret`, the id 16 hexadecimal digits, the secret 64 of them (`stemma` makes it), or 43 letters,
 /// digits, `-` and `_` (a controller makes it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAToken {
@@ -45,7 +45,7 @@ pub enum NotAToken {
     SecretCharacters,
 }
 
-/// Checks that a text can be a join token. Whether there is one, a controller alone knows.
+/// Checks that a text can be a token: a join token and a principal's have one form. Whether there is one, a controller alone knows.
 ///
 /// # Errors
 /// [`NotAToken`].
@@ -63,6 +63,31 @@ pub fn check_token(text: &str) -> Result<(), NotAToken> {
         return Err(NotAToken::IdCharacters);
     }
     if is_secret { Ok(()) } else { Err(NotAToken::SecretCharacters) }
+}
+
+/// What a text has that no token has; `None`: it may be one. A controller counts what may be a token and is none as a guess, and answers nobody for a
+/// while after some, so it is looked at before it is sent.
+pub fn odd_in_token(text: &str) -> Option<String> {
+    let known = if text.is_empty() {
+        "it is empty"
+    } else if text.starts_with('\u{feff}') {
+        "it begins with a byte order mark"
+    } else if text.contains('\0') {
+        "it has NUL in it, as a text in UTF-16 has, and is to be one in UTF-8"
+    } else if text.lines().count() > 1 {
+        "it has more than one line"
+    } else if text.starts_with('#') {
+        "it is a comment"
+    } else if text.contains(['"', '\'', '`']) {
+        "it has quotes in it"
+    } else if text.chars().any(char::is_whitespace) {
+        "it has blanks in it"
+    } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "it has characters in it that are no ASCII text"
+    } else {
+        return check_token(text).err().map(|why| why.to_string());
+    };
+    Some(known.to_owned())
 }
 
 /// What a joined agent keeps.

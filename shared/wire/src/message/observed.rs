@@ -9,6 +9,9 @@ use stemma_core::status::TaskOutcome;
 use super::PartDigest;
 use super::bounded;
 
+/// Stands where the beginning of an output was cut off, whoever cut it: the host, or the command that shows the end of it.
+pub const CUT: &str = "[the beginning is cut off]\n";
+
 /// Stable facts, detected traits, reported labels. Sent when its digest changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
