@@ -9,21 +9,24 @@ use serde_json::json;
 use stemma_tests::fleet::Fleet;
 use stemma_tests::program::eventually;
 
-/// Writes what its shell was given into a file of the host that is called as the first word says.
-const FOUND: &str = r#"{
+/// A hook, and a validation by its first word: writes what its shell was given into a file of the host. A signal that the shell itself blocks
+/// while it waits is none of those, so another program is asked for these.
+const FOUND: &str = r#"#!/bin/sh
+to="$STEMMA_ROOT/${1:-hook}"
+{
     umask
     tr '\0' '\n' <"/proc/$$/environ" | sort
     readlink "/proc/$$/cwd"
-    grep -E '^(SigBlk|SigIgn):' "/proc/$$/status"
-} >"$STEMMA_ROOT/$1.part"
-mv "$STEMMA_ROOT/$1.part" "$STEMMA_ROOT/$1"
+    grep -E '^(SigBlk|SigIgn):' /proc/self/status
+} >"$to.$$"
+mv "$to.$$" "$to"
 "#;
 
 /// A fleet whose nodes have a file with a validation, which is the script.
-fn fleet(script: &str) -> Result<Fleet> {
+fn fleet() -> Result<Fleet> {
     let fleet = Fleet::start()?;
     let path = fleet.dir().join("found.sh");
-    fs::write(&path, script)?;
+    fs::write(&path, FOUND)?;
     let validate = json!(["/bin/sh", path, "validate", "{path}"]);
     let parameters = json!({"path": "/note", "template": "{{ labels.a }}\n", "validate": validate});
     let objects = json!([
@@ -43,15 +46,13 @@ fn fleet(script: &str) -> Result<Fleet> {
 /// What is expected is what `docs/agent.md` says, of a program that is started by its path.
 #[test]
 fn y02_validations_and_hooks_find_nothing_of_whoever_started_the_agent() -> Result<()> {
-    let fleet = fleet(FOUND)?;
+    let fleet = fleet()?;
     let mut agent = fleet.join("n1", "c/g")?;
     let root = agent.path("").canonicalize()?;
-    let hook = fleet.dir().join("hook");
-    fs::write(&hook, format!("#!/bin/sh\nexec /bin/sh '{}' hook\n", fleet.dir().join("found.sh").display()))?;
     // By another program: what this one writes cannot be run as long as a child of another test's has it open.
     let installed = Command::new("install")
         .args(["-D", "-m", "0755"])
-        .args([hook, root.join("etc/stemma/hooks.d/10-found")])
+        .args([fleet.dir().join("found.sh"), root.join("etc/stemma/hooks.d/10-found")])
         .status()?;
     ensure!(installed.success(), "install: {installed}");
     let shown = root.display();
