@@ -30,6 +30,8 @@ pub(crate) struct Refusal {
     pub(crate) errors: Vec<(Option<String>, String)>,
     /// What others own.
     pub(crate) conflicts: Vec<Conflict>,
+    /// What may be why others own it: the manager to take it over from owns nothing.
+    pub(crate) warning: Option<String>,
     /// The command that takes what others own.
     pub(super) overwriting: Option<String>,
     /// The key of the object that it is about, as `cluster/prod`, where no field of the request is.
@@ -111,6 +113,7 @@ impl Refusal {
             detail: text("detail"),
             errors: listed("errors").map(one_error).collect(),
             conflicts: listed("conflicts").map(Conflict::of).collect(),
+            warning: beside("warning"),
             overwriting: None,
             object: beside("object"),
             written: beside("written"),
@@ -195,6 +198,7 @@ impl fmt::Display for Refusal {
         let detail = self.detail.iter().flat_map(|detail| detail.lines()).filter(|_| self.conflicts.is_empty());
         detail.chain(self.advice()).for_each(|line| text.push_str(&format!("\n  {line}")));
         self.conflicts.iter().for_each(|conflict| text.push_str(&format!("\n  {conflict}")));
+        self.warning.iter().for_each(|warning| text.push_str(&format!("\n  {warning}")));
         self.findings.iter().for_each(|finding| text.push_str(&format!("\n  {finding}")));
         self.overwriting.iter().for_each(|command| text.push_str(&format!("\n  to take it over: {command}")));
         f.write_str(&crate::output::printable_lines(&text))

@@ -12,6 +12,7 @@ use crate::api::{Api, Refusal, Write};
 use crate::args::{Files, Kind, Output};
 use crate::command::done::{change_lines, note_dry_run};
 use crate::command::{question, written};
+use crate::exit::Exit;
 use crate::manifest::{self, Manifest, Manifests};
 use crate::output::{cell, printable, table};
 use crate::place::Places;
@@ -76,6 +77,9 @@ pub(crate) async fn print_applied(api: &mut Api, applied: &Value, places: &Place
 /// A refusal, each thing in it with the place in the files that it means.
 fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
     let Some(refusal) = error.downcast_ref::<Refusal>() else { return error };
+    if refusal.is_of_query() && refusal.field.as_deref() == Some("adopt") {
+        return Exit::Usage.because(refusal.to_string());
+    }
     let places = Places::of(&manifests.objects);
     if !refusal.findings.is_empty() {
         let lines = refusal.findings.iter().map(|finding| format!("\n  {}", places.line(finding)));
@@ -96,7 +100,8 @@ fn placed(error: anyhow::Error, manifests: &Manifests) -> anyhow::Error {
             add_refused(one, manifest, &field, &mut problems);
         }
     }
-    refusal.exit().because(said(&problems, &taken))
+    let warning = refusal.warning.iter().map(|warning| format!("\n  {}", printable(warning)));
+    refusal.exit().because(said(&problems, &taken) + &warning.collect::<String>())
 }
 
 /// What is wrong with an object, each thing at its place.

@@ -261,6 +261,57 @@ mod tests {
         }
     }
 
+    /// The words that go-yaml takes for another type than text: `resolveTable`'s `resolveMapList` in `resolve.go` of gopkg.in/yaml.v2, whose
+    /// booleans v3 has left to typed fields (`isOldBool` in its `encode.go`).
+    const WORDS_OF_GO_YAML: &[&str] = &[
+        "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", "n", "N", "no", "No", "NO", "false",
+        "False", "FALSE", "off", "Off", "OFF", "", "~", "null", "Null", "NULL", ".nan", ".NaN", ".NAN", ".inf", ".Inf",
+        ".INF", "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF", "<<",
+    ];
+
+    /// Whether go-yaml may take a text without quotes for another type: it looks for the words, and for numbers and times in what begins with a
+    /// digit, a sign or a point (`resolveTable` there). Anything else is a text.
+    fn may_be_typed_by_go_yaml(text: &str) -> bool {
+        WORDS_OF_GO_YAML.contains(&text)
+            || text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first))
+    }
+
+    /// The numbers are forms that `resolve` and `isBase60Float` of go-yaml have, and the times those of its `allowedTimestampFormats`. The last,
+    /// `=`, is YAML 1.1's own (yaml.org/type/value.html).
+    #[test]
+    fn y07_a_text_that_go_yaml_takes_for_another_type_is_quoted() {
+        let numbers = [
+            "0",
+            "-0",
+            "+12",
+            "012",
+            "0o14",
+            "0O14",
+            "-0o14",
+            "0x_1F",
+            "0XfF",
+            "0b11",
+            "-0B11",
+            "1_000",
+            "685_230.15",
+            "1.",
+            "+.5",
+            "6.8523015e+5",
+            "12e03",
+            "1:30",
+            "190:20:30",
+            "190:20:30.15",
+            "-1:00",
+        ];
+        let times = ["2001-1-2", "2001-12-14t21:59:43.10-05:00", "2001-12-14 21:59:43.10", "2001-12-14T21:59:43Z", "="];
+        for text in WORDS_OF_GO_YAML.iter().copied().chain(numbers).chain(times) {
+            let quoted = json!(text);
+            assert_eq!(block(&json!(text)), format!("{quoted}\n"));
+            assert_eq!(block(&json!([text])), format!("- {quoted}\n"));
+            assert_eq!(block(&json!({text: 1})), format!("{quoted}: 1\n"));
+        }
+    }
+
     #[test]
     fn y07_a_number_with_an_exponent_is_a_number_in_yaml_1_1() {
         for (number, expected) in [
@@ -309,6 +360,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn y07_no_text_stands_without_quotes_that_go_yaml_may_take_for_another_type(
+            text in prop_oneof![any_text(), "[a-zA-Z0-9_.~<=:+-]{0,6}"]
+        ) {
+            if written_text(&text) == text {
+                prop_assert!(!may_be_typed_by_go_yaml(&text), "{}", text);
+            }
+        }
+
         #[test]
         fn y07_what_is_written_is_read_back_equal(value in any_value()) {
             // A document of null says nothing, and is left out.

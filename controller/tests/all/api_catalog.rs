@@ -75,6 +75,34 @@ async fn bad_input_is_a_400_where_glance_fails() {
     assert_eq!(unknown.status, 200, "as Glance, which passes over what it does not know there");
 }
 
+/// Clients take `.` and `..` out of an address before they send it (RFC 3986, 5.2.4).
+#[tokio::test]
+async fn y04_nothing_of_a_namespace_is_called_as_a_step_of_paths_in_any_form_of_a_write() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &json!({"namespace": "N", "tags": [{"name": "t"}]}), 201).await;
+    let at = |below: &str| format!("{NAMESPACES}/N/{below}");
+    for odd in [".", ".."] {
+        let named = json!({"name": odd});
+        let property = json!({"name": odd, "title": "T", "type": "string"});
+        for (method, path, body) in [
+            ("POST", at("tags"), json!({"tags": [named]})),
+            ("PUT", at("tags/t"), named.clone()),
+            ("POST", at("objects"), named.clone()),
+            ("POST", at("properties"), property),
+            ("POST", at("resource_types"), named.clone()),
+            ("POST", NAMESPACES.to_owned(), json!({"namespace": "M", "objects": [named]})),
+            (
+                "POST",
+                "/v1/apply".to_owned(),
+                json!({"objects": [{"kind": "Namespace", "namespace": "M", "tags": [named]}]}),
+            ),
+        ] {
+            let said = refused(&served, method, &path, body, 400, "field.invalid").await;
+            assert!(said.contains(&format!("{odd:?} is a step of a path and no name")), "{method} {path}: {said}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_not_there_is_answered_with_what_may_be_meant_and_the_status() {
     let served = Served::start().await;

@@ -337,8 +337,9 @@ async fn w07_a_move_into_a_group_whose_required_trait_the_node_lacks_is_a_findin
             "message": "requirement trait:CUSTOM_FAST required is not met: the node lacks it"});
         let said = answer["findings"].as_array().unwrap();
         assert_eq!(said.contains(&unmet), name != "able", "{name}: {answer}");
-        // An apply lists what it finds, of all that it reaches.
-        let says = |text: &String| text.contains("error: requirement trait:CUSTOM_FAST required is not met");
+        // An apply lists what it finds, of all that it reaches. A warning says as much as the finding (y09).
+        let unmet = format!("error: requirement trait:CUSTOM_FAST required is not met by {name} (the node lacks it): ");
+        let says = |text: &String| text.contains(&unmet);
         assert_eq!(warned.as_ref().is_some_and(says), ["n", "late"].contains(&name), "{name}: {warned:?}");
     }
     fleet.controller.stop().await;

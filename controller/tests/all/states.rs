@@ -109,12 +109,14 @@ async fn everywhere(fleet: &Fleet, name: &str, state: &str) -> [bool; 5] {
     let filtered = fleet.read(&format!("/v1/nodes?state={state}")).await;
     let counts = fleet.read("/v1/clusters/c").await["node_states"].clone();
     let metrics = metrics(fleet).await;
+    let sample = format!("stemma_nodes{{state=\"{state}\"}} ");
+    let counted = metrics.lines().find_map(|line| line.strip_prefix(&sample)?.parse::<u64>().ok());
     [
         node["state"] == state,
         row["state"] == state,
         filtered["nodes"].as_array().unwrap().iter().any(|row| row["name"] == name),
         counts[state].as_u64().unwrap_or_default() > 0,
-        !metrics.contains(&format!("stemma_nodes{{state=\"{state}\"}} 0\n")),
+        counted.is_some_and(|count| count > 0),
     ]
 }
 

@@ -103,6 +103,34 @@ async fn y09_an_apply_that_adopts_from_who_owns_nothing_says_so() {
 }
 
 #[tokio::test]
+async fn y09_a_conflict_says_that_who_is_adopted_from_owns_nothing_and_a_malformed_manager_is_refused() {
+    let served = Served::start().await;
+    site(&served).await;
+    let node = |value: &str| json!({"objects": [{"kind": "Node", "name": "web-1", "nodegroup": "prod/web", "labels": {"a": value}}]});
+    served.expect("POST", "/v1/apply?manager=team", &node("b"), 200).await;
+    let nothing = "owns nothing of these objects, so nothing was taken over from it";
+    let (of_nobody, of_tema) = (
+        format!("nobody {nothing}; nothing was changed"),
+        format!("tema {nothing} (did you mean \"team\"?); nothing was changed"),
+    );
+    for (from, status, kind, said) in [
+        ("nobody", 409, "label.conflict", Some(of_nobody.as_str())),
+        ("tema", 409, "label.conflict", Some(of_tema.as_str())),
+        ("team:", 400, "request.query", None),
+        ("team%20", 400, "request.query", None),
+        ("team,nobody", 400, "request.query", None),
+        ("team:updat", 400, "request.query", None),
+        ("nobody:aply", 400, "request.query", None),
+    ] {
+        let path = format!("/v1/apply?manager=other&adopt={from}");
+        let refused = served.send("POST", &path, &[], Some(&node("c"))).await;
+        assert_eq!((refused.status, refused.kind()), (status, kind), "{from}: {}", refused.body);
+        assert_eq!(refused.body["warning"].as_str(), said, "{from}: {}", refused.body);
+    }
+    served.expect("POST", "/v1/apply?manager=other&adopt=team:apply", &node("c"), 200).await;
+}
+
+#[tokio::test]
 async fn y09_a_strict_write_is_not_refused_for_what_was_so_before() {
     let served = Served::start().await;
     site(&served).await;

@@ -187,6 +187,14 @@ fn two_managers_meet_and_one_adopts() -> Result<()> {
     for part in ["base.yaml:3:10: labels.ntp is \"ntp.example.net\", owned by ", "--force", "--adopt MANAGER"] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
+    // Of who owns nothing nothing is taken over, and that is said with the conflict (y09).
+    let (status, text) = fails(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", "nobody"])?;
+    let said = "\n  nobody owns nothing of these objects, so nothing was taken over from it; nothing was changed\n";
+    assert!(status == 4 && text.contains(said) && text.contains("base.yaml:3:10: labels.ntp is "), "{text}");
+    for adopt in ["nobody:", "nobody ", "nobody,other", "nobody:updat", "a\tb"] {
+        let (status, text) = fails(&fleet, &["apply", "-f", &file, "--manager", "git", "--adopt", adopt])?;
+        assert!(status == 2 && text.contains("manager") && text.contains("nothing was changed"), "{adopt:?}: {text}");
+    }
     let owners = get(&fleet, &["clustertemplate", "base"])?["label_owners"]["ntp"].clone();
     let owner = owners[0].as_str().and_then(|owner| owner.split_once(':')).context("an owner")?.0.to_owned();
     fleet.stemma(&["apply", "-f", &file, "--manager", "git", "--adopt", &owner])?;

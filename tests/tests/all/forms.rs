@@ -79,6 +79,14 @@ impl Told {
         matches!(self, Self::ApplyCommand | Self::LabelCommand)
     }
 
+    /// By what its writer owns what it writes (`docs/manifests.md`: by a manifest `apply`, by a command or call `update`).
+    fn operation(self) -> &'static str {
+        match self {
+            Self::Apply | Self::ApplyPatch | Self::ApplyCommand => "apply",
+            Self::MergePatch | Self::JsonPatch | Self::WholeMap | Self::LabelCommand => "update",
+        }
+    }
+
     /// Whether it tells one map alone.
     fn is_of_map(self) -> bool {
         matches!(self, Self::WholeMap | Self::LabelCommand)
@@ -109,6 +117,14 @@ enum New {
 
 impl New {
     const ALL: [Self; 3] = [Self::Post, Self::Apply, Self::Command];
+
+    /// By what its writer owns what it writes.
+    fn operation(self) -> &'static str {
+        match self {
+            Self::Apply => "apply",
+            Self::Post | Self::Command => "update",
+        }
+    }
 
     /// Whether an object of these fields can be made in this form.
     fn tells(self, kind: &str, intent: &Map<String, Value>) -> bool {
@@ -312,8 +328,8 @@ impl Round<'_> {
         }
     }
 
-    /// What came of a write that was answered so.
-    fn outcome(&self, (status, answer): (u16, Value), operator: &mut Operator) -> Result<Outcome> {
+    /// What came of a write by this operation that was answered so.
+    fn outcome(&self, operation: &str, (status, answer): (u16, Value), operator: &mut Operator) -> Result<Outcome> {
         if status >= 400 {
             let text = |field: &str| answer["error"][field].as_str().unwrap_or_default().to_owned();
             let field = text("field").trim_start_matches("objects[0].").to_owned();
@@ -322,7 +338,7 @@ impl Round<'_> {
         let changes = answer.pointer("/objects/0/changes").or(answer.get("changes")).cloned().unwrap_or_default();
         let changes = changes.as_array().into_iter().flatten().map(Value::to_string).collect();
         let (_, object) = operator.get(&self.path())?;
-        let owners = owners(&object);
+        let owners = owners(&object, operation);
         let shown = |name: &String| {
             let provided = object.get(format!("provided_{name}")).unwrap_or(&object[name]);
             (name.clone(), provided.clone())
@@ -332,13 +348,15 @@ impl Round<'_> {
     }
 }
 
-/// The managers of each field and key of an object, whatever the operation by which they own it.
-fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
+/// The owners of each field and key of an object. What the second manager owns by this operation is told without it, so that forms of either
+/// operation are compared; by the other one it owns nothing.
+fn owners(object: &Value, operation: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let own = format!("{SECOND}:{operation}");
     let mut owners = BTreeMap::new();
     for map in ["field_owners", "label_owners", "annotation_owners", "parameter_owners"] {
         for (name, all) in object[map].as_object().into_iter().flatten() {
-            let manager = |owner: &Value| owner.as_str().and_then(|owner| owner.split(':').next()).map(str::to_owned);
-            let all = all.as_array().into_iter().flatten().filter_map(manager).collect();
+            let told = |owner: &str| if owner == own { SECOND.to_owned() } else { owner.to_owned() };
+            let all = all.as_array().into_iter().flatten().filter_map(Value::as_str).map(told).collect();
             owners.insert(format!("{map} {name}"), all);
         }
     }
@@ -411,7 +429,7 @@ fn y05_one_intent_makes_the_same_in_each_form_of_a_write() -> Result<()> {
             let round = Round { fleet: &fleet, written, name, before: before.clone(), intent: intent.clone() };
             round.make(&mut operator)?;
             let answer = round.tell(told, &mut operator)?;
-            let outcome = round.outcome(answer, &mut operator)?;
+            let outcome = round.outcome(told.operation(), answer, &mut operator)?;
             let Some((other, expected)) = &first else {
                 first = Some((told, outcome));
                 continue;
@@ -442,7 +460,7 @@ fn y05_a_new_object_is_the_same_in_each_form_that_makes_it() -> Result<()> {
             let name = format!("n{at}-{nth}");
             let round = Round { fleet: &fleet, written, name, before: Map::new(), intent: intent.clone() };
             let answer = round.create(new, &mut operator)?;
-            let outcome = round.outcome(answer, &mut operator)?;
+            let outcome = round.outcome(new.operation(), answer, &mut operator)?;
             by_command += usize::from(new == New::Command);
             let Some((other, expected)) = &first else {
                 first = Some((new, outcome));
@@ -461,8 +479,8 @@ fn y05_a_new_object_is_the_same_in_each_form_that_makes_it() -> Result<()> {
 fn y05_traits_and_roles_are_given_alike_by_calls_manifests_and_commands() -> Result<()> {
     let fleet = Fleet::start()?;
     let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
-    let nodes = ["call", "manifest", "command"];
-    let objects = nodes.map(|name| json!({"kind": "Node", "name": name}));
+    let nodes = [("call", "update"), ("manifest", "apply"), ("command", "update")];
+    let objects = nodes.map(|(name, _)| json!({"kind": "Node", "name": name}));
     ensure!(operator.call("POST", "/v1/apply", JSON, &json!({"objects": objects}))?.0 == 200, "the nodes");
     let by = |path: &str| format!("{path}?manager={SECOND}");
     let node = json!({"kind": "Node", "name": "manifest", "traits": ["CUSTOM_A"], "roles": ["web"]});
@@ -478,9 +496,9 @@ fn y05_traits_and_roles_are_given_alike_by_calls_manifests_and_commands() -> Res
         fleet.stemma(&[&["--manager", SECOND][..], &words[..]].concat())?;
     }
     let mut shown = Vec::new();
-    for name in nodes {
+    for (name, operation) in nodes {
         let (_, object) = operator.get(&format!("/v1/nodes/{name}"))?;
-        shown.push((object["traits"].clone(), object["roles"].clone(), owners(&object)));
+        shown.push((object["traits"].clone(), object["roles"].clone(), owners(&object, operation)));
     }
     assert_eq!((&shown[0].0, &shown[0].1), (&json!(["CUSTOM_A"]), &json!(["web"])));
     assert_eq!((&shown[1], &shown[2]), (&shown[0], &shown[0]));

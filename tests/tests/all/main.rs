@@ -50,6 +50,7 @@ mod same_answer;
 mod secrets;
 mod ssa;
 mod states;
+mod surroundings;
 mod syncs;
 mod tag_lifecycle;
 mod thin_line;

@@ -51,7 +51,9 @@ pub(crate) fn says(fleet: &Fleet, name: &str, state: &str, notes: Option<&str>) 
     let counts = fleet.stemma(&["get", "clusters"])?;
     ensure!(counts.contains(&format!("{state}=")), "{counts}");
     let metrics = fleet.stemma(&["get", "--raw", "/metrics"])?;
-    ensure!(!metrics.contains(&format!("stemma_nodes{{state=\"{state}\"}} 0\n")), "{metrics}");
+    let sample = format!("stemma_nodes{{state=\"{state}\"}} ");
+    let count = metrics.lines().find_map(|line| line.strip_prefix(&sample)?.parse::<u64>().ok());
+    ensure!(count.is_some_and(|count| count > 0), "{sample}: {metrics}");
     let Some(note) = notes else { return Ok(()) };
     ensure!(list.contains("NOTES") && listed.iter().any(|cell| cell == note), "{list}");
     ensure!(row(&told, "notes").get(1).is_some_and(|said| said == note), "{told}");

@@ -84,8 +84,7 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         for given in &documents {
             applying.take(work, given);
         }
-        let Applying { rows, refused, owners: owners_before, .. } = applying;
-        refused.check()?;
+        let (rows, warning) = applying.done(adopt.as_ref(), documents.len())?;
         // With what the write ends on nodes that it does not name.
         work.forget()?;
         work.settle_tags()?;
@@ -100,7 +99,6 @@ pub(super) async fn post(api: &Api, request: &Request) -> HandlerResult {
         if work.is_dry_run() {
             answer["hosts"] = writes::hosts(work);
         }
-        let warning = adopt.as_ref().and_then(|from| owns_nothing(from, &owners_before));
         Ok(Answer { warning, ..Answer::json(200, answer) })
     })
     .await
@@ -111,9 +109,35 @@ fn owns_nothing(from: &Party, owners: &BTreeSet<Owner>) -> Option<String> {
     if owners.iter().any(|owner| from.is(owner)) {
         return None;
     }
-    let known: Vec<String> = owners.iter().flat_map(|owner| [owner.manager.to_string(), owner.to_string()]).collect();
-    let meant = suggest(near(&from.to_string(), known.iter().map(String::as_str)));
+    let meant = meant(from, owners);
     Some(format!("{from} owns nothing of these objects, so nothing was taken over from it{meant}"))
+}
+
+/// The owner whose name is near, as a question.
+fn meant(from: &Party, owners: &BTreeSet<Owner>) -> String {
+    let known: Vec<String> = owners.iter().flat_map(|owner| [owner.manager.to_string(), owner.to_string()]).collect();
+    suggest(near(&from.to_string(), known.iter().map(String::as_str)))
+}
+
+/// Refuses who owns nothing of these objects and looks like no manager: like an owner with another operation, like several, or with a blank
+/// too many. A manager may be called so, and one that owns something here is asked for nothing.
+fn check_party(from: &Party, owners: &BTreeSet<Owner>) -> Result<(), ApiError> {
+    let name = from.manager.as_str();
+    let is_of_owner = |(manager, operation): (&str, &str)| {
+        operation.is_empty()
+            || near(operation, ["apply", "update"]).is_some()
+            || owners.iter().any(|owner| owner.manager.as_str() == manager)
+    };
+    let is_odd = name.trim() != name || name.contains(',') || name.rsplit_once(':').is_some_and(is_of_owner);
+    if !is_odd {
+        return Ok(());
+    }
+    let (given, meant) = (quote(&from.to_string()), meant(from, owners));
+    let message = format!(
+        "adopt takes one manager, as MANAGER, MANAGER:apply or MANAGER:update, and {given} owns nothing of these objects{meant}; nothing was \
+         changed"
+    );
+    Err(ApiError::new(ErrorType::RequestQuery, message).field("adopt"))
 }
 
 /// Reads the objects, and sorts them so that what is referred to comes first.
@@ -222,6 +246,26 @@ impl<'a> Applying<'a> {
         }
     }
 
+    /// Ends the apply of so many objects: gives the lines of the answer, and what is to be said of whom something was to be taken over from.
+    ///
+    /// # Errors
+    /// What is refused of the objects, with what is to be said where others own something; who is no manager.
+    fn done(self, adopt: Option<&Party>, objects: usize) -> Result<(Vec<Value>, Option<String>), ApiError> {
+        let Self { rows, refused, owners, .. } = self;
+        // Where not all objects were looked at, the others may have something of it.
+        let adopt = adopt.filter(|_| rows.len() + refused.0.len() == objects);
+        let warning = adopt.and_then(|from| owns_nothing(from, &owners));
+        if let (Some(from), Some(_)) = (adopt, &warning) {
+            check_party(from, &owners)?;
+        }
+        let said = warning.clone().filter(|_| refused.has_conflict());
+        refused.check().map_err(|refusal| match said {
+            Some(said) => refusal.extra("warning", format!("{said}; nothing was changed").into()),
+            None => refusal,
+        })?;
+        Ok((rows, warning))
+    }
+
     /// Applies one object, and gives its line of the answer.
     fn apply(&mut self, work: &mut Work<'_>, given: &Given) -> Result<Value, ApiError> {
         match &given.document.key {
@@ -275,6 +319,9 @@ impl<'a> Applying<'a> {
         name: S::Name,
         new: S,
     ) -> Result<Value, ApiError> {
+        if let (Author::Apply { adopt: Some(_), .. }, Some(before)) = (self.author, before) {
+            self.owners.extend(owners(&before.spec).values().flat_map(|owners| owners.iter().cloned()));
+        }
         match before {
             Some(before) => check_presumed(before, *presumed)?,
             None => check_absent(*presumed)?,
@@ -287,9 +334,6 @@ impl<'a> Applying<'a> {
             return Err(ApiError::new(ErrorType::FieldInvalid, message).field("uuid"));
         }
         let mut spec = before.map_or(new, |object| object.spec.clone());
-        if let (Author::Apply { adopt: Some(_), .. }, true) = (self.author, before.is_some()) {
-            self.owners.extend(owners(&spec).values().flat_map(|owners| owners.iter().cloned()));
-        }
         check_computed(&spec, |name| serde_json::from_str(document.body.get(name)?.get()).ok())?;
         let names = ModelNames::new(&work.model, &self.api.traits);
         write(&mut spec, &document.body, self.author, &names, work.now().0).map_err(bad_body::<S>)?;
@@ -324,6 +368,11 @@ impl Refused {
 
     fn is_full(&self) -> bool {
         self.0.len() >= MOST_REFUSED
+    }
+
+    /// Whether others own what an object would change.
+    fn has_conflict(&self) -> bool {
+        self.0.iter().any(|(_, refusal)| matches!(refusal.kind, ErrorType::LabelConflict))
     }
 
     /// The first refusal in the order of the objects, with the body of each where there are several.
@@ -374,6 +423,37 @@ mod tests {
             ("nobody", Some("nobody owns nothing of these objects, so nothing was taken over from it")),
         ] {
             assert_eq!(owns_nothing(&from.parse().unwrap(), &owners).as_deref(), expected, "{from}");
+        }
+    }
+
+    #[test]
+    fn y09_who_owns_nothing_and_is_no_manager_is_refused() {
+        let owners = ["git:apply", "admin:update", "ci:prod:apply"].into_iter().map(|owner| owner.parse().unwrap());
+        let owners = owners.collect();
+        for (from, meant) in [
+            ("admin:", Some(" (did you mean \"admin\"?)")),
+            ("admin ", Some(" (did you mean \"admin\"?)")),
+            (" admin:update", Some(" (did you mean \"admin:update\"?)")),
+            ("admin:updat", Some(" (did you mean \"admin:update\"?)")),
+            ("Git:Apply", Some(" (did you mean \"git:apply\"?)")),
+            ("nobody:aply", Some("")),
+            ("nobody,other", Some("")),
+            // What stands before the colon is a manager here, so the rest was to be an operation.
+            ("git:write", Some(" (did you mean \"git\"?)")),
+            ("nobody", None),
+            ("nobody:update", None),
+            ("ci:test", None),
+            ("ci:test:apply", None),
+        ] {
+            let said = check_party(&from.parse().unwrap(), &owners).map_err(|refusal| (refusal.kind, refusal.message));
+            let refused = meant.map(|meant| {
+                let message = format!(
+                    "adopt takes one manager, as MANAGER, MANAGER:apply or MANAGER:update, and '{from}' owns nothing of these objects{meant}; \
+                     nothing was changed"
+                );
+                (ErrorType::RequestQuery, message)
+            });
+            assert_eq!(said.err(), refused, "{from}");
         }
     }
 }

@@ -175,7 +175,7 @@ fn changed_clusters(work: &Work<'_>) -> impl Iterator<Item = ClusterId> {
 /// Requirements that nodes which a write reaches do not meet, and met before or were not asked for.
 #[derive(Default)]
 pub(super) struct NewlyUnmet {
-    /// One for each requirement, with how grave it is. Nodes that the write does not write are named.
+    /// One for each requirement, with how grave it is and who does not meet it.
     pub sentences: Vec<(Severity, String)>,
     /// One for each requirement of each node.
     pub findings: Vec<Finding>,
@@ -195,7 +195,7 @@ impl NewlyUnmet {
             }
             for unmet in newly_unmet(&work.before().fleet, fleet, id) {
                 findings.extend_of([(unmet.finding(node), Some(id))]);
-                held.entry(unmet).or_default().extend((!written.contains(&id)).then(|| node.display_name()));
+                held.entry(unmet).or_default().push(node.display_name());
             }
         }
         let findings = findings.list_by("write", |finding, host| by(work, finding, host));

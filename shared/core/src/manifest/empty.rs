@@ -37,6 +37,16 @@ pub(super) fn check_naming(text: &str) -> Result<(), BodyError> {
     check_no_control(text)
 }
 
+/// Refuses a name that is to stand in a path and is a step of it: clients take `.` and `..` out of an address before they send it (RFC 3986,
+/// 5.2.4), so nobody could ask for what is called so.
+pub(super) fn check_segment(text: &str) -> Result<(), BodyError> {
+    if matches!(text, "." | "..") {
+        let why = format!("{text:?} is a step of a path and no name, so nothing could ask for it: choose another name");
+        return Err(BodyError::new("", why));
+    }
+    Ok(())
+}
+
 /// Refuses a text that is to name something and has what controls a terminal or ends a line.
 pub(super) fn check_no_control(text: &str) -> Result<(), BodyError> {
     if has_control(text) {

@@ -170,9 +170,10 @@ fn a_requirement_is_newly_unmet_by_the_edit_that_asks_for_it() {
     assert_eq!(says, ["requirement property:memory_mb >= 1024 is not met"]);
     let unmet = &newly_unmet(&before, after, node)[0];
     let held = "the next task set is held until it is";
-    assert_eq!(unmet.sentence(&[]), format!("requirement property:memory_mb >= 1024 is not met: {held}"));
-    let by_web_1 = format!("requirement property:memory_mb >= 1024 is not met by web-1: {held}");
+    let by_web_1 = format!("requirement property:memory_mb >= 1024 is not met by web-1 (the node has none): {held}");
     assert_eq!(unmet.sentence(&["web-1".to_owned()]), by_web_1);
+    let by_both = format!("requirement property:memory_mb >= 1024 is not met by web-1, web-2: {held}");
+    assert_eq!(unmet.sentence(&["web-1".to_owned(), "web-2".to_owned()]), by_both);
     let found = unmet.finding(made.node("web-1")).message;
     assert_eq!(found, "requirement property:memory_mb >= 1024 is not met: the node has none");
     assert_eq!(newly_unmet(after, after, node), []);

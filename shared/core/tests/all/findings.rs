@@ -288,6 +288,29 @@ fn x07_a_primary_that_is_named_and_does_not_hold_the_tag_is_an_error_that_says_w
     assert!(found[0].message.contains("the cluster has no release that has tag x"), "{}", found[0].message);
 }
 
+/// A cluster that lost its release was said to keep its primaries.
+#[test]
+fn y09_a_tag_that_nobody_holds_is_not_said_to_be_held() {
+    let mut of_release = release(&[]);
+    of_release["tags"] = json!({"x": {"has_primary": true}});
+    let kept = "who held it keeps it, or the first by name holds it";
+    for (of_cluster, of_group, held) in [
+        (json!({"release": "r@1"}), json!({"roles": ["x"]}), kept),
+        (json!({"release": "r@1"}), json!({}), "nobody holds it"),
+        (json!({}), json!({"roles": ["x"]}), "nobody holds it"),
+    ] {
+        let site = fleet(&[
+            of_release.clone(),
+            cluster("c", with(json!({"primaries": {"x": "nobody"}}), of_cluster.clone())),
+            group("c", "g", of_group.clone()),
+            node("n", json!({})),
+        ]);
+        let found = found(&site, rule::PRIMARY_UNKNOWN);
+        let says = format!("; {held}; name a node that has it there, or leave x out");
+        assert!(found.len() == 1 && found[0].message.ends_with(&says), "{of_cluster} {of_group}: {found:?}");
+    }
+}
+
 #[test]
 fn a_role_that_a_cluster_changes_and_no_release_declares_is_a_finding() {
     for (fields, count) in [

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::body::is_null;
 use super::canary::check_canary;
 use super::declared::{declared_role, declared_roles, declared_tag, declared_tags};
-use super::empty::{check_naming, check_no_control, check_says_something};
+use super::empty::{check_naming, check_no_control, check_says_something, check_segment};
 use super::error::{BodyError, BodyErrorKind, check_each};
 use super::names::Names;
 use super::reader::read;
@@ -94,6 +94,7 @@ const MAX_MEMBER: usize = 80;
 /// The properties of a namespace.
 pub(super) fn properties(to: &mut Properties, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     let stood = replace(to, raw)?;
+    to.keys().filter(|name| !stood.contains_key(*name)).try_for_each(|name| check_segment(name))?;
     check_properties(to, &stood)
 }
 
@@ -117,7 +118,8 @@ pub(super) fn members<M: Member + DeserializeOwned>(
     for (at, member) in to.iter().enumerate() {
         let place = format!("[{at}].name");
         if stood.iter().all(|one| one.name() != member.name()) {
-            check_naming(member.name()).map_err(|error| error.within(&place))?;
+            let checked = check_naming(member.name()).and_then(|()| check_segment(member.name()));
+            checked.map_err(|error| error.within(&place))?;
         }
         short(member.name(), MAX_MEMBER).map_err(|error| error.within(&place))?;
         if !names.insert(member.name()) {

@@ -136,6 +136,40 @@ fn y04_what_stands_in_a_namespace_has_a_name_without_control_characters() {
     }
 }
 
+/// What clients take out of an address is that of RFC 3986, section 5.2.4.
+#[test]
+fn y04_nothing_in_a_namespace_is_called_as_a_step_of_paths() {
+    let list = |name: &str| serde_json::json!([{"name": name}]).to_string();
+    let map = |name: &str| serde_json::json!({name: {"title": "A", "type": "string"}}).to_string();
+    let of_all = |name: &str| {
+        [
+            says(&list(name), definitions),
+            says(&list(name), members::<NamespaceTag>),
+            says(&list(name), associations),
+            says(&map(name), properties),
+        ]
+    };
+    for odd in [".", ".."] {
+        let why = format!("{odd:?} is a step of a path and no name, so nothing could ask for it: choose another name");
+        let in_list = format!("[0].name: {why}");
+        assert_eq!(of_all(odd), [in_list.clone(), in_list.clone(), in_list, why]);
+        // One that an older program took is written again, and no other beside it.
+        let other = if odd == "." { ".." } else { "." };
+        let mut tags = vec![NamespaceTag { name: odd.into() }];
+        let mut stood: Properties = serde_json::from_str(&map(odd)).unwrap();
+        for (name, is_taken) in [(odd, true), (other, false)] {
+            let written = members(&mut tags.clone(), &raw(&list(name)), &Anybody::default());
+            assert_eq!(written.is_ok(), is_taken, "{odd} {name}");
+            let written = properties(&mut stood, &raw(&map(name)), &Anybody::default());
+            assert_eq!(written.is_ok(), is_taken, "{odd} {name}");
+        }
+        members(&mut tags, &raw(&list("a")), &Anybody::default()).unwrap();
+    }
+    for name in ["...", ".a", "a.", "..a", "a..b"] {
+        assert_eq!(of_all(name), ["taken"; 4].map(str::to_owned), "{name}");
+    }
+}
+
 /// A namespace with a misspelt type was stored, and bound no key.
 #[test]
 fn y09_a_resource_type_that_begins_as_ours_is_one_of_ours() {

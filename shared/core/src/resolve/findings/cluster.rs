@@ -98,9 +98,13 @@ impl Check<'_> {
         let id = ClusterId(self.cluster.meta.uuid);
         for (tag, node) in &self.cluster.spec.primaries {
             if let Some(why) = self.fleet.not_obeyed(self.cluster, tag, node).map(NotObeyed::beyond_cluster) {
+                let held = match self.fleet.holder(id, tag.as_str()) {
+                    Some(_) => "who held it keeps it, or the first by name holds it",
+                    None => "nobody holds it",
+                };
                 let message = format!(
-                    "primaries: {tag} is to be held by {node}, which is not obeyed: {}; who held it keeps it, or the first by name holds it; \
-                     name a node that has it there, or leave {tag} out",
+                    "primaries: {tag} is to be held by {node}, which is not obeyed: {}; {held}; name a node that has it there, or leave {tag} \
+                     out",
                     why.reason(tag, node)
                 );
                 let mut finding = Finding::of(rule::PRIMARY_UNKNOWN, self.object.clone(), message);

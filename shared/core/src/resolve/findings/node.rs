@@ -187,11 +187,11 @@ impl Unmet {
         format!("{self}: {}", self.found)
     }
 
-    /// What it means that these nodes do not meet it; without names, that the node which is spoken of does not.
+    /// What it means that these nodes do not meet it. Of one alone it says what that has; several have each their finding.
     pub fn sentence(&self, nodes: &[String]) -> String {
         let few = first_few(nodes.iter().map(String::as_str), FEW);
-        let by = if nodes.is_empty() { String::new() } else { format!(" by {few}") };
-        format!("{self}{by}: the next task set is held until it is")
+        let found = if nodes.len() == 1 { format!(" ({})", self.found) } else { String::new() };
+        format!("{self} by {few}{found}: the next task set is held until it is")
     }
 }
 

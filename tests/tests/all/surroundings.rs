@@ -1,0 +1,78 @@
+//! What validations and hooks find of whoever started their agent, by real programs: nothing. Commands of tasks are asked where the agent is.
+
+use std::ffi::OsString;
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use stemma_tests::fleet::Fleet;
+use stemma_tests::program::eventually;
+
+/// A hook, and a validation by its first word: writes what its shell was given into a file of the host. A signal that the shell itself blocks
+/// while it waits is none of those, so another program is asked for these.
+const FOUND: &str = r#"#!/bin/sh
+to="$STEMMA_ROOT/${1:-hook}"
+{
+    umask
+    tr '\0' '\n' <"/proc/$$/environ" | sort
+    readlink "/proc/$$/cwd"
+    grep -E '^(SigBlk|SigIgn):' /proc/self/status
+} >"$to.$$"
+mv "$to.$$" "$to"
+"#;
+
+/// A fleet whose nodes have a file with a validation, which is the script.
+fn fleet() -> Result<Fleet> {
+    let fleet = Fleet::start()?;
+    let path = fleet.dir().join("found.sh");
+    fs::write(&path, FOUND)?;
+    let validate = json!(["/bin/sh", path, "validate", "{path}"]);
+    let parameters = json!({"path": "/note", "template": "{{ labels.a }}\n", "validate": validate});
+    let objects = json!([
+        {
+            "kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}},
+            "tasks": [{"id": "note", "type": "file", "tags": ["x"], "parameters": parameters}],
+        },
+        {"kind": "Cluster", "name": "c", "release": "r@1", "labels": {"a": "first"}},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
+    ]);
+    let file = fleet.dir().join("site.json");
+    fs::write(&file, objects.to_string())?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    Ok(fleet)
+}
+
+/// What is expected is what `docs/agent.md` says, of a program that is started by its path.
+#[test]
+fn y02_validations_and_hooks_find_nothing_of_whoever_started_the_agent() -> Result<()> {
+    let fleet = fleet()?;
+    let mut agent = fleet.join("n1", "c/g")?;
+    let root = agent.path("").canonicalize()?;
+    // By another program: what this one writes cannot be run as long as a child of another test's has it open.
+    let installed = Command::new("install")
+        .args(["-D", "-m", "0755"])
+        .args([fleet.dir().join("found.sh"), root.join("etc/stemma/hooks.d/10-found")])
+        .status()?;
+    ensure!(installed.success(), "install: {installed}");
+    let shown = root.display();
+    let expected = format!(
+        "0022\nHOME=/root\nLANG=C.UTF-8\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\nSTEMMA_ROOT={shown}\n{shown}\n\
+         SigBlk:\t0000000000000000\nSigIgn:\t0000000180000000\n"
+    );
+    let odd = "umask 077; trap '' HUP QUIT USR1; cd /usr; exec env --block-signal=TERM LANG=de_DE TZ=Asia/Tokyo \"$@\"";
+    let odd = ["/bin/sh", "-c", odd, "sh"].map(OsString::from);
+    for (label, words) in [("a=plain", &[][..]), ("a=odd", &odd[..])] {
+        agent.kill()?;
+        for name in ["validate", "hook"] {
+            let _ = fs::remove_file(root.join(name));
+        }
+        agent.start_under(words)?;
+        fleet.stemma(&["label", "node/n1", "--overwrite", label])?;
+        for name in ["validate", "hook"] {
+            let found = eventually(name, || Ok(fs::read_to_string(root.join(name))?))?;
+            assert_eq!(found, expected, "{label}: {name}");
+        }
+    }
+    Ok(())
+}
