@@ -47,7 +47,11 @@ struct Status {
     epoch: Option<String>,
     revision: Option<u64>,
     mode: Option<String>,
+    /// As it was reported last, or `running` where tasks run and that was not reported yet.
     progress: String,
+    /// Whether nobody knows here which tasks it has: nothing came yet, or they are on their way.
+    #[serde(skip)]
+    lacks_tasks: bool,
     /// How it stood with its controllers when that last changed; `null`: it was never noted, because no outage was.
     connection: Option<Connection>,
     /// Whether an agent runs on this host now; where none does, nobody knows how the controllers stand to it.
@@ -100,7 +104,7 @@ pub fn status(root: &Path, output: Output) -> Result<Exit> {
         Output::Json => print_json(&status)?,
         Output::Human => print(&human(&status, local.host.unix_seconds()))?,
     }
-    let failed = status.progress == words(Progress::Failed);
+    let failed = status.progress() == words(Progress::Failed);
     let is_stuck = status.stuck.is_some();
     Ok(if failed || is_stuck || status.is_damaged || status.is_unknown() { Exit::Failed } else { Exit::Done })
 }
@@ -130,20 +134,9 @@ impl Status {
         format!("{}{said}{why}", self.word())
     }
 
-    /// As controllers call it where it is in no nodegroup, or does nothing by its mode; else where it stands with its tasks.
+    /// As controllers call it where it is in no nodegroup; else where it stands with its tasks.
     fn word(&self) -> &str {
-        let of_tasks = |is: fn(&Task) -> bool| self.tasks.iter().any(is);
-        if self.is_unplaced() {
-            "unplaced"
-        } else if self.is_observed() {
-            "waiting"
-        } else if self.only_observes() && of_tasks(Task::has_failed) {
-            "failed"
-        } else if self.only_observes() && self.tasks.iter().all(|task| task.has_succeeded() || task.is_observed()) {
-            "converged"
-        } else {
-            self.progress()
-        }
+        if self.is_unplaced() { "unplaced" } else { self.progress() }
     }
 
     /// Whether it holds the desired state of a node that is in no nodegroup.
@@ -153,27 +146,29 @@ impl Status {
 
     /// Whether there are tasks that it does not begin, by its mode.
     fn is_observed(&self) -> bool {
-        self.only_observes() && self.tasks.iter().any(|task| task.outcome.is_none())
-    }
-
-    /// Whether it is placed, and does nothing by its mode.
-    fn only_observes(&self) -> bool {
         let is_of_mode = self.mode.as_ref().is_some_and(|mode| *mode == words(Mode::Observe));
-        is_of_mode && !self.is_unplaced() && self.progress == words(Progress::Idle)
+        let is_at_rest = !self.is_unplaced() && self.progress == words(Progress::Idle);
+        is_of_mode && is_at_rest && self.tasks.iter().any(Task::is_open)
     }
 
-    /// Where it stands with its tasks: as it was reported, or as controllers call it where the tasks say more.
+    /// Where it stands with its tasks: as it was reported, or as controllers call it where the tasks say more, in the order of their states.
+    /// That it is idle says that no run is under way; the tasks say the rest.
     fn progress(&self) -> &str {
         let is = |progress: Progress| self.progress == words(progress);
         let of_tasks = |is: fn(&Task) -> bool| self.tasks.iter().any(is);
-        let is_over = !of_tasks(|task| task.outcome.is_none());
-        let is_at_rest = is(Progress::Converged) || is(Progress::Idle);
-        if (is_at_rest || is(Progress::Waiting)) && of_tasks(Task::has_drifted) {
+        let (is_idle, waits) = (is(Progress::Idle), is(Progress::Waiting));
+        if !is_idle && !waits && !is(Progress::Converged) {
+            &self.progress
+        } else if is_idle && of_tasks(Task::has_failed) {
+            "failed"
+        } else if (is_idle || waits) && of_tasks(Task::is_open) {
+            if of_tasks(Task::is_open_here) { "waiting" } else { "waiting for other hosts" }
+        } else if of_tasks(Task::has_drifted) {
             "drifted"
-        } else if is(Progress::Waiting) && !of_tasks(Task::is_open_here) && of_tasks(|task| task.waits_for.is_some()) {
-            "waiting for other hosts"
-        } else if is_at_rest && is_over && of_tasks(Task::would_change) {
+        } else if !waits && of_tasks(Task::would_change) {
             "noop"
+        } else if is_idle {
+            if self.lacks_tasks { "waiting" } else { "converged" }
         } else {
             &self.progress
         }
@@ -183,26 +178,18 @@ impl Status {
 impl Task {
     /// Whether it has not ended, and waits for no other host.
     fn is_open_here(&self) -> bool {
-        self.outcome.is_none() && self.waits_for.is_none()
+        self.is_open() && self.waits_for.is_none()
     }
 
-    /// Whether it has ended, and the host is as it wants it.
-    fn has_succeeded(&self) -> bool {
-        self.has_ended([Outcome::Unchanged, Outcome::Changed])
-    }
-
-    /// Whether it is neither run nor checked, by its own mode.
-    fn is_observed(&self) -> bool {
-        self.outcome.as_ref().is_some_and(|outcome| outcome == OBSERVED)
+    /// Whether it has not ended.
+    const fn is_open(&self) -> bool {
+        self.outcome.is_none()
     }
 
     /// Whether it did not end well.
     fn has_failed(&self) -> bool {
-        self.has_ended([Outcome::Failed, Outcome::DependencyFailed, Outcome::Unsupported, Outcome::Unknown])
-    }
-
-    fn has_ended<const N: usize>(&self, outcomes: [Outcome; N]) -> bool {
-        self.outcome.as_ref().is_some_and(|ended| outcomes.into_iter().any(|outcome| words(outcome) == *ended))
+        let outcomes = [Outcome::Failed, Outcome::DependencyFailed, Outcome::Unsupported, Outcome::Unknown];
+        outcomes.into_iter().any(|outcome| self.ended_as(outcome))
     }
 
     /// Whether it was only checked, and is not as it should be.
@@ -232,8 +219,13 @@ fn collect(local: &Local) -> Result<Status> {
     let report = ledger.get(&REPORT)?.unwrap_or_default();
     let stuck = stuck(local).or_else(|| report.facts.get(STUCK).and_then(|fact| status::stuck(fact)));
     let held = accepted.as_ref().map(Accepted::desired);
+    let lacks_tasks = held.as_ref().map(|held| ledger.profile(held)).transpose()?.flatten().is_none();
     let tasks = held.as_ref().map(|held| tasks(local, held)).transpose()?.unwrap_or_default();
     let said = ledger.get(&LOCAL)?.unwrap_or_default();
+    let agent_runs = local.is_running();
+    let runs_tasks = agent_runs == Some(true)
+        && stuck.is_none()
+        && held.as_ref().is_some_and(|held| is_beginning(report.progress, held, &said, &tasks));
     let words_of_hold = held.as_ref().map(|held| words_of_hold(held, &said, &tasks, local.host.unix_seconds()));
     let orphans = held.as_ref().map(|held| orphans(local, held)).transpose()?.unwrap_or_default();
     let mode = held.as_ref().map(|held| words(held.mode()));
@@ -248,10 +240,11 @@ fn collect(local: &Local) -> Result<Status> {
         epoch: accepted.as_ref().map(|accepted| accepted.epoch.to_string()),
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
-        progress: words(report.progress),
+        progress: words(if runs_tasks { Progress::Running } else { report.progress }),
+        lacks_tasks,
         findings: findings(local, damage, connection.as_ref(), report.findings),
         connection,
-        agent_runs: local.is_running(),
+        agent_runs,
         paused: is_paused,
         is_paused_by_operator: known.paused,
         parked,
@@ -331,11 +324,28 @@ fn parked(known: &Known, said: LocalState) -> Option<String> {
     if known.parked { Some("by an operator".to_owned()) } else { on_host }
 }
 
+/// Whether tasks run that no report tells of yet. An agent reports that it runs tasks when that takes half a second: a run that ends before that
+/// costs neither a record nor a check-in. Until then its report is that of a host at rest.
+fn is_beginning(reported: Progress, held: &Desired, said: &LocalState, tasks: &[Task]) -> bool {
+    let is_new = tasks.iter().all(Task::is_open);
+    let begins = match held.mode() {
+        Mode::Observe => false,
+        // One that has found something that would change is at rest, also while a task of it waits for a blob.
+        Mode::Noop => is_new,
+        Mode::Apply => true,
+    };
+    // That a hold has ended is seen at the next look.
+    let is_held_back = is_new && said.hold.is_some();
+    let is_stopped = said.paused || said.parked.is_some() || held.known.parked || is_held_back;
+    let is_at_rest = matches!(reported, Progress::Idle | Progress::Converged);
+    is_at_rest && begins && !is_stopped && tasks.iter().any(Task::is_open_here)
+}
+
 /// Why the task set stays as it is, and for how long. One that was said on the host holds back a task set that has come and not begun; of an
 /// operator's hold only a controller knows whether a newer one waits.
 fn words_of_hold(held: &Desired, said: &LocalState, tasks: &[Task], now: u64) -> Option<String> {
     let in_force = |hold: &Option<(u64, String)>| hold.clone().filter(|(until, _)| *until > now);
-    let is_new = tasks.iter().all(|task| task.outcome.is_none()) && !tasks.is_empty();
+    let is_new = tasks.iter().all(Task::is_open) && !tasks.is_empty();
     let (until, why, keeps) = match (in_force(&said.hold), in_force(&held.known.hold)) {
         (Some((until, why)), _) if is_new => (until, why, "a newer task set waits"),
         (Some((until, why)), _) | (None, Some((until, why))) => (until, why, "it keeps its task set"),
@@ -493,7 +503,7 @@ mod tests {
             (
                 "unknown",
                 Exit::Failed,
-                "state     no longer known to its controllers; its tasks: idle",
+                "state     no longer known to its controllers; its tasks: converged",
                 "`stemma-agent join`",
             ),
             (
@@ -517,7 +527,7 @@ mod tests {
         }
     }
 
-    /// The host said `converged` or `idle` alone, whatever an operator had said of it.
+    /// The host said `converged` or `idle` alone, which is no state, whatever an operator had said of it.
     #[test]
     fn y06_status_says_held_paused_by_an_operator_and_parked() {
         let now = 1_800_000_000;
@@ -573,7 +583,7 @@ mod tests {
             let is_paused_by_operator = known.paused;
             let status =
                 Status { is_paused_by_operator, paused: said.paused, parked: parked(&known, said), held, ..status };
-            assert_eq!(status.state(), format!("idle{expected}"));
+            assert_eq!(status.state(), format!("converged{expected}"));
         }
     }
 
@@ -628,12 +638,18 @@ mod tests {
             (Progress::Failed, vec![(Some("failed"), None), behind], "failed"),
             (Progress::Converged, vec![done, would], "noop"),
             (Progress::Idle, vec![would], "noop"),
-            (Progress::Idle, vec![would, open], "idle"),
+            (Progress::Idle, vec![would, open], "waiting"),
+            (Progress::Idle, vec![would, behind], "waiting for other hosts"),
+            (Progress::Idle, vec![done, (Some("failed"), None), open], "failed"),
             (Progress::Failed, vec![(Some("failed"), None), would], "failed"),
             (Progress::Converged, vec![done, drifted], "drifted"),
             (Progress::Idle, vec![would, drifted], "drifted"),
-            // What waits comes second, as in the controllers' order of states.
-            (Progress::Waiting, vec![drifted, behind], "drifted"),
+            // What waits comes before what drifted, as in the controllers' order of states (`blocked`, `changing`, `drifted`).
+            (Progress::Waiting, vec![drifted, behind], "waiting for other hosts"),
+            (Progress::Waiting, vec![drifted, behind, open], "waiting"),
+            (Progress::Idle, vec![drifted, behind], "waiting for other hosts"),
+            (Progress::Idle, vec![drifted, open], "waiting"),
+            (Progress::Waiting, vec![drifted, done], "drifted"),
             (Progress::Running, vec![drifted, open], "running"),
             (Progress::Failed, vec![(Some("failed"), None), drifted], "failed"),
             (Progress::Converged, vec![done], "converged"),
@@ -671,7 +687,10 @@ mod tests {
                 "failed, paused on this host",
             ),
             ("observe", Some("c/g"), Progress::Idle, vec![Some("would change")], "noop, paused on this host"),
-            ("apply", Some("c/g"), Progress::Idle, vec![None], "idle, paused on this host"),
+            ("observe", Some("c/g"), Progress::Idle, vec![Some("observed")], "converged, paused on this host"),
+            ("apply", Some("c/g"), Progress::Idle, vec![None], "waiting, paused on this host"),
+            ("apply", Some("c/g"), Progress::Idle, vec![Some("changed")], "converged, paused on this host"),
+            ("apply", Some("c/g"), Progress::Idle, vec![Some("failed"), None], "failed, paused on this host"),
             ("apply", None, Progress::Converged, vec![], "unplaced, paused on this host"),
             ("observe", None, Progress::Idle, vec![], "unplaced, paused on this host"),
         ] {
@@ -681,6 +700,64 @@ mod tests {
             let status = Status { mode, group, progress: words(progress), tasks, paused: true, ..status };
             assert_eq!(status.state(), state);
         }
+    }
+
+    /// It said `idle`, which is no state of a node.
+    #[test]
+    fn y06_a_host_waits_before_anything_came_and_before_it_knows_its_tasks() {
+        let state = |root: &Path| collect(&Local::open(root).unwrap()).unwrap().state();
+        let fresh = tempfile::tempdir().unwrap();
+        assert_eq!(state(fresh.path()), "waiting", "it has not joined");
+        let root = tempfile::tempdir().unwrap();
+        let set = Set::default().file("f", &[], "/f", "x");
+        joined(root.path(), &set);
+        assert_eq!(state(root.path()), "waiting", "no task has begun");
+        let profile = root.path().join(format!("var/lib/stemma-agent/apply/bodies/{}", set.profile().0));
+        std::fs::remove_file(profile).unwrap();
+        assert_eq!(state(root.path()), "waiting", "its tasks are on their way");
+    }
+
+    /// It said `idle` for half a second of each new task set, while its commands ran.
+    #[test]
+    fn y06_a_host_runs_tasks_from_the_moment_at_which_their_set_is_accepted() {
+        let task = |outcome: Option<&str>, waits_for: Option<&str>| Task {
+            id: "t".to_owned(),
+            outcome: outcome.map(str::to_owned),
+            waits_for: waits_for.map(str::to_owned),
+            reason: None,
+        };
+        let nothing = LocalState::default;
+        let (done, open, behind) = ((Some("would change"), None), (None, None), (None, Some("a on tags x")));
+        let held = || LocalState { hold: Some((u64::MAX, String::new())), ..nothing() };
+        let paused = LocalState { paused: true, ..nothing() };
+        let parked = LocalState { parked: Some("a disk".to_owned()), ..nothing() };
+        for (reported, mode, said, tasks, runs) in [
+            (Progress::Idle, Mode::Apply, nothing(), vec![open, open], true),
+            (Progress::Idle, Mode::Apply, nothing(), vec![done, open], true),
+            (Progress::Converged, Mode::Apply, nothing(), vec![open], true),
+            (Progress::Idle, Mode::Noop, nothing(), vec![open], true),
+            (Progress::Idle, Mode::Apply, held(), vec![done, open], true),
+            // Nothing is to run.
+            (Progress::Idle, Mode::Apply, nothing(), vec![], false),
+            (Progress::Idle, Mode::Apply, nothing(), vec![done], false),
+            (Progress::Idle, Mode::Apply, nothing(), vec![behind], false),
+            (Progress::Idle, Mode::Observe, nothing(), vec![open], false),
+            (Progress::Idle, Mode::Noop, nothing(), vec![done, open], false),
+            // Something forbids it.
+            (Progress::Idle, Mode::Apply, held(), vec![open], false),
+            (Progress::Idle, Mode::Apply, paused, vec![open], false),
+            (Progress::Idle, Mode::Apply, parked, vec![open], false),
+            // The report says more.
+            (Progress::Waiting, Mode::Apply, nothing(), vec![open], false),
+            (Progress::Failed, Mode::Apply, nothing(), vec![open], false),
+        ] {
+            let tasks: Vec<_> = tasks.into_iter().map(|(outcome, waits_for)| task(outcome, waits_for)).collect();
+            let found = is_beginning(reported, &Set::default().mode(mode).desired(), &said, &tasks);
+            assert_eq!(found, runs, "{reported:?} {mode:?} {said:?} {}", tasks.len());
+        }
+        let mut parked = Set::default().desired();
+        parked.known.parked = true;
+        assert!(!is_beginning(Progress::Idle, &parked, &nothing(), &[task(None, None)]));
     }
 
     #[test]

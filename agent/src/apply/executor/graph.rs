@@ -207,10 +207,10 @@ impl Graph {
         (0..self.vertices.len()).any(|at| self.is_to_change(at))
     }
 
-    /// Whether something did not end well.
+    /// Whether something did not end well. A marker does not count: what failed before it does, and so does what is stopped behind it.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.vertices.iter().any(|vertex| match vertex.state {
+        self.vertices.iter().filter(|vertex| !vertex.is_marker).any(|vertex| match vertex.state {
             TaskState::Ended(outcome) => !is_well(outcome),
             TaskState::Waiting | TaskState::Running | TaskState::LeftOut | TaskState::Observed => false,
         })
@@ -328,6 +328,27 @@ mod tests {
         }
         let mut alone = Graph::new(vec![Vertex { after: Vec::new(), ..gated }], 1);
         assert_eq!((alone.next_move(&BTreeSet::new(), &BTreeSet::new()), alone.is_waiting()), (None, false));
+    }
+
+    /// A host whose last task was a marker behind an observed one said `failed`, and its controllers `converged`.
+    #[test]
+    fn y06_a_marker_behind_an_observed_task_is_no_failure_and_what_stands_behind_the_marker_is() {
+        let marker = |after: &[usize]| Vertex { is_marker: true, ..vertex(after) };
+        let stopped = Some(Move::Stop { at: 3, by: 0 });
+        for (state, last, next, has_failed) in [
+            (TaskState::Observed, marker(&[2]), None, false),
+            (TaskState::Observed, vertex(&[2]), stopped, true),
+            (TaskState::Ended(Outcome::Failed), marker(&[2]), None, true),
+            (TaskState::Ended(Outcome::Unsupported), marker(&[2]), None, true),
+            (TaskState::Ended(Outcome::Changed), marker(&[2]), None, false),
+            (TaskState::Ended(Outcome::Changed), vertex(&[2]), Some(Move::Start(3)), false),
+        ] {
+            let first = Vertex { state, ..vertex(&[]) };
+            let beside = Vertex { state: TaskState::Ended(Outcome::Changed), ..vertex(&[]) };
+            let mut graph = Graph::new(vec![first, beside, marker(&[0, 1]), last], 1);
+            assert_eq!(graph.next_move(&BTreeSet::new(), &BTreeSet::new()), next, "{state:?}");
+            assert_eq!((graph.has_failed(), graph.is_waiting()), (has_failed, false), "{state:?}");
+        }
     }
 
     #[test]

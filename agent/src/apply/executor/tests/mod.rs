@@ -116,6 +116,28 @@ fn y06_what_requires_a_task_that_is_only_observed_does_not_run_and_says_so() {
     assert_eq!((host.ran().len(), host.text("/a"), host.text("/b")), (0, None, None));
 }
 
+/// The host said `failed`, and its controllers `converged`.
+#[test]
+fn y06_a_host_whose_marker_stands_behind_an_observed_task_has_converged_unless_a_task_stands_behind_that() {
+    let seen = json!({"mode": "observe", "parameters": {"path": "/o", "content": "x"}});
+    let set = || Set::default().task("o", "file", &[], &seen).marker("sk", &[0]);
+    let told = ("o", Outcome::WouldChange);
+    for (set, told, ends) in [
+        (set(), vec![told], observed::Progress::Converged),
+        (set().marker("last", &[1]), vec![told], observed::Progress::Converged),
+        (
+            set().file("after", &[1], "/a", ""),
+            vec![told, ("after", Outcome::DependencyFailed)],
+            observed::Progress::Failed,
+        ),
+    ] {
+        let host = MemoryHost::new();
+        let ended = run_with(&host, &set, &Ceiling::default(), Purpose::Converge);
+        assert_eq!(ended, (pairs(&told), ends));
+        assert_eq!((host.text("/o"), host.text("/a")), (None, None));
+    }
+}
+
 /// An older agent had checked it: an upgrade alone tells nothing.
 #[test]
 fn y06_what_was_told_of_an_observed_task_in_a_task_set_stays() {
