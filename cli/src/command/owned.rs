@@ -20,6 +20,9 @@ const FEW: usize = 5;
 /// What the owners end with who applied a key.
 const BY_APPLY: &str = ":apply";
 
+/// What stands between names in the comment, and what such a name is put in where it holds that.
+const BETWEEN: [&str; 5] = [" and ", " by ", ", ", ";", "\""];
+
 /// Decides by what an entry is called, `labels.KEY` or a field's name, and by its owners whether it stays.
 type Keep<'k> = dyn FnMut(&str, Option<&Value>) -> bool + 'k;
 
@@ -63,7 +66,7 @@ pub(crate) fn comment(manifest: &Value, object: &Value) -> String {
     let mut by_owners: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
     if object.get("field_owners").is_some() {
         retain(&mut manifest.clone(), object, &mut |entry, owners| {
-            by_owners.entry(texts(owners).map(shown).collect()).or_default().push(shown(entry));
+            by_owners.entry(texts(owners).map(shown_owner).collect()).or_default().push(told_apart(entry));
             true
         });
     }
@@ -157,6 +160,21 @@ fn told<'o>(object: &'o Value, name: &str, is_node: bool) -> Told<'o> {
         Some(owners) => Told::Entries(owners),
         None if is_set => Told::Nowhere,
         None => Told::Field(object.get("field_owners").and_then(|owners| owners.get(name))),
+    }
+}
+
+/// An owner in the comment: its manager's name, and how it owns.
+fn shown_owner(owner: &str) -> String {
+    let (manager, how) = owner.rsplit_once(':').map_or((owner, String::new()), |(name, how)| (name, format!(":{how}")));
+    told_apart(manager) + &how
+}
+
+/// A name in the comment, in quotes where it holds what stands between names there, or a quote.
+fn told_apart(name: &str) -> String {
+    if BETWEEN.iter().any(|between| name.contains(between)) {
+        format!("\"{}\"", shown(&name.replace('\\', "\\\\").replace('"', "\\\"")))
+    } else {
+        shown(name)
     }
 }
 
@@ -288,6 +306,28 @@ mod tests {
             ),
         ] {
             assert_eq!(comment(&template, &object), expected);
+        }
+    }
+
+    /// Each of these read as two managers, or as another's entries.
+    #[test]
+    fn y07_a_name_that_holds_what_stands_between_names_is_in_quotes() {
+        let template = json!({"kind": "ClusterTemplate", "name": "t", "description": "d", "flavor_id": "f"});
+        for (owner, shown) in [
+            ("a and b:apply", "\"a and b\":apply"),
+            ("a by b:apply", "\"a by b\":apply"),
+            ("a, b:update", "\"a, b\":update"),
+            ("a;b:apply", "\"a;b\":apply"),
+            ("a\"b:apply", "\"a\\\"b\":apply"),
+            ("a \\ by b:apply", "\"a \\\\ by b\":apply"),
+            ("a,b:apply", "a,b:apply"),
+            ("x: y:apply", "x: y:apply"),
+            ("band by\n:apply", "band by\\n:apply"),
+        ] {
+            let object = json!({"field_owners": {"description": [owner], "flavor_id": ["m:apply", owner]}});
+            let said = comment(&template, &object);
+            assert!(said.contains(&format!("description by {shown}")), "{said}");
+            assert!(said.contains(&format!("flavor_id by m:apply and {shown}")), "{said}");
         }
     }
 
