@@ -157,9 +157,9 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
     }
 }
 
-/// Why a node stands where it stands: where a task failed, which; where an error is found, the first; where others keep it, who; where results
-/// are still to come, of which task. Who keeps one that is not blocked is said as far as the last pass knows it, but for one that is asked for
-/// alone, of which it is worked out: that costs more than the status.
+/// Why a node stands where it stands: where a task failed, which, and where none failed but one did not run, what that requires; where an error
+/// is found, the first; where others keep it, who; where results are still to come, of which task. Who keeps one that is not blocked is said as
+/// far as the last pass knows it, but for one that is asked for alone, of which it is worked out: that costs more than the status.
 pub(super) fn reason(
     api: &Api,
     model: &Model,
