@@ -7,7 +7,10 @@ use stemma_core::catalog::Bound;
 use stemma_core::key::LabelKey;
 use stemma_core::status::awaited;
 
-use crate::output::{cell, is_failure, last_lines, printable_lines, since, table, words};
+use crate::output::{cell, is_failure, is_observed, last_lines, printable_lines, since, table, words};
+
+/// What a host says of a task that it does not run, in the reason of one that requires it. A task's id has no blank.
+const NOT_RUN_BY_MODE: &str = " is neither run nor checked";
 
 /// The line of descent of one label on one node.
 pub(crate) fn label(node: &str, key: &str, explained: &Value) -> String {
@@ -112,7 +115,7 @@ fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
         lines.push(("last", "the host has told nothing of it yet".to_owned()));
         return lines;
     };
-    let outcome = words(&cell(last.get("outcome")));
+    let outcome = if is_observed(last) { "observed".to_owned() } else { words(&cell(last.get("outcome"))) };
     let said = last.get("message").and_then(Value::as_str).filter(|said| !said.is_empty());
     let said = said.map_or_else(String::new, |said| format!(": {said}"));
     let of_before = if is(last, "of_before") { " (of the task set before)" } else { "" };
@@ -168,9 +171,7 @@ fn published(explained: &Value) -> Option<String> {
 fn mend(node: &str, explained: &Value, last: &Value) -> Vec<(&'static str, String)> {
     let task = cell(explained.get("task"));
     match last.get("outcome").and_then(Value::as_str) {
-        Some("DependencyFailed") => {
-            return vec![("mend", format!("the task that failed first: stemma describe node {node} lists it"))];
-        }
+        Some("DependencyFailed") => return vec![("mend", mend_before(node, explained, last))],
         Some("Unknown") => {
             return vec![(
                 "mend",
@@ -179,7 +180,7 @@ fn mend(node: &str, explained: &Value, last: &Value) -> Vec<(&'static str, Strin
         }
         _ => {}
     }
-    let release = explained.get("release").and_then(Value::as_str).unwrap_or("its release");
+    let release = release(explained);
     let reads =
         listed(explained, "reads").map_or(String::new(), |reads| format!(", or change what it reads ({reads})"));
     vec![
@@ -192,6 +193,23 @@ fn mend(node: &str, explained: &Value, last: &Value) -> Vec<(&'static str, Strin
             ),
         ),
     ]
+}
+
+/// What mends a task that did not run since another that it requires has not succeeded: that one failed, or its mode keeps it from being run.
+fn mend_before(node: &str, explained: &Value, last: &Value) -> String {
+    let said = last.get("message").and_then(Value::as_str).unwrap_or_default();
+    if said.contains(NOT_RUN_BY_MODE) {
+        let release = release(explained);
+        let task = cell(explained.get("task"));
+        return format!(
+            "apply a newer version of {release}, where {task} does not require that one, or that one has another mode"
+        );
+    }
+    format!("the task that failed first: stemma describe node {node} lists it")
+}
+
+fn release(explained: &Value) -> &str {
+    explained.get("release").and_then(Value::as_str).unwrap_or("its release")
 }
 
 /// Why nothing is sent to the host, where that is so.
@@ -513,6 +531,25 @@ mod tests {
             let text = task("web-1", "a", &json!({"task": "a", "runs": true, "why": "x", "last": last}));
             assert!(text.contains(said), "{said:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn y06_a_task_that_is_only_observed_would_change_nothing_and_what_requires_it_waits_for_no_failure() {
+        let account = |last: Value| {
+            task("web-1", "a", &json!({"task": "a", "release": "site@1", "runs": true, "why": "x", "last": last}))
+        };
+        let seen = account(
+            json!({"at": "2026-11-20T09:41:00+00:00", "outcome": "WouldChange", "is_observed": true, "output": "",
+            "message": "its mode is observe: it is neither run nor checked"}),
+        );
+        assert!(
+            seen.contains("\n  last      observed, 2026-11-20 09:41 (") && !seen.contains("would change"),
+            "{seen}"
+        );
+        let after = account(json!({"at": "2026-11-20T09:41:00+00:00", "outcome": "DependencyFailed", "output": "",
+            "message": "Not run: f, which it requires, is neither run nor checked, since its mode is observe."}));
+        let mend = "\n  mend      apply a newer version of site@1, where a does not require that one, or that one has another mode";
+        assert!(after.contains(mend) && !after.contains("failed first"), "{after}");
     }
 
     #[test]

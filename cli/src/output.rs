@@ -139,11 +139,18 @@ pub(crate) fn is_failure(outcome: Option<&Value>) -> bool {
     outcome.and_then(|outcome| Outcome::deserialize(outcome).ok()).is_some_and(Outcome::is_failure)
 }
 
-/// Whether the outcome of a task is that something is otherwise than it says, and stays so.
+/// Whether the result of a task is that something is otherwise than it says, and stays so. Of one that its host neither ran nor checked nobody
+/// knows.
 #[must_use]
-pub(crate) fn is_difference(outcome: Option<&Value>) -> bool {
-    let outcome = outcome.and_then(|outcome| Outcome::deserialize(outcome).ok());
-    matches!(outcome, Some(Outcome::WouldChange | Outcome::Drifted))
+pub(crate) fn is_difference(result: &Value) -> bool {
+    let outcome = result.get("outcome").and_then(|outcome| Outcome::deserialize(outcome).ok());
+    matches!(outcome, Some(Outcome::WouldChange | Outcome::Drifted)) && !is_observed(result)
+}
+
+/// Whether the result of a task is that its host neither ran nor checked it. Controllers before this version do not tell.
+#[must_use]
+pub(crate) fn is_observed(result: &Value) -> bool {
+    result.get("is_observed").and_then(Value::as_bool) == Some(true)
 }
 
 /// How many lines of what a task printed are shown.

@@ -153,7 +153,7 @@ fn current(report: &Value) -> Vec<&Value> {
 
 /// What is not as its tasks say and was not mended: which, since when, and the difference.
 fn differing(results: &[&Value]) -> Option<String> {
-    let differing: Vec<_> = results.iter().filter(|result| is_difference(result.get("outcome"))).collect();
+    let differing: Vec<_> = results.iter().filter(|result| is_difference(result)).collect();
     let row =
         |result: &&&Value| vec![cell(result.get("task")), words(&cell(result.get("outcome"))), since(result.get("at"))];
     let mut text = format!("DIFFERS\n{}", indented(&table(&["task", "outcome", "since"], differing.iter().map(row))));
@@ -272,6 +272,14 @@ mod tests {
         let results = [result("motd", "-a\n+b\n"), result("run", ""), result("site", "-c\n")];
         let text = differing(&results.iter().collect::<Vec<_>>()).unwrap();
         assert!(text.ends_with("\n  motd:\n    -a\n    +b\n  site:\n    -c"), "{text}");
+    }
+
+    #[test]
+    fn y06_a_task_that_is_only_observed_is_not_said_to_differ() {
+        let result = |is_observed: Value| json!({"at": "2026-11-20T09:41:00+00:00", "task": "ob", "outcome": "WouldChange", "diff": "", "is_observed": is_observed});
+        for (is_observed, differs) in [(json!(true), false), (json!(false), true), (Value::Null, true)] {
+            assert_eq!(differing(&[&result(is_observed.clone())]).is_some(), differs, "{is_observed}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stemma_core::ownership::{Manager, Owner};
 
 use crate::args::Kind;
@@ -19,6 +19,9 @@ const NAMES: [&str; 5] = ["cluster", "kind", "name", "namespace", "version"];
 const FEW: usize = 5;
 /// What the owners end with who applied a key.
 const BY_APPLY: &str = ":apply";
+
+/// What stands between names in the comment, and what such a name is put in where it holds that.
+const BETWEEN: [&str; 5] = [" and ", " by ", ", ", ";", "\""];
 
 /// Decides by what an entry is called, `labels.KEY` or a field's name, and by its owners whether it stays.
 type Keep<'k> = dyn FnMut(&str, Option<&Value>) -> bool + 'k;
@@ -34,7 +37,7 @@ enum Told<'o> {
 }
 
 /// Cuts a manifest down to what a manager applies of its object, and says whether that is anything: an object of which nothing
-/// but its name is said is printed for every manager.
+/// but its name is said is printed for every manager. A map without entries is nobody's where others say something of the object too.
 ///
 /// # Errors
 /// For a namespace of an older controller, which does not tell its owners.
@@ -45,14 +48,17 @@ pub(crate) fn cut(manifest: &mut Value, object: &Value, manager: &Manager) -> Re
         );
     }
     let owner = Owner::apply(manager).to_string();
-    let (mut is_bare, mut has_own) = (true, false);
+    let (mut has_own, mut is_shared) = (false, false);
     retain(manifest, object, &mut |_, owners| {
         let is_own = texts(owners).any(|one| one == owner);
-        is_bare = false;
         has_own |= is_own;
+        is_shared |= !is_own;
         is_own
     });
-    Ok(has_own || is_bare)
+    if is_shared {
+        drop_empty(manifest, object, &owner);
+    }
+    Ok(has_own || !is_shared)
 }
 
 /// The comment above a manifest on who owns what it says; empty where one manager applied all of it.
@@ -60,7 +66,7 @@ pub(crate) fn comment(manifest: &Value, object: &Value) -> String {
     let mut by_owners: BTreeMap<Vec<String>, Vec<String>> = BTreeMap::new();
     if object.get("field_owners").is_some() {
         retain(&mut manifest.clone(), object, &mut |entry, owners| {
-            by_owners.entry(texts(owners).map(shown).collect()).or_default().push(shown(entry));
+            by_owners.entry(texts(owners).map(shown_owner).collect()).or_default().push(told_apart(entry));
             true
         });
     }
@@ -93,10 +99,27 @@ fn few(all: &[String]) -> String {
     if all.len() > FEW { format!("{first} and {} more", all.len() - FEW) } else { first }
 }
 
+/// Takes out the maps without entries: who applied one is not recorded. Labels stay with whoever applies how they merge. An apply that leaves
+/// a map out takes away its manager's own keys, so it leaves an empty one as it is.
+fn drop_empty(manifest: &mut Value, object: &Value, owner: &str) {
+    let Some(fields) = manifest.as_object_mut() else { return };
+    let is_node = is_node(fields);
+    let merges = texts(object.pointer("/field_owners/merge_labels")).any(|one| one == owner);
+    fields.retain(|name, value| {
+        let is_told_by_entry = matches!(told(object, name, is_node), Told::Entries(_));
+        let is_empty = value.as_object().is_some_and(Map::is_empty);
+        !is_told_by_entry || !is_empty || (merges && name == "labels")
+    });
+}
+
+fn is_node(fields: &Map<String, Value>) -> bool {
+    fields.get("kind").is_some_and(|kind| kind == Kind::Node.manifest_name())
+}
+
 /// Keeps of a manifest what is decided to stay, entry by entry. A map or set goes with its last entry; one that had none stays.
 fn retain(manifest: &mut Value, object: &Value, keep: &mut Keep<'_>) {
     let Some(fields) = manifest.as_object_mut() else { return };
-    let is_node = fields.get("kind").is_some_and(|kind| kind == Kind::Node.manifest_name());
+    let is_node = is_node(fields);
     fields.retain(|name, value| match (told(object, name, is_node), value) {
         _ if NAMES.contains(&name.as_str()) => true,
         (Told::Nowhere, _) => true,
@@ -140,6 +163,21 @@ fn told<'o>(object: &'o Value, name: &str, is_node: bool) -> Told<'o> {
     }
 }
 
+/// An owner in the comment: its manager's name, and how it owns.
+fn shown_owner(owner: &str) -> String {
+    let (manager, how) = owner.rsplit_once(':').map_or((owner, String::new()), |(name, how)| (name, format!(":{how}")));
+    told_apart(manager) + &how
+}
+
+/// A name in the comment, in quotes where it holds what stands between names there, or a quote.
+fn told_apart(name: &str) -> String {
+    if BETWEEN.iter().any(|between| name.contains(between)) {
+        format!("\"{}\"", shown(&name.replace('\\', "\\\\").replace('"', "\\\"")))
+    } else {
+        shown(name)
+    }
+}
+
 /// A name as every reader of YAML takes it in a comment, on its one line.
 fn shown(text: &str) -> String {
     let letter =
@@ -179,11 +217,11 @@ mod tests {
             (
                 "m",
                 json!({"kind": "Node", "name": "n", "nodegroup": "c/g", "labels": {"a": "1", "b": null}, "merge_labels": true,
-                    "annotations": {}, "parameters": {"q": 2}, "traits": ["CUSTOM_B"], "tags": {"assigned": ["y"]}}),
+                    "parameters": {"q": 2}, "traits": ["CUSTOM_B"], "tags": {"assigned": ["y"]}}),
             ),
             (
                 "x",
-                json!({"kind": "Node", "name": "n", "description": "d", "labels": {"b": null}, "annotations": {},
+                json!({"kind": "Node", "name": "n", "description": "d", "labels": {"b": null},
                     "parameters": {"p": [1]}, "traits": ["CUSTOM_A"], "tags": {"assigned": ["x"], "unassigned": ["z"]}}),
             ),
         ] {
@@ -196,6 +234,40 @@ mod tests {
         let mut bare = json!({"kind": "Node", "name": "n"});
         assert!(cut(&mut bare, &json!({"field_owners": {}}), &nobody).unwrap(), "it is as much its as another's");
         assert!(cut(&mut json!({"kind": "Namespace"}), &json!({}), &nobody).is_err(), "its owners are not told");
+    }
+
+    /// `a` applies fields alone and `b` maps without entries: `a` never applied these.
+    #[test]
+    fn y07_a_map_without_entries_is_in_no_part_of_who_did_not_apply_it() {
+        let merge = |owner: &str| json!({"description": ["a:apply"], "merge_labels": [owner]});
+        let alone = json!({"description": ["a:apply"], "merge_labels": ["a:apply"]});
+        let empty = json!({"labels": {}, "merge_labels": false, "annotations": {}, "parameters": {}});
+        for (manager, owners, own) in [
+            ("a", merge("b:apply"), json!({"description": "d"})),
+            ("b", merge("b:apply"), json!({"labels": {}, "merge_labels": false})),
+            ("b", merge("b:update"), json!({})),
+            (
+                "a",
+                alone,
+                json!({"description": "d", "labels": {}, "merge_labels": false, "annotations": {}, "parameters": {}}),
+            ),
+        ] {
+            for kind in ["Cluster", "NodeGroup", "Node"] {
+                let names = json!({"kind": kind, "name": "n"});
+                let join = |more: [&Value; 2]| {
+                    let all = [&names].into_iter().chain(more).filter_map(Value::as_object).flatten();
+                    Value::Object(all.map(|(name, value)| (name.clone(), value.clone())).collect())
+                };
+                let object = json!({"field_owners": owners, "label_owners": {}, "annotation_owners": {}, "parameter_owners": {}});
+                let mut part = join([&empty, &json!({"description": "d"})]);
+                cut(&mut part, &object, &Manager::new(manager).unwrap()).unwrap();
+                assert_eq!(part, join([&own, &json!({})]), "{manager} of a {kind}: {owners}");
+            }
+        }
+        let mut part = json!({"kind": "Release", "name": "r", "labels": {}, "annotations": {}});
+        let object = json!({"field_owners": {"labels": ["b:apply"], "annotations": ["a:apply"]}});
+        assert!(cut(&mut part, &object, &Manager::new("b").unwrap()).unwrap());
+        assert_eq!(part, json!({"kind": "Release", "name": "r", "labels": {}}), "a field as a whole has owners");
     }
 
     #[test]
@@ -234,6 +306,28 @@ mod tests {
             ),
         ] {
             assert_eq!(comment(&template, &object), expected);
+        }
+    }
+
+    /// Each of these read as two managers, or as another's entries.
+    #[test]
+    fn y07_a_name_that_holds_what_stands_between_names_is_in_quotes() {
+        let template = json!({"kind": "ClusterTemplate", "name": "t", "description": "d", "flavor_id": "f"});
+        for (owner, shown) in [
+            ("a and b:apply", "\"a and b\":apply"),
+            ("a by b:apply", "\"a by b\":apply"),
+            ("a, b:update", "\"a, b\":update"),
+            ("a;b:apply", "\"a;b\":apply"),
+            ("a\"b:apply", "\"a\\\"b\":apply"),
+            ("a \\ by b:apply", "\"a \\\\ by b\":apply"),
+            ("a,b:apply", "a,b:apply"),
+            ("x: y:apply", "x: y:apply"),
+            ("band by\n:apply", "band by\\n:apply"),
+        ] {
+            let object = json!({"field_owners": {"description": [owner], "flavor_id": ["m:apply", owner]}});
+            let said = comment(&template, &object);
+            assert!(said.contains(&format!("description by {shown}")), "{said}");
+            assert!(said.contains(&format!("flavor_id by m:apply and {shown}")), "{said}");
         }
     }
 

@@ -20,6 +20,7 @@ const MOST_LINES: usize = 20;
 const COUNTED: &[(&str, &str)] = &[
     ("converged", "converged"),
     ("would_change", "would change"),
+    ("observed", "observed"),
     ("drifted", "drifted"),
     ("failed", "failed"),
     ("not_run", "not run"),
@@ -224,7 +225,7 @@ mod tests {
         let group = |count: u64, nodes: &[&str], message: &str, diff: &str| json!({"digest": "0123456789ab", "outcome": "WouldChange", "count": count, "nodes": nodes, "message": message, "diff": diff});
         json!({
             "id": "site@1/conf", "task": "conf", "release": "site@1", "nodes": 15, "converged": 2, "changed": 1, "waiting": 1, "blocked": 0,
-            "failed": 2, "not_run": 1, "would_change": 9, "drifted": 0, "failed_on": ["n1"], "different_changes": 2, "unended_on": ["n9"],
+            "failed": 2, "not_run": 1, "would_change": 9, "observed": 0, "drifted": 0, "failed_on": ["n1"], "different_changes": 2, "unended_on": ["n9"],
             "failures": [group(2, &["n1", "n2"], "no space left", "")],
             "not_run_because": [group(1, &["n8"], "it did not run: disk failed", "")],
             "differences": [group(8, &["n3", "n4"], "", "-a\n+b\n"), group(1, &["n5"], "", "-a\n+\u{1b}c\n")],
@@ -278,8 +279,24 @@ mod tests {
     fn y09_a_list_of_tasks_names_the_hosts_that_failed() {
         let shown = listed(&[row()], &[]);
         let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[1], ["conf", "site@1", "15", "2", "9", "0", "2", "1", "0", "1", "n1", "and", "1", "more"]);
+        assert_eq!(
+            lines[1],
+            ["conf", "site@1", "15", "2", "9", "0", "0", "2", "1", "0", "1", "n1", "and", "1", "more"]
+        );
         assert_eq!(listed(&[row()], &["task".to_owned()]).lines().nth(1), Some("conf"));
+    }
+
+    /// Nobody looked whether such a task would change anything.
+    #[test]
+    fn y06_a_task_that_is_only_observed_is_not_said_to_change_anything() {
+        let row = json!({
+            "id": "site@1/seen", "task": "seen", "release": "site@1", "nodes": 2, "converged": 0, "changed": 0, "waiting": 0, "blocked": 0,
+            "failed": 0, "not_run": 0, "would_change": 0, "observed": 2, "drifted": 0, "failures": [], "not_run_because": [], "differences": [],
+        });
+        assert_eq!(described(&row), "task seen of site@1: 2 hosts: 2 observed");
+        let shown = listed(&[row], &[]);
+        let lines: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["seen", "site@1", "2", "0", "0", "2", "0", "0", "0", "0", "0", "-"]);
     }
 
     #[test]

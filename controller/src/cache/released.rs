@@ -1,5 +1,7 @@
 //! What was released to nodes, as the model has it.
 
+use std::collections::BTreeSet;
+
 use stemma_core::digest::{DigestVersion, TaskDigest};
 use stemma_core::object::NodeId;
 use stemma_core::resolve::Answer;
@@ -17,9 +19,18 @@ pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl I
 
 /// Those of them that count for its state: not those that its host neither runs nor checks. An older agent checks them as in mode `noop`.
 pub(crate) fn counted<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
-    let profile = released.head().profile.and_then(|hash| model.profiles.get(&hash));
-    let observed = profile.map(|profile| profile.observed());
+    let observed = observed(model, released);
     runs(model, released).filter(move |task| observed.is_none_or(|observed| !observed.contains(*task)))
+}
+
+/// Whether a host neither runs nor checks a task of what was released to it, by the task's own mode.
+pub(crate) fn observes(model: &Model, released: &ReleasedRecord, task: &str) -> bool {
+    observed(model, released).is_some_and(|observed| observed.contains(task))
+}
+
+fn observed<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
+    let profile = released.head().profile.and_then(|hash| model.profiles.get(&hash));
+    profile.map(|profile| profile.observed())
 }
 
 /// The names of the task set that was released to a node: its digest in each wire version, by any of which a host may name it.

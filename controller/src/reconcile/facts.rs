@@ -9,12 +9,12 @@ use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told,
 use stemma_core::status::{ORPHANS, STUCK};
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
-use stemma_wire::message::observed::Outcome;
+use stemma_wire::message::observed::{Outcome, TaskResult};
 use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::{candidate, counted, runs, task_sets};
+use crate::cache::released::{candidate, counted, observes, runs, task_sets};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredTable, encode};
 use crate::intake::ToldParts;
@@ -172,6 +172,19 @@ pub(crate) fn unended(model: &Model, node: Uuid) -> impl Iterator<Item = &str> {
         let (set, results) = (task_sets(model, released), model.results.get(&node));
         counted(model, released).filter(move |task| results.is_none_or(|results| results.of(&set, task).is_none()))
     })
+}
+
+/// What is known of those that count for the node's state, in their order.
+pub(crate) fn counted_news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'_>> {
+    let released = model.released.get(&node);
+    news(model, node).filter(move |one| released.is_none_or(|released| !observes(model, released, one.task)))
+}
+
+/// Whether a result says of a task only that its host neither ran nor checked it, by the task's own mode. An older agent checks it: what that
+/// found is shown as of any other task.
+pub(crate) fn is_observed(model: &Model, node: Uuid, result: &TaskResult) -> bool {
+    let says_nothing = result.outcome == Outcome::WouldChange && result.diff.is_empty();
+    says_nothing && model.released.get(&node).is_some_and(|released| observes(model, released, &result.task))
 }
 
 /// What is known of the tasks that were released to a node, in their order.

@@ -769,6 +769,10 @@ async fn y05_patches_reach_into_the_tags_of_a_node() {
     let [gone, roles] =
         [patched(&served, bare, &remove("/tags")).await, patched(&served, bare, &remove("/roles")).await];
     assert_eq!((gone.status, gone.kind()), (roles.status, roles.kind()), "{}", gone.body);
+    for set in ["/tags/assigned", "/tags/unassigned"] {
+        let of_set = patched(&served, bare, &remove(set)).await;
+        assert_eq!((of_set.status, of_set.kind()), (gone.status, gone.kind()), "{set}: {}", of_set.body);
+    }
     assert_eq!(patched(&served, bare, &set("add", "/tags/assigned/-", json!("y"))).await.status, 200);
     assert_eq!(served.get(&format!("{bare}?stored=true")).await["stored"]["tags"]["assigned"], json!(["y"]));
 }

@@ -49,14 +49,24 @@ async fn result(host: &mut Host, sequence: u64, task: &str, outcome: Outcome) {
 }
 
 /// The same with what the task would change.
-async fn result_with(host: &mut Host, sequence: u64, (task, outcome): (&str, Outcome), diff: &str) {
+async fn result_with(host: &mut Host, sequence: u64, of: (&str, Outcome), diff: &str) {
+    result_saying(host, sequence, of, ("", diff)).await;
+}
+
+/// The same with what the host said of it.
+async fn result_saying(
+    host: &mut Host,
+    sequence: u64,
+    (task, outcome): (&str, Outcome),
+    (message, diff): (&str, &str),
+) {
     let task_set = host.held.unwrap().task_set;
     let result = TaskResult {
         sequence,
         task_set,
         task: task.to_owned(),
         outcome,
-        message: String::new(),
+        message: message.to_owned(),
         output: String::new(),
         diff: diff.to_owned(),
         duration_ms: 1,
@@ -622,6 +632,65 @@ async fn y06_nobody_waits_for_a_task_that_is_only_observed_but_who_waits_for_it_
     let explained = fleet.read("/v1/nodes/n1/explain?task=a").await;
     let says = json!(["the task's mode is observe: it is neither run nor checked"]);
     assert_eq!((&explained["runs"], &explained["set_aside"]), (&json!(true), &says), "{explained}");
+    fleet.controller.stop().await;
+}
+
+/// It was said that it would change something, and of what requires it that a task failed, where nobody looked and none did.
+#[tokio::test]
+async fn y06_a_task_that_is_only_observed_is_said_so_and_what_requires_it_names_it() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let tasks = site[0]["tasks"].as_array_mut().unwrap();
+    tasks[0]["mode"] = json!("observe");
+    tasks.push(
+        json!({"id": "dep", "type": "shell", "tags": ["x"], "requires": ["a"], "parameters": {"script": "true"}}),
+    );
+    fleet.apply(site).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    take(&mut host).await;
+    let observed = "its mode is observe: it is neither run nor checked";
+    result_saying(&mut host, 1, ("a", Outcome::WouldChange), (observed, "")).await;
+    let why = "Not run: a, which it requires, is neither run nor checked, since its mode is observe.";
+    result_saying(&mut host, 2, ("dep", Outcome::DependencyFailed), (why, "")).await;
+    let reason = "task dep did not run: a, which it requires, is neither run nor checked, since its mode is observe";
+    until(&fleet, "n1", |node| node["state"] == "failed" && node["state_reason"] == reason).await;
+    until_listed(&fleet, "n1", reason).await;
+    let list = until_told_of(&fleet, 2).await;
+    let row = list["tasks"].as_array().unwrap().iter().find(|row| row["task"] == "a").unwrap();
+    let counts = ["nodes", "observed", "would_change", "different_changes"].map(|field| row[field].as_u64().unwrap());
+    assert_eq!(counts, [1, 1, 0, 0], "{row}");
+    assert_eq!(fleet.read("/v1/tasks/a").await["releases"][0]["differences"], json!([]));
+    let report = fleet.read("/v1/nodes/n1/report").await;
+    let results: Vec<_> =
+        report["results"].as_array().unwrap().iter().map(|one| (&one["task"], &one["is_observed"])).collect();
+    assert_eq!(results, [(&json!("a"), &json!(true)), (&json!("dep"), &json!(false))]);
+    assert_eq!(fleet.read("/v1/nodes/n1/explain?task=a").await["last"]["is_observed"], true);
+    // An agent of before this version looks, as in mode `noop`, and what it found is shown.
+    result_with(&mut host, 3, ("a", Outcome::WouldChange), "-a\n+b\n").await;
+    let is_found = |task: &Value| task["releases"][0]["would_change"] == 1;
+    let task = read_until("/v1/tasks/a", async || fleet.read("/v1/tasks/a").await, is_found).await;
+    assert_eq!(
+        (&task["releases"][0]["observed"], &task["releases"][0]["differences"][0]["diff"]),
+        (&json!(0), &json!("-a\n+b\n"))
+    );
+    fleet.controller.stop().await;
+}
+
+/// A task in mode `noop` comes after one that is only observed, of which nobody knows whether it would change something.
+#[tokio::test]
+async fn y06_the_reason_of_a_node_in_noop_names_no_task_that_is_only_observed() {
+    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut site = site("1");
+    let tasks = site[0]["tasks"].as_array_mut().unwrap();
+    tasks[0]["mode"] = json!("observe");
+    tasks.push(json!({"id": "z", "type": "shell", "tags": ["x"], "mode": "noop", "parameters": {"script": "true"}}));
+    fleet.apply(site).await;
+    let mut host = fleet.join_group("c/gx", "n1").await;
+    take(&mut host).await;
+    result(&mut host, 1, "a", Outcome::WouldChange).await;
+    result(&mut host, 2, "z", Outcome::WouldChange).await;
+    let reason = "task z was checked and would change something";
+    until(&fleet, "n1", |node| node["state"] == "noop" && node["state_reason"] == reason).await;
     fleet.controller.stop().await;
 }
 

@@ -24,16 +24,28 @@ pub(super) fn is_tags<S: Fields>(spec: &S, field: &str) -> bool {
     field == TAGS && spec.node_ref().is_some()
 }
 
-/// Shows them to a JSON patch where there are any, and to one that reaches into them or replaces them.
+/// Shows them to a JSON patch where there are any, and to one that reaches into them or replaces them. A set without tags is not there for a
+/// removal of it, as none of both is there for a removal of them.
 pub(super) fn show<S: Fields>(spec: &S, patch: &Patch, document: &mut Map<String, Value>) {
-    let Some(tags) = tags(spec) else { return };
+    let Some(mut tags) = tags(spec) else { return };
     let is_there = SETS.iter().any(|set| tags[*set] != json!([]));
+    if let Value::Object(sets) = &mut tags {
+        sets.retain(|set, names| *names != json!([]) || !begins_by_removing(patch, set));
+    }
     let reaches = |operation: &Operation| {
         operation.path[0] == TAGS && (operation.path.len() > 1 || operation.verb == Verb::Replace)
     };
     if is_there || patch.0.iter().any(reaches) {
         document.insert(TAGS.to_owned(), tags);
     }
+}
+
+/// Whether the first that a patch does to one of the sets is to take it away as a whole.
+fn begins_by_removing(patch: &Patch, set: &str) -> bool {
+    let concerns =
+        |operation: &&Operation| operation.path[0] == TAGS && operation.path.get(1).is_none_or(|one| one == set);
+    let first = patch.0.iter().find(concerns);
+    first.is_some_and(|operation| operation.verb == Verb::Remove && operation.path.len() == 2)
 }
 
 /// What a JSON patch made of them, as a merge patch says it: a set that is gone is `null`, and one that the patch does not set stays as it
@@ -68,6 +80,35 @@ mod tests {
     use stemma_core::role::RoleTable;
 
     use super::*;
+
+    /// A set without tags was there for a removal, and both together were not.
+    #[test]
+    fn y05_a_set_without_tags_is_not_there_for_its_removal() {
+        let (git, x) = (Manager::new("git").unwrap(), TagName::new("x").unwrap());
+        let tags = RoleTable::default().assign(&BTreeSet::new(), &NodeTags::default(), &x, &git);
+        let (bare, node) = (NodeSpec::default(), NodeSpec { tags, ..NodeSpec::default() });
+        let operation = |verb, path: &str| Operation {
+            verb,
+            path: path.split('/').map(str::to_owned).collect(),
+            value: (verb != Verb::Remove).then(|| json!(["y"])),
+        };
+        let one = |verb, path| vec![operation(verb, path)];
+        for (spec, operations, fits) in [
+            (&bare, one(Verb::Remove, "tags"), false),
+            (&bare, one(Verb::Remove, "tags/assigned"), false),
+            (&bare, one(Verb::Remove, "tags/assigned/0"), false),
+            (&node, one(Verb::Remove, "tags/unassigned"), false),
+            (&node, one(Verb::Remove, "tags/assigned"), true),
+            (&node, one(Verb::Remove, "tags"), true),
+            (&bare, one(Verb::Replace, "tags/assigned"), true),
+            (&bare, one(Verb::Add, "tags/assigned"), true),
+            (&bare, vec![operation(Verb::Add, "tags/assigned/-"), operation(Verb::Remove, "tags/assigned")], true),
+        ] {
+            let (mut document, patch) = (Map::new(), Patch(operations));
+            show(spec, &patch, &mut document);
+            assert_eq!(patch.apply(document).is_ok(), fits, "{patch:?}");
+        }
+    }
 
     #[test]
     fn y05_what_a_patch_leaves_of_a_nodes_tags_is_said_set_by_set() {

@@ -100,6 +100,7 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
         |last| json!({
             "at": view::time(last.at), "outcome": last.result.outcome, "message": last.result.message, "output": last.result.output,
             "of_before": present.is_none(),
+            "is_observed": present.is_some_and(|present| facts::is_observed(model, node, &present.result)),
         })
     ));
     Ok(body)

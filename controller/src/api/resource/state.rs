@@ -14,6 +14,7 @@ use stemma_core::status::{
 };
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
+use stemma_wire::message::observed::TaskResult;
 use uuid::Uuid;
 
 use super::view;
@@ -156,9 +157,9 @@ pub(super) fn facts_of(api: &Api, model: &Model, node: &Node, answer: &Resolutio
     }
 }
 
-/// Why a node stands where it stands: where a task failed, which; where an error is found, the first; where others keep it, who; where results
-/// are still to come, of which task. Who keeps one that is not blocked is said as far as the last pass knows it, but for one that is asked for
-/// alone, of which it is worked out: that costs more than the status.
+/// Why a node stands where it stands: where a task failed, which, and where none failed but one did not run, what that requires; where an error
+/// is found, the first; where others keep it, who; where results are still to come, of which task. Who keeps one that is not blocked is said as
+/// far as the last pass knows it, but for one that is asked for alone, of which it is worked out: that costs more than the status.
 pub(super) fn reason(
     api: &Api,
     model: &Model,
@@ -174,9 +175,12 @@ pub(super) fn reason(
             reconciler.shut_in_last_pass(model, node.id()).unwrap_or_default()
         }
     };
-    let tasks_that = |ended| status::tasks_that(ended, facts::news(model, node.meta.uuid));
+    let news = || facts::counted_news(model, node.meta.uuid);
+    let tasks_that = |ended| status::tasks_that(ended, news());
     let said = match status.state {
-        State::Failed if status.reason == A_TASK_FAILED => tasks_that(TaskOutcome::Failed),
+        State::Failed if status.reason == A_TASK_FAILED => {
+            tasks_that(TaskOutcome::Failed).or_else(|| status::tasks_not_run(news()))
+        }
         State::Failed if status.reason == AN_ERROR => {
             let findings = findings_of_answer(api, model, node, resolution);
             status::first_error(&findings).map(|code| format!("{AN_ERROR}: {code}"))
@@ -281,6 +285,7 @@ pub(super) fn last_error(model: &Model, node: &Node) -> Option<String> {
 pub(super) fn report(model: &Model, node: &Node) -> Value {
     let id = node.meta.uuid;
     let current: BTreeSet<&str> = facts::news(model, id).map(|news| news.task).collect();
+    let is_current = |result: &TaskResult| current.contains(result.task.as_str());
     // Each fact is the text of a JSON value.
     let fact =
         |(path, text): (&str, &str)| (path.to_owned(), serde_json::from_str(text).unwrap_or_else(|_| json!(text)));
@@ -293,7 +298,8 @@ pub(super) fn report(model: &Model, node: &Node) -> Value {
         "report": model.reports.get(&id).map(|record| json!({"at": view::time(record.at), "report": record.report})),
         "results": model.results.get(&id).map(|record| record.tasks.values().map(|task| json!({
             "at": view::time(task.at), "task": task.result.task, "outcome": task.result.outcome, "message": task.result.message,
-            "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms, "is_current": current.contains(task.result.task.as_str()),
+            "output": task.result.output, "diff": task.result.diff, "duration_ms": task.result.duration_ms, "is_current": is_current(&task.result),
+            "is_observed": is_current(&task.result) && facts::is_observed(model, id, &task.result),
         })).collect::<Vec<_>>()),
     })
 }

@@ -21,6 +21,7 @@ use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::cache::model::By;
 use crate::cache::released::{runs, task_sets};
+use crate::reconcile::facts;
 
 /// How many nodes a row of the list names.
 const FEW: usize = 5;
@@ -42,6 +43,8 @@ struct Tally<'m> {
     waiting: usize,
     blocked: usize,
     would_change: usize,
+    /// Nodes whose hosts neither run nor check it, by its own mode.
+    observed: usize,
     drifted: usize,
     failures: Groups<'m>,
     /// Nodes on which it did not run, since one that it depends on failed there.
@@ -117,7 +120,10 @@ fn tally<'m>(
         for task in runs(model, released).filter(|task| only.is_none_or(|only| only == *task)) {
             let result = results.and_then(|results| results.of(&set, task)).map(|stored| &stored.result);
             let tally = all.entry((task, released.release.as_deref().unwrap_or_default())).or_default();
-            tally.add(node, result, is_blocked, most);
+            match result {
+                Some(result) if facts::is_observed(model, uuid, result) => tally.observed += 1,
+                _ => tally.add(node, result, is_blocked, most),
+            }
         }
     }
     Ok(all)
@@ -156,10 +162,10 @@ impl<'m> Tally<'m> {
         let unended = self.blocked + self.waiting;
         json!({
             "id": format!("{release}/{task}"), "task": task, "release": release,
-            "nodes": self.converged + self.would_change + self.drifted + failed + not_run + unended,
+            "nodes": self.converged + self.would_change + self.observed + self.drifted + failed + not_run + unended,
             "converged": self.converged, "changed": self.changed, "waiting": self.waiting, "blocked": self.blocked,
-            "failed": failed, "not_run": not_run, "would_change": self.would_change, "drifted": self.drifted,
-            "failed_on": self.failures.first(), "different_changes": self.differences.different(),
+            "failed": failed, "not_run": not_run, "would_change": self.would_change, "observed": self.observed,
+            "drifted": self.drifted, "failed_on": self.failures.first(), "different_changes": self.differences.different(),
         })
     }
 

@@ -17,7 +17,7 @@ pub use beside::{Keeper, Next, Note, Told};
 pub use reported::{ORPHANS, Orphan, Orphans, STUCK, is_of_agent, orphans, stuck};
 pub use tasks::{
     A_TASK_FAILED, Awaited, RESULTS_TO_COME, TaskNews, TaskOutcome, Tasks, awaited, awaited_results, barrier,
-    first_error, last_error, tasks_that, why_not_done,
+    first_error, last_error, tasks_not_run, tasks_that, why_not_done,
 };
 
 /// Where a node stands. The first that applies, in this order, is its state; docs/concepts.md describes each.

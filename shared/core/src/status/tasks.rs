@@ -147,6 +147,20 @@ pub fn tasks_that<'a>(ended: TaskOutcome, news: impl IntoIterator<Item = TaskNew
     })
 }
 
+/// Which tasks did not run since they require others: the first of them in the order in which they run, how many more, and why, as the host
+/// said it of the first; `None`: all ran.
+pub fn tasks_not_run<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option<String> {
+    let mut not_run = news.into_iter().filter(|one| !one.was_tried);
+    let first = not_run.next()?;
+    let more = match not_run.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    // Hosts of another version may say it in another way.
+    let why = first.message.strip_prefix("Not run: ").map(|why| format!(": {}", why.trim_end_matches('.')));
+    Some(format!("task {}{more} did not run{}", first.task, why.unwrap_or_default()))
+}
+
 /// Which results are still to come, by the first of these tasks in the order in which they run, and how many more; `None`: all have come.
 pub fn awaited_results<'a>(unended: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut unended = unended.into_iter();
@@ -337,6 +351,36 @@ mod tests {
             ),
         ] {
             assert_eq!(tasks_that(ended, told).as_deref(), says);
+        }
+    }
+
+    /// What requires a task that is only observed does not run, and no task failed.
+    #[test]
+    fn y06_the_first_task_that_did_not_run_is_named_with_what_it_requires() {
+        let news = |task, was_tried, message| TaskNews {
+            task,
+            outcome: TaskOutcome::Failed,
+            was_tried,
+            message,
+            since: Timestamp(1),
+        };
+        let why = "Not run: f, which it requires, is neither run nor checked, since its mode is observe.";
+        for (told, says) in [
+            (vec![], None),
+            (vec![news("a", true, "no disk")], None),
+            (
+                vec![news("a", true, ""), news("dep", false, why)],
+                Some(
+                    "task dep did not run: f, which it requires, is neither run nor checked, since its mode is observe",
+                ),
+            ),
+            (
+                vec![news("b", false, "Not run: f, which it requires, failed."), news("a", false, why)],
+                Some("task b and 1 more did not run: f, which it requires, failed"),
+            ),
+            (vec![news("dep", false, "f failed")], Some("task dep did not run")),
+        ] {
+            assert_eq!(tasks_not_run(told).as_deref(), says);
         }
     }
 
