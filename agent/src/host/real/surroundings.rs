@@ -51,6 +51,9 @@ const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
     (Resource::Memlock, Some(8 * MIB), Some(8 * MIB)),
     (Resource::As, None, None),
     (Resource::Locks, None, None),
+/// The faults of a program, which it cannot take as it takes others: it would fault again.
+const FAULTS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
+
     (Resource::Msgqueue, Some(819_200), Some(819_200)),
     (Resource::Nice, Some(0), Some(0)),
     (Resource::Rtprio, Some(0), Some(0)),
@@ -167,28 +170,28 @@ fn take_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // The standard library ignores SIGPIPE for the agent itself, and gives it back to each command.
     let ignored = ignored_signals(&status).filter(|number| *number != Signal::PIPE.as_raw());
-    let (of_library, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(|number| SIGNALS_OF_LIBRARY.contains(number));
-    of_library.into_iter().for_each(give_default);
+    let is_given_back = |number: &i32| SIGNALS_OF_LIBRARY.contains(number) || FAULTS.contains(number);
+    let (given_back, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(is_given_back);
+    given_back.into_iter().for_each(|number| set_action(number, libc::SIG_DFL));
     if ignored.is_empty() {
         return;
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
     let _within = runtime.enter();
     for number in ignored {
-        // Faults (SIGILL, SIGFPE, SIGSEGV) cannot be taken.
         let _ = signal(SignalKind::from_raw(number));
     }
 }
 
-/// Gives a signal its default back. Who starts a program by `posix_spawn`, as a service manager or a script may, has it ignore those that the C
-/// library keeps for itself; that library sets none of them.
+/// Gives a signal its default back, or has it ignored. Who starts a program by `posix_spawn`, as a service manager or a script may, has it ignore
+/// those that the C library keeps for itself; that library sets none of them.
 #[expect(unsafe_code, reason = "no safe call names a signal that the C library keeps for itself")]
-fn give_default(number: i32) {
-    // All zeros: the default, without flags and without a mask, in the kernel's own form, which is no longer than this.
-    let default = [0_u64; 4];
+fn set_action(number: i32, action: libc::sighandler_t) {
+    // Without flags and without a mask, in the kernel's own form, which is no longer than this.
+    let action = [action, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: what is at the address is read within the call, and the old action is not asked for.
     unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), std::ptr::null_mut::<u64>(), size_of::<u64>());
+        libc::syscall(libc::SYS_rt_sigaction, number, action.as_ptr(), std::ptr::null_mut::<u64>(), size_of::<u64>());
     }
 }
 
@@ -361,7 +364,7 @@ mod tests {
 
     #[test]
     fn y02_a_command_finds_what_the_documentation_says_whoever_started_the_agent() {
-        let odd = "umask 077; trap '' HUP INT QUIT TERM USR1 CHLD TSTP; cd /usr; ulimit -n 64; ulimit -f 2000; ulimit -s 1024; \
+        let odd = "umask 077; trap '' HUP INT QUIT ILL FPE SEGV TERM USR1 CHLD TSTP; cd /usr; ulimit -n 64; ulimit -f 2000; ulimit -s 1024; \
                    ulimit -t 1000; ulimit -l 64; ulimit -c unlimited; echo 500 >/proc/self/oom_score_adj; exec 5</etc/passwd 9</etc/group; \
                    exec env --block-signal=HUP --block-signal=TERM --block-signal=PIPE LANG=de_DE LC_ALL=it_IT TZ=Asia/Tokyo IFS=x BASH_ENV=/x \
                    ENV=/x LD_LIBRARY_PATH=/x PATH=/bin:/usr/bin HOME=/x PWD=/x nice -n 5";
