@@ -3,13 +3,15 @@
 //!
 //! A child has these of its parent, so the agent sets them for itself, once, when it starts. To set them between fork and exec of each command
 //! would be code that may neither allocate nor lock. Environment, directory, standard input and process group are each command's own
-//! (`spawn`).
+//! (`spawn`). The terminal of an agent that leads its session is the one exception.
 
+use std::ffi::CStr;
 use std::fs;
+use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setpriority_process, setrlimit, umask};
 use rustix::thread::{
@@ -23,6 +25,9 @@ const UMASK: u32 = 0o022;
 
 /// By what the kernel chooses whom it ends where memory is short.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
+
+/// By which name a process opens the terminal that it was started at, whichever it is.
+const TERMINAL: &CStr = c"/dev/tty";
 
 /// How late a sleep may end, in nanoseconds: as of the first process.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(50_000);
@@ -39,6 +44,9 @@ const MIB: u64 = 1024 * 1024;
 /// The signals that the C library keeps for itself: it names them to nobody.
 const SIGNALS_OF_LIBRARY: [i32; 2] = [32, 33];
 
+/// The faults of a program, which it cannot take as it takes others: it would fault again.
+const FAULTS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
+
 /// The limits that a service of systemd has, each soft and hard; `None`: no limit.
 const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
     (Resource::Cpu, None, None),
@@ -51,9 +59,6 @@ const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
     (Resource::Memlock, Some(8 * MIB), Some(8 * MIB)),
     (Resource::As, None, None),
     (Resource::Locks, None, None),
-/// The faults of a program, which it cannot take as it takes others: it would fault again.
-const FAULTS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
-
     (Resource::Msgqueue, Some(819_200), Some(819_200)),
     (Resource::Nice, Some(0), Some(0)),
     (Resource::Rtprio, Some(0), Some(0)),
@@ -63,6 +68,9 @@ const FAULTS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
 /// Sets what the commands of this process will have, as far as it may. Called once, before anything else and before there is another thread.
 pub fn settle() {
     close_on_exec();
+    if !leads_session() {
+        leave_terminal();
+    }
     umask(Mode::from_raw_mode(UMASK));
     // Who may not stays in them.
     let _ = set_thread_groups(&[]);
@@ -92,6 +100,49 @@ fn close_on_exec() {
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         let _ = fcntl_setfd(file, FdFlags::CLOEXEC);
     }
+}
+
+/// Whether this process leads its session.
+#[expect(unsafe_code, reason = "the safe call takes no session for one that began outside of a container")]
+fn leads_session() -> bool {
+    // SAFETY: both take and give numbers alone.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+/// The terminal that this process was started at; `None` where there is none.
+fn terminal() -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(TERMINAL, flags, Mode::empty()).ok()
+}
+
+/// Gives up the terminal that this process was started at, as a service has none: a command that asks there would be stopped, since it is not in
+/// the foreground. The terminal's signals (Ctrl-C) still come, as they go to the process group that is.
+#[expect(unsafe_code, reason = "no safe call gives up a terminal")]
+fn leave_terminal() {
+    if let Some(terminal) = terminal() {
+        // SAFETY: nothing is behind an address.
+        unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
+    }
+}
+
+/// Has a command give up the terminal that the agent keeps. One that leads its session (`ssh -t`, a container with a terminal) cannot give it up for
+/// itself: the terminal would be nobody's then, and Ctrl-C and the end of the connection would be told to nobody.
+#[expect(unsafe_code, reason = "no safe call gives up a terminal for a command alone")]
+pub(super) fn without_terminal(command: &mut tokio::process::Command) {
+    if !leads_session() || terminal().is_none() {
+        return;
+    }
+    let is_by_path = command.as_std().get_program().as_encoded_bytes().contains(&b'/');
+    let leave = move || -> io::Result<()> {
+        leave_terminal();
+        if is_by_path {
+            // As the C library has it ignore them where nothing is done before it is another program.
+            SIGNALS_OF_LIBRARY.into_iter().for_each(|number| set_action(number, libc::SIG_IGN));
+        }
+        Ok(())
+    };
+    // SAFETY: it calls the kernel alone, and neither allocates nor locks.
+    unsafe { command.pre_exec(leave) };
 }
 
 /// Leaves no capability to commands but those that are ambient: these were given for them, as by `AmbientCapabilities=` of a unit.
@@ -248,7 +299,7 @@ mod tests {
     const ROOT: &str = "STEMMA_TEST_SURROUNDINGS";
 
     /// What a command finds, each with a program that says it without changing it, as a shell would.
-    const QUESTIONS: [(&str, &[&str]); 15] = [
+    const QUESTIONS: [(&str, &[&str]); 16] = [
         ("environment", &["env"]),
         ("directory", &["readlink", "/proc/self/cwd"]),
         ("input", &["readlink", "/proc/self/fd/0"]),
@@ -264,6 +315,7 @@ mod tests {
         ("io", &["ionice"]),
         ("slack", &["cat", "/proc/self/timerslack_ns"]),
         ("personality", &["cat", "/proc/self/personality"]),
+        ("terminal", &["sh", "-c", "( : </dev/tty ) 2>/dev/null && echo some || echo none"]),
     ];
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -355,6 +407,16 @@ mod tests {
         wraps.iter().filter(works).copied().collect::<Vec<_>>().join(" ")
     }
 
+    /// What starts the agent at a terminal: as the one that leads the session there, and from the shell that does. None where there is no `script`.
+    fn at_terminals() -> impl Iterator<Item = String> {
+        let tried = std::process::Command::new("script").args(["-qec", "true", "/dev/null"]).output();
+        let is_there = tried.is_ok_and(|tried| tried.status.success());
+        let commands = ["exec $*", "$*; exit \\$?"].into_iter().filter(move |_| is_there);
+        commands.map(|command| {
+            format!("at_terminal() {{ SHELL=/bin/sh script -qec \"{command}\" /dev/null; }}; at_terminal")
+        })
+    }
+
     /// The CPUs that `taskset` gets for who asks for all that the first process has.
     fn all_cpus() -> String {
         let script = "taskset -pc \"$(sed -n 's/^Cpus_allowed_list:.//p' /proc/1/status)\" $$ >/dev/null; exec grep Cpus_allowed_list: /proc/self/status";
@@ -369,9 +431,11 @@ mod tests {
                    exec env --block-signal=HUP --block-signal=TERM --block-signal=PIPE LANG=de_DE LC_ALL=it_IT TZ=Asia/Tokyo IFS=x BASH_ENV=/x \
                    ENV=/x LD_LIBRARY_PATH=/x PATH=/bin:/usr/bin HOME=/x PWD=/x nice -n 5";
         let odd = format!("{odd} {}", wrapped());
-        for script in
-            ["exec", "umask 000; exec nohup", "umask 0027; trap '' PIPE TERM; exec env -u HOME -u LANG", odd.as_str()]
-        {
+        let nohup = "umask 000; exec nohup";
+        let starts =
+            ["exec", nohup, "umask 0027; trap '' PIPE TERM; exec env -u HOME -u LANG", odd.as_str()].map(str::to_owned);
+        for script in starts.into_iter().chain(at_terminals()) {
+            let script = script.as_str();
             let root = tempfile::tempdir().unwrap();
             let found = found(root.path(), script);
             let real = root.path().canonicalize().unwrap();
@@ -409,6 +473,7 @@ mod tests {
             "50 µs",
             "CPUs",
             "inheritable",
+            "`/dev/tty`",
         ] {
             assert!(DOCUMENTATION.contains(said), "{said}");
         }
@@ -416,6 +481,7 @@ mod tests {
         assert_eq!(found["slack"], "50000\n", "{script}");
         assert_eq!(found["personality"], "00000000\n", "{script}");
         assert_eq!(found["cpus"], all_cpus(), "{script}");
+        assert_eq!(found["terminal"], "none\n", "{script}");
         // A kernel that shows what follows from the niceness, where there is no class, says the latter.
         let io = found["io"].trim();
         assert!(io.starts_with("none") || io == "best-effort: prio 4", "{script}: {io}");
