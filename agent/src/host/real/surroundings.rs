@@ -39,6 +39,14 @@ const IOPRIO_NONE: libc::c_int = 0;
 /// `linux/personality.h`: none of its flags, as that which keeps addresses where they are.
 const PER_LINUX: libc::c_ulong = 0;
 
+/// `linux/prctl.h`: that writing is for the sake of who frees memory.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// What a process asks of the kernel about its memory, and has taken back by asking with zeros: that it has no huge pages, that equal pages of
+/// it become one, that it is the one who writes, and how it is told of memory that fails.
+const ASKED_OF_MEMORY: [libc::c_int; 4] =
+    [libc::PR_SET_THP_DISABLE, libc::PR_SET_MEMORY_MERGE, PR_SET_IO_FLUSHER, libc::PR_MCE_KILL];
+
 const MIB: u64 = 1024 * 1024;
 
 /// The signals that the C library keeps for itself: it names them to nobody.
@@ -76,6 +84,7 @@ pub fn settle() {
     let _ = set_thread_groups(&[]);
     inherit_no_capabilities();
     schedule_as_usual();
+    ask_nothing_of_memory();
     use_all_cpus();
     // Who may not is left as nice as it was made.
     let _ = setpriority_process(None, 0);
@@ -167,6 +176,16 @@ fn schedule_as_usual() {
         libc::personality(PER_LINUX);
     }
     let _ = set_current_timer_slack(TIMER_SLACK);
+}
+
+/// Takes back what this process was made to ask of the kernel about its memory. Who may not leaves it, and an older kernel knows not all of it.
+#[expect(unsafe_code, reason = "no safe call takes these back")]
+fn ask_nothing_of_memory() {
+    let nothing: libc::c_ulong = 0;
+    for asked in ASKED_OF_MEMORY {
+        // SAFETY: nothing is behind an address.
+        unsafe { libc::prctl(asked, nothing, nothing, nothing, nothing) };
+    }
 }
 
 /// Has this process run on the CPUs that the first process has: none that the host keeps for something else (`isolcpus=`, or `CPUAffinity=` of
@@ -299,7 +318,7 @@ mod tests {
     const ROOT: &str = "STEMMA_TEST_SURROUNDINGS";
 
     /// What a command finds, each with a program that says it without changing it, as a shell would.
-    const QUESTIONS: [(&str, &[&str]); 16] = [
+    const QUESTIONS: [(&str, &[&str]); 17] = [
         ("environment", &["env"]),
         ("directory", &["readlink", "/proc/self/cwd"]),
         ("input", &["readlink", "/proc/self/fd/0"]),
@@ -316,6 +335,7 @@ mod tests {
         ("slack", &["cat", "/proc/self/timerslack_ns"]),
         ("personality", &["cat", "/proc/self/personality"]),
         ("terminal", &["sh", "-c", "( : </dev/tty ) 2>/dev/null && echo some || echo none"]),
+        ("memory", &["grep", "THP_enabled:", "/proc/self/status"]),
     ];
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -332,11 +352,21 @@ mod tests {
     #[test]
     fn an_agent_for_another_test() {
         if let Some(root) = std::env::var_os(ROOT) {
+            want_no_huge_pages();
             settle();
             for (name, words) in QUESTIONS {
                 fs::write(Path::new(&root).join(name), answer(Path::new(&root), words)).unwrap();
             }
         }
+    }
+
+    /// As a program may that starts others: no shell does it.
+    #[expect(unsafe_code, reason = "no safe call asks for it")]
+    fn want_no_huge_pages() {
+        let (yes, nothing): (libc::c_ulong, libc::c_ulong) = (1, 0);
+        // SAFETY: nothing is behind an address.
+        let asked = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, yes, nothing, nothing, nothing) };
+        assert_eq!(asked, 0);
     }
 
     /// What commands find whose agent a script started.
@@ -474,6 +504,7 @@ mod tests {
             "CPUs",
             "inheritable",
             "`/dev/tty`",
+            "huge pages",
         ] {
             assert!(DOCUMENTATION.contains(said), "{said}");
         }
@@ -482,6 +513,8 @@ mod tests {
         assert_eq!(found["personality"], "00000000\n", "{script}");
         assert_eq!(found["cpus"], all_cpus(), "{script}");
         assert_eq!(found["terminal"], "none\n", "{script}");
+        let has_huge_pages = if Path::new("/sys/kernel/mm/transparent_hugepage").exists() { "1" } else { "0" };
+        assert_eq!(of_status(&found["memory"], "THP_enabled:"), Some(has_huge_pages), "{script}");
         // A kernel that shows what follows from the niceness, where there is no class, says the latter.
         let io = found["io"].trim();
         assert!(io.starts_with("none") || io == "best-effort: prio 4", "{script}: {io}");
