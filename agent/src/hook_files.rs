@@ -9,7 +9,7 @@ use crate::paths;
 
 /// What is there and is not run, and why, one sentence each.
 pub(crate) fn findings(host: &dyn Host) -> Vec<String> {
-    hooks(host).map_or_else(|error| vec![format!("{}: {}", paths::HOOKS, error.sentence())], |(_, findings)| findings)
+    hooks(host).map_or_else(|error| vec![error.sentence()], |(_, findings)| findings)
 }
 
 /// The executables, by name; one that others may write is never run as root (S71).

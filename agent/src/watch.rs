@@ -4,8 +4,13 @@
 //! directory that is removed, or moved away, and made again (as a package does that is installed again) would be seen no
 //! more. So the directories above are watched too, for that name alone, and the watch is laid again when one of them was
 //! replaced.
+//!
+//! The kernel tells nothing of a mount over a directory or away from it, nor of what another host writes into one of a network. Whoever wants
+//! to see that asks now and then whether something else is there than at the last look ([`Watch::is_outdated`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +37,20 @@ pub struct Watch {
     root: PathBuf,
     shared: Arc<Shared>,
     watcher: Option<RecommendedWatcher>,
+    /// What was there at the last look.
+    seen: Seen,
+}
+
+/// What stands at the paths that are watched, and in the directories of [`Part::All`]. What is not there is left out.
+type Seen = BTreeMap<PathBuf, Identity>;
+
+/// Which file or directory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    /// Its device and its number there.
+    file: (u64, u64),
+    /// When it was changed last. Left out of a directory above: of others' changes in that nothing is to be seen.
+    changed: Option<(i64, i64)>,
 }
 
 /// What the watcher's thread reads and writes.
@@ -59,7 +78,7 @@ impl Watch {
         let watcher = notify::recommended_watcher(move |event| told.take(event))
             .inspect_err(|error| warn!(path:% = root.display(), error:% = error; "nothing is watched"))
             .ok();
-        let mut watch = Self { root, shared, watcher };
+        let mut watch = Self { root, shared, watcher, seen: Seen::new() };
         watch.set(parts);
         watch
     }
@@ -83,23 +102,56 @@ impl Watch {
         self.shared.changed.notified().await;
     }
 
-    /// Lays the watch again where a directory was replaced; to be called before what is there is read.
+    /// Whether something else is there than at the last look, whatever was told of it.
+    pub fn is_outdated(&self) -> bool {
+        self.look() != self.seen
+    }
+
+    /// Lays the watch again where a directory is another one; to be called before what is there is read.
     pub fn renew(&mut self) {
+        let is_stale = self.shared.is_stale.swap(false, Ordering::AcqRel);
+        // Before the watch is laid: what is replaced in between is another one at the next look.
+        let now = self.look();
+        let before = std::mem::replace(&mut self.seen, now);
         let Some(watcher) = &mut self.watcher else { return };
-        if !self.shared.is_stale.swap(false, Ordering::AcqRel) {
-            return;
-        }
         let dirs = self.shared.watched().dirs.clone();
+        let file = |seen: &Seen, dir: &PathBuf| seen.get(dir).map(|identity| identity.file);
         // From above: what is made below meanwhile is told by the directory that it is made in.
-        for dir in dirs {
-            let _ = watcher.unwatch(&dir);
-            match watcher.watch(&dir, RecursiveMode::NonRecursive) {
+        for dir in dirs.iter().filter(|dir| is_stale || file(&before, dir) != file(&self.seen, dir)) {
+            let _ = watcher.unwatch(dir);
+            match watcher.watch(dir, RecursiveMode::NonRecursive) {
                 Ok(()) => {}
                 // The directory above tells when it comes.
                 Err(_) if !dir.exists() => {}
                 Err(error) => warn!(path:% = dir.display(), error:% = error; "a directory is not watched"),
             }
         }
+    }
+
+    /// What is there now.
+    fn look(&self) -> Seen {
+        let (dirs, whole) = {
+            let watched = self.shared.watched();
+            let whole = watched.parts.iter().filter(|(_, part)| **part == Part::All);
+            (watched.dirs.clone(), whole.map(|(path, _)| path.clone()).collect::<Vec<_>>())
+        };
+        let above = dirs.into_iter().filter_map(|dir| {
+            let identity = Identity { changed: None, ..Identity::of(&fs::metadata(&dir).ok()?) };
+            Some((dir, identity))
+        });
+        let mut seen: Seen = above.collect();
+        let entries = whole.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
+        seen.extend(whole.iter().cloned().chain(entries).filter_map(|path| {
+            let identity = Identity::of(&fs::symlink_metadata(&path).ok()?);
+            Some((path, identity))
+        }));
+        seen
+    }
+}
+
+impl Identity {
+    fn of(found: &Metadata) -> Self {
+        Self { file: (found.dev(), found.ino()), changed: Some((found.ctime(), found.ctime_nsec())) }
     }
 }
 
@@ -140,7 +192,6 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::time::Duration;
 
     use super::*;
@@ -178,6 +229,43 @@ mod tests {
                 fs::rename(root.join("etc/stemma"), root.join(format!("old-{round}"))).unwrap();
             }
             assert!(is_told(&mut watch).await, "round {round}: it is gone");
+        }
+    }
+
+    /// A mount does to a path what a rename does, and is told by nothing: nothing is heard here, and no root is needed.
+    #[test]
+    fn y08_that_something_else_is_there_is_seen_where_nothing_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let (above, dir) = (root.join("etc/stemma"), root.join("etc/stemma/labels.d"));
+        let again = |dir: &Path| {
+            let other = root.join("other");
+            fs::create_dir(&other).unwrap();
+            if dir.exists() {
+                fs::rename(dir, root.join("covered")).unwrap();
+            }
+            fs::rename(&other, dir).unwrap();
+            let _ = fs::remove_dir_all(root.join("covered"));
+        };
+        fs::create_dir_all(&above).unwrap();
+        let mut watch = Watch::new(root.clone(), [(dir.clone(), Part::All)].into());
+        let changes: [(&str, &dyn Fn(), bool); 10] = [
+            ("it comes", &|| again(&dir), true),
+            ("nothing", &|| (), false),
+            ("it is another one", &|| again(&dir), true),
+            ("a file comes", &|| fs::write(dir.join("10-a"), "a=1\n").unwrap(), true),
+            ("a file is another one", &|| fs::rename(dir.join("10-a"), dir.join("20-a")).unwrap(), true),
+            ("a neighbour comes", &|| fs::write(above.join("neighbour"), "").unwrap(), false),
+            ("the one above is another one, and empty", &|| again(&above), true),
+            ("it comes again", &|| again(&dir), true),
+            ("it is gone", &|| fs::remove_dir(&dir).unwrap(), true),
+            ("nothing is there", &|| (), false),
+        ];
+        for (what, change, is_seen) in changes {
+            change();
+            assert_eq!(watch.is_outdated(), is_seen, "{what}");
+            watch.renew();
+            assert!(!watch.is_outdated(), "{what}: it was looked at");
         }
     }
 

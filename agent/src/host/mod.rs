@@ -396,7 +396,8 @@ pub enum NoDirectory {
 pub enum HostError {
     /// A symbolic link in the way.
     #[error(
-        "{path}: {at} is a symbolic link, and links are not followed: {}",
+        "{}{at} is a symbolic link, and links are not followed: {}",
+        opened(path, at),
         real.as_ref().map_or_else(|| "write the path that it leads to".to_owned(), |real| format!("write {real}"))
     )]
     Link {
@@ -582,6 +583,11 @@ fn no_account(kind: &str, name: &str) -> String {
         "no {kind} {name:?} in {file}, and no other place is looked at: name one of those, or give a number, as for an account of a directory \
          service (SSSD, LDAP); nothing was changed"
     )
+}
+
+/// What was to be opened, before a sentence about something on the way to it; nothing where the sentence is about that itself.
+fn opened(path: &str, at: &str) -> String {
+    if path == at { String::new() } else { format!("{path}: ") }
 }
 
 /// What stops a file from being replaced, or made, and what to do.

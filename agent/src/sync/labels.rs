@@ -66,13 +66,13 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
     found
 }
 
-/// Reads the texts of files by name, or why there is none.
+/// Reads the texts of files by name, or takes the sentence that says why there is none.
 pub fn read_files(files: impl IntoIterator<Item = (String, Result<String, String>)>) -> LocalLabels {
     let mut found = LocalLabels::default();
     for (name, text) in files {
         match text {
             Ok(text) => read_lines(&mut found, &name, &text),
-            Err(finding) => found.findings.push(format!("{DIR}/{name}: {finding}")),
+            Err(finding) => found.findings.push(finding),
         }
     }
     bound(&mut found.findings);
@@ -107,15 +107,16 @@ fn written_by_others(stat: &Stat, own: u32) -> Option<String> {
 }
 
 fn text(dir: &dyn Dir, name: &str, own: u32) -> Result<String, String> {
+    // It names the file itself.
     let said = |error: HostError| error.sentence();
-    let stat = dir.stat(name).map_err(said)?.ok_or("is gone")?;
+    let stat = dir.stat(name).map_err(said)?.ok_or_else(|| format!("{DIR}/{name}: is gone"))?;
     if stat.kind == Kind::File
         && let Some(why) = written_by_others(&stat, own)
     {
-        return Err(why);
+        return Err(format!("{DIR}/{name}: {why}"));
     }
     let bytes = dir.read(name, LARGEST).map_err(said)?.unwrap_or_default();
-    json::utf_8(bytes).map_err(|why| why.to_string())
+    json::utf_8(bytes).map_err(|why| format!("{DIR}/{name}: {why}"))
 }
 
 fn read_lines(found: &mut LocalLabels, file: &str, text: &str) {
@@ -171,7 +172,7 @@ mod tests {
         let host = RealHost::new(root.path()).unwrap();
         let found = read(&host);
         assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["from-10-good"]);
-        let about: Vec<&str> = found.findings.iter().map(|text| text.split(':').next().unwrap()).collect();
+        let about: Vec<&str> = found.findings.iter().map(|text| text.split([':', ' ']).next().unwrap()).collect();
         let names = ["20-group", "30-all", "40-link", "50-fifo", "60-dir"];
         assert_eq!(about, names.map(|name| format!("/etc/stemma/labels.d/{name}")), "{:?}", found.findings);
 
@@ -199,6 +200,38 @@ mod tests {
         let found = read(&RealHost::new(root.path()).unwrap());
         assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["10-a", "local"]);
         assert_eq!(found.findings, [left_out(DIR, &left.map(str::to_owned)).unwrap()]);
+    }
+
+    /// A path was said twice, and that of a link three times.
+    #[test]
+    fn y08_a_finding_names_its_path_once() {
+        let root = tempfile::tempdir().unwrap();
+        let stemma = root.path().join("etc/stemma");
+        create_dir_all(stemma.join("labels.d")).unwrap();
+        set_permissions(stemma.join("labels.d"), Permissions::from_mode(0o755)).unwrap();
+        write(stemma.join("labels.d/10-large"), vec![b'#'; 64 * 1024 + 1]).unwrap();
+        write(stemma.join("labels.d/20-latin"), b"a=\xe9\n").unwrap();
+        symlink("10-large", stemma.join("labels.d/30-link")).unwrap();
+        create_dir_all(stemma.join("labels.d/40-dir")).unwrap();
+        for name in ["10-large", "20-latin"] {
+            set_permissions(stemma.join("labels.d").join(name), Permissions::from_mode(0o644)).unwrap();
+        }
+        symlink("elsewhere", stemma.join("hooks.d")).unwrap();
+        let host = RealHost::new(root.path()).unwrap();
+        let said = || crate::hook_files::findings(&host).into_iter().chain(read(&host).findings).collect::<Vec<_>>();
+        let link = "is a symbolic link, and links are not followed: write";
+        let moved = "was expected: move it away, or name another path";
+        let expected = [
+            format!("/etc/stemma/hooks.d {link} /etc/stemma/elsewhere"),
+            "/etc/stemma/labels.d/10-large is larger than 65536 bytes".to_owned(),
+            "/etc/stemma/labels.d/20-latin: it is no text in UTF-8".to_owned(),
+            format!("/etc/stemma/labels.d/30-link {link} /etc/stemma/labels.d/10-large"),
+            format!("/etc/stemma/labels.d/40-dir is a directory, where a regular file {moved}"),
+        ];
+        assert_eq!(said(), expected);
+        std::fs::remove_file(stemma.join("hooks.d")).unwrap();
+        write(stemma.join("hooks.d"), "").unwrap();
+        assert_eq!(said()[0], format!("/etc/stemma/hooks.d is a regular file, where a directory {moved}"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio::process::{Child, ChildStdin};
 use tokio::time::timeout;
 
 use super::accounts::{self, Account};
-use super::surroundings::UsualScore;
+use super::surroundings::{UsualScore, without_terminal};
 use crate::host::command::Tail;
 use crate::host::{Command, End, Finished, HostError, HostPath, Kind, NoDirectory};
 
@@ -153,6 +153,7 @@ fn prepare(root: &Path, command: &Command, output: io::PipeWriter) -> Result<tok
         }
     }
     spawned.envs(&command.env);
+    without_terminal(&mut spawned);
     Ok(spawned)
 }
 

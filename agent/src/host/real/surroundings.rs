@@ -3,13 +3,15 @@
 //!
 //! A child has these of its parent, so the agent sets them for itself, once, when it starts. To set them between fork and exec of each command
 //! would be code that may neither allocate nor lock. Environment, directory, standard input and process group are each command's own
-//! (`spawn`).
+//! (`spawn`). The terminal of an agent that leads its session is the one exception.
 
+use std::ffi::CStr;
 use std::fs;
+use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setpriority_process, setrlimit, umask};
 use rustix::thread::{
@@ -24,6 +26,9 @@ const UMASK: u32 = 0o022;
 /// By what the kernel chooses whom it ends where memory is short.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
+/// By which name a process opens the terminal that it was started at, whichever it is.
+const TERMINAL: &CStr = c"/dev/tty";
+
 /// How late a sleep may end, in nanoseconds: as of the first process.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(50_000);
 
@@ -34,10 +39,21 @@ const IOPRIO_NONE: libc::c_int = 0;
 /// `linux/personality.h`: none of its flags, as that which keeps addresses where they are.
 const PER_LINUX: libc::c_ulong = 0;
 
+/// `linux/prctl.h`: that writing is for the sake of who frees memory.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// What a process asks of the kernel about its memory, and has taken back by asking with zeros: that it has no huge pages, that equal pages of
+/// it become one, that it is the one who writes, and how it is told of memory that fails.
+const ASKED_OF_MEMORY: [libc::c_int; 4] =
+    [libc::PR_SET_THP_DISABLE, libc::PR_SET_MEMORY_MERGE, PR_SET_IO_FLUSHER, libc::PR_MCE_KILL];
+
 const MIB: u64 = 1024 * 1024;
 
 /// The signals that the C library keeps for itself: it names them to nobody.
 const SIGNALS_OF_LIBRARY: [i32; 2] = [32, 33];
+
+/// The faults of a program, which it cannot take as it takes others: it would fault again.
+const FAULTS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
 
 /// The limits that a service of systemd has, each soft and hard; `None`: no limit.
 const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
@@ -60,11 +76,15 @@ const LIMITS: [(Resource, Option<u64>, Option<u64>); 14] = [
 /// Sets what the commands of this process will have, as far as it may. Called once, before anything else and before there is another thread.
 pub fn settle() {
     close_on_exec();
+    if !leads_session() {
+        leave_terminal();
+    }
     umask(Mode::from_raw_mode(UMASK));
     // Who may not stays in them.
     let _ = set_thread_groups(&[]);
     inherit_no_capabilities();
     schedule_as_usual();
+    ask_nothing_of_memory();
     use_all_cpus();
     // Who may not is left as nice as it was made.
     let _ = setpriority_process(None, 0);
@@ -91,6 +111,49 @@ fn close_on_exec() {
     }
 }
 
+/// Whether this process leads its session.
+#[expect(unsafe_code, reason = "the safe call takes no session for one that began outside of a container")]
+fn leads_session() -> bool {
+    // SAFETY: both take and give numbers alone.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+/// The terminal that this process was started at; `None` where there is none.
+fn terminal() -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(TERMINAL, flags, Mode::empty()).ok()
+}
+
+/// Gives up the terminal that this process was started at, as a service has none: a command that asks there would be stopped, since it is not in
+/// the foreground. The terminal's signals (Ctrl-C) still come, as they go to the process group that is.
+#[expect(unsafe_code, reason = "no safe call gives up a terminal")]
+fn leave_terminal() {
+    if let Some(terminal) = terminal() {
+        // SAFETY: nothing is behind an address.
+        unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
+    }
+}
+
+/// Has a command give up the terminal that the agent keeps. One that leads its session (`ssh -t`, a container with a terminal) cannot give it up for
+/// itself: the terminal would be nobody's then, and Ctrl-C and the end of the connection would be told to nobody.
+#[expect(unsafe_code, reason = "no safe call gives up a terminal for a command alone")]
+pub(super) fn without_terminal(command: &mut tokio::process::Command) {
+    if !leads_session() || terminal().is_none() {
+        return;
+    }
+    let is_by_path = command.as_std().get_program().as_encoded_bytes().contains(&b'/');
+    let leave = move || -> io::Result<()> {
+        leave_terminal();
+        if is_by_path {
+            // As the C library has it ignore them where nothing is done before it is another program.
+            SIGNALS_OF_LIBRARY.into_iter().for_each(|number| set_action(number, libc::SIG_IGN));
+        }
+        Ok(())
+    };
+    // SAFETY: it calls the kernel alone, and neither allocates nor locks.
+    unsafe { command.pre_exec(leave) };
+}
+
 /// Leaves no capability to commands but those that are ambient: these were given for them, as by `AmbientCapabilities=` of a unit.
 fn inherit_no_capabilities() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -113,6 +176,16 @@ fn schedule_as_usual() {
         libc::personality(PER_LINUX);
     }
     let _ = set_current_timer_slack(TIMER_SLACK);
+}
+
+/// Takes back what this process was made to ask of the kernel about its memory. Who may not leaves it, and an older kernel knows not all of it.
+#[expect(unsafe_code, reason = "no safe call takes these back")]
+fn ask_nothing_of_memory() {
+    let nothing: libc::c_ulong = 0;
+    for asked in ASKED_OF_MEMORY {
+        // SAFETY: nothing is behind an address.
+        unsafe { libc::prctl(asked, nothing, nothing, nothing, nothing) };
+    }
 }
 
 /// Has this process run on the CPUs that the first process has: none that the host keeps for something else (`isolcpus=`, or `CPUAffinity=` of
@@ -167,28 +240,28 @@ fn take_ignored_signals() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // The standard library ignores SIGPIPE for the agent itself, and gives it back to each command.
     let ignored = ignored_signals(&status).filter(|number| *number != Signal::PIPE.as_raw());
-    let (of_library, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(|number| SIGNALS_OF_LIBRARY.contains(number));
-    of_library.into_iter().for_each(give_default);
+    let is_given_back = |number: &i32| SIGNALS_OF_LIBRARY.contains(number) || FAULTS.contains(number);
+    let (given_back, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(is_given_back);
+    given_back.into_iter().for_each(|number| set_action(number, libc::SIG_DFL));
     if ignored.is_empty() {
         return;
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
     let _within = runtime.enter();
     for number in ignored {
-        // Faults (SIGILL, SIGFPE, SIGSEGV) cannot be taken.
         let _ = signal(SignalKind::from_raw(number));
     }
 }
 
-/// Gives a signal its default back. Who starts a program by `posix_spawn`, as a service manager or a script may, has it ignore those that the C
-/// library keeps for itself; that library sets none of them.
+/// Gives a signal its default back, or has it ignored. Who starts a program by `posix_spawn`, as a service manager or a script may, has it ignore
+/// those that the C library keeps for itself; that library sets none of them.
 #[expect(unsafe_code, reason = "no safe call names a signal that the C library keeps for itself")]
-fn give_default(number: i32) {
-    // All zeros: the default, without flags and without a mask, in the kernel's own form, which is no longer than this.
-    let default = [0_u64; 4];
+fn set_action(number: i32, action: libc::sighandler_t) {
+    // Without flags and without a mask, in the kernel's own form, which is no longer than this.
+    let action = [action, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: what is at the address is read within the call, and the old action is not asked for.
     unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), std::ptr::null_mut::<u64>(), size_of::<u64>());
+        libc::syscall(libc::SYS_rt_sigaction, number, action.as_ptr(), std::ptr::null_mut::<u64>(), size_of::<u64>());
     }
 }
 
@@ -245,7 +318,7 @@ mod tests {
     const ROOT: &str = "STEMMA_TEST_SURROUNDINGS";
 
     /// What a command finds, each with a program that says it without changing it, as a shell would.
-    const QUESTIONS: [(&str, &[&str]); 15] = [
+    const QUESTIONS: [(&str, &[&str]); 17] = [
         ("environment", &["env"]),
         ("directory", &["readlink", "/proc/self/cwd"]),
         ("input", &["readlink", "/proc/self/fd/0"]),
@@ -261,6 +334,8 @@ mod tests {
         ("io", &["ionice"]),
         ("slack", &["cat", "/proc/self/timerslack_ns"]),
         ("personality", &["cat", "/proc/self/personality"]),
+        ("terminal", &["sh", "-c", "( : </dev/tty ) 2>/dev/null && echo some || echo none"]),
+        ("memory", &["grep", "THP_enabled:", "/proc/self/status"]),
     ];
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -277,11 +352,21 @@ mod tests {
     #[test]
     fn an_agent_for_another_test() {
         if let Some(root) = std::env::var_os(ROOT) {
+            want_no_huge_pages();
             settle();
             for (name, words) in QUESTIONS {
                 fs::write(Path::new(&root).join(name), answer(Path::new(&root), words)).unwrap();
             }
         }
+    }
+
+    /// As a program may that starts others: no shell does it.
+    #[expect(unsafe_code, reason = "no safe call asks for it")]
+    fn want_no_huge_pages() {
+        let (yes, nothing): (libc::c_ulong, libc::c_ulong) = (1, 0);
+        // SAFETY: nothing is behind an address.
+        let asked = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, yes, nothing, nothing, nothing) };
+        assert_eq!(asked, 0);
     }
 
     /// What commands find whose agent a script started.
@@ -352,6 +437,16 @@ mod tests {
         wraps.iter().filter(works).copied().collect::<Vec<_>>().join(" ")
     }
 
+    /// What starts the agent at a terminal: as the one that leads the session there, and from the shell that does. None where there is no `script`.
+    fn at_terminals() -> impl Iterator<Item = String> {
+        let tried = std::process::Command::new("script").args(["-qec", "true", "/dev/null"]).output();
+        let is_there = tried.is_ok_and(|tried| tried.status.success());
+        let commands = ["exec $*", "$*; exit \\$?"].into_iter().filter(move |_| is_there);
+        commands.map(|command| {
+            format!("at_terminal() {{ SHELL=/bin/sh script -qec \"{command}\" /dev/null; }}; at_terminal")
+        })
+    }
+
     /// The CPUs that `taskset` gets for who asks for all that the first process has.
     fn all_cpus() -> String {
         let script = "taskset -pc \"$(sed -n 's/^Cpus_allowed_list:.//p' /proc/1/status)\" $$ >/dev/null; exec grep Cpus_allowed_list: /proc/self/status";
@@ -361,14 +456,16 @@ mod tests {
 
     #[test]
     fn y02_a_command_finds_what_the_documentation_says_whoever_started_the_agent() {
-        let odd = "umask 077; trap '' HUP INT QUIT TERM USR1 CHLD TSTP; cd /usr; ulimit -n 64; ulimit -f 2000; ulimit -s 1024; \
+        let odd = "umask 077; trap '' HUP INT QUIT ILL FPE SEGV TERM USR1 CHLD TSTP; cd /usr; ulimit -n 64; ulimit -f 2000; ulimit -s 1024; \
                    ulimit -t 1000; ulimit -l 64; ulimit -c unlimited; echo 500 >/proc/self/oom_score_adj; exec 5</etc/passwd 9</etc/group; \
                    exec env --block-signal=HUP --block-signal=TERM --block-signal=PIPE LANG=de_DE LC_ALL=it_IT TZ=Asia/Tokyo IFS=x BASH_ENV=/x \
                    ENV=/x LD_LIBRARY_PATH=/x PATH=/bin:/usr/bin HOME=/x PWD=/x nice -n 5";
         let odd = format!("{odd} {}", wrapped());
-        for script in
-            ["exec", "umask 000; exec nohup", "umask 0027; trap '' PIPE TERM; exec env -u HOME -u LANG", odd.as_str()]
-        {
+        let nohup = "umask 000; exec nohup";
+        let starts =
+            ["exec", nohup, "umask 0027; trap '' PIPE TERM; exec env -u HOME -u LANG", odd.as_str()].map(str::to_owned);
+        for script in starts.into_iter().chain(at_terminals()) {
+            let script = script.as_str();
             let root = tempfile::tempdir().unwrap();
             let found = found(root.path(), script);
             let real = root.path().canonicalize().unwrap();
@@ -406,6 +503,8 @@ mod tests {
             "50 µs",
             "CPUs",
             "inheritable",
+            "`/dev/tty`",
+            "huge pages",
         ] {
             assert!(DOCUMENTATION.contains(said), "{said}");
         }
@@ -413,6 +512,9 @@ mod tests {
         assert_eq!(found["slack"], "50000\n", "{script}");
         assert_eq!(found["personality"], "00000000\n", "{script}");
         assert_eq!(found["cpus"], all_cpus(), "{script}");
+        assert_eq!(found["terminal"], "none\n", "{script}");
+        let has_huge_pages = if Path::new("/sys/kernel/mm/transparent_hugepage").exists() { "1" } else { "0" };
+        assert_eq!(of_status(&found["memory"], "THP_enabled:"), Some(has_huge_pages), "{script}");
         // A kernel that shows what follows from the niceness, where there is no class, says the latter.
         let io = found["io"].trim();
         assert!(io.starts_with("none") || io == "best-effort: prio 4", "{script}: {io}");

@@ -195,7 +195,12 @@ impl Sync {
                     self.fetched(client, given).await?;
                 }
                 message = self.end.receive() => self.received(message)?,
-                () = or_never(self.speak_at.map(sleep_until)) => self.speak(),
+                () = or_never(self.speak_at.map(sleep_until)) => {
+                    self.speak();
+                    if files.is_outdated() {
+                        observe_at = observe_at.min(Instant::now() + SETTLE);
+                    }
+                }
                 () = files.changed() => observe_at = observe_at.min(Instant::now() + SETTLE),
                 () = sleep_until(observe_at) => {
                     observe_at = Instant::now() + OBSERVE;

@@ -1,5 +1,7 @@
 //! The loop, where a controller is slow, refuses, or serves another host with the same identity.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -381,4 +383,60 @@ async fn x05_a_key_that_was_left_unfinished_goes_when_the_network_half_begins() 
     Sync::new(host.clone(), controller.identity(), end, Arc::new(FixedClock(NOW))).unwrap();
     assert!(!dir.join(".stemma-0123456789abcdef").exists());
     assert!(Credentials::load(&*host).unwrap() == present);
+}
+
+/// A file system in memory over a directory, taken away with this.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// `None`: who runs the test may not mount.
+    #[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+    fn over(dir: &Path) -> Option<Self> {
+        let tried = Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "tmpfs"]).arg(dir).output();
+        if tried.is_ok_and(|tried| tried.status.success()) {
+            return Some(Self(dir.to_owned()));
+        }
+        eprintln!("skipped: who runs the test may not mount");
+        None
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The kernel tells of no mount: labels that came by one were not read until the agent was started again, and those that went with one stayed.
+#[tokio::test(flavor = "current_thread")]
+async fn y08_what_is_mounted_over_the_label_files_is_read_by_the_next_check_in() {
+    let (root, mut sync, _present, mut apply) = beginning(&Controller::new());
+    let dir = root.path().join("etc/stemma/labels.d");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("10-a"), "below=1\n").unwrap();
+    // No controller is there: each try is a check-in too.
+    sync.speak_at = Some(Instant::now());
+    let mut seen = Vec::new();
+    // Waits until something is observed that was not before: the labels are all that changes.
+    let mut something_new = async |what: &str| loop {
+        match timeout(Duration::from_mins(10), apply.receive()).await.expect(what).unwrap() {
+            FromSync::Observed(digest) if seen.contains(&digest) => {}
+            FromSync::Observed(digest) => return seen.push(digest),
+            other => panic!("{what}: {other:?}"),
+        }
+    };
+    let over = async {
+        let Some(mounted) = Mounted::over(&dir) else { return };
+        something_new("an empty one is mounted").await;
+        std::fs::write(dir.join("10-a"), "above=1\n").unwrap();
+        something_new("a file is written into it").await;
+        drop(mounted);
+        something_new("it is unmounted").await;
+    };
+    tokio::select! {
+        // First, so that it has looked before something is mounted.
+        biased;
+        ended = sync.turn() => panic!("{ended:?}"),
+        () = over => {}
+    }
 }

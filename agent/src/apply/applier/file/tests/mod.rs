@@ -435,9 +435,9 @@ fn s65_what_is_no_plain_file_of_one_name_is_neither_read_nor_replaced() {
             "fifo",
             "/t/fifo is a device, socket or FIFO, where a regular file was expected: move it away, or name another path",
         ),
-        ("link", "/t/link: /t/link is a symbolic link, and links are not followed: write the path that it leads to"),
+        ("link", "/t/link is a symbolic link, and links are not followed: write the path that it leads to"),
         ("dir", "/t/dir is a directory, where a regular file was expected: move it away, or name another path"),
-        ("link/f", "/t/link: /t/link is a symbolic link, and links are not followed: write the path that it leads to"),
+        ("link/f", "/t/link is a symbolic link, and links are not followed: write the path that it leads to"),
     ] {
         for what in [json!({"content": "x"}), json!({"absent": true})] {
             let mut parameters = what;
