@@ -103,3 +103,31 @@ async fn y01_each_edit_by_which_paths_meet_lists_it_tried_out_and_made_and_a_str
         assert!(node["findings"].to_string().contains("task.path"), "{call:?}: {node}");
     }
 }
+
+/// A task that is only observed writes nothing, and yet the write was refused.
+#[tokio::test]
+async fn y01_a_write_that_brings_a_task_which_is_only_observed_to_a_path_is_taken() {
+    for (first, second, status) in [
+        ("apply", "apply", 400),
+        ("observe", "apply", 200),
+        ("apply", "observe", 200),
+        ("observe", "observe", 200),
+        ("noop", "apply", 400),
+    ] {
+        let of = |id: &str, mode: &str| json!({"id": id, "type": "file", "tags": ["x"], "mode": mode, "parameters": {"path": "/etc/z", "content": id}});
+        let objects = json!([
+            {"kind": "Release", "name": "r", "version": "1", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}}, "tasks": [of("a", first), of("b", second)]},
+            {"kind": "Cluster", "name": "c", "release": "r@1"},
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
+            {"kind": "Node", "name": "n", "nodegroup": "c/g"},
+        ]);
+        let served = Served::start().await;
+        let said = served.expect("POST", "/v1/apply", &json!({"objects": objects}), status).await;
+        let refused = said["error"]["field"] == "task b parameters.path";
+        assert_eq!(refused, status == 400, "{first} {second}: {said}");
+        if !refused {
+            let node = served.get("/v1/nodes/n").await;
+            assert!(!node["findings"].to_string().contains("task.path"), "{first} {second}: {node}");
+        }
+    }
+}

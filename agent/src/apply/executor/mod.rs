@@ -431,11 +431,11 @@ impl Run {
     pub fn progress(&self) -> observed::Progress {
         if !self.running.is_empty() {
             observed::Progress::Running
+        } else if self.graph.has_failed() {
+            observed::Progress::Failed
         } else if self.mode == Mode::Observe || (self.mode == Mode::Noop && self.graph.would_change()) {
             // Nothing was made so, and nothing failed.
             observed::Progress::Idle
-        } else if self.graph.has_failed() {
-            observed::Progress::Failed
         } else if self.graph.is_waiting() {
             observed::Progress::Waiting
         } else {

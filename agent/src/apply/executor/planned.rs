@@ -86,10 +86,11 @@ impl Readiness {
     }
 }
 
-/// Gives each path to the first task that has it and runs, in order, and refuses the others: two would undo each other's work for ever.
+/// Gives each path to the first task that has it and runs, in order, and refuses the others: two would undo each other's work for ever. One that
+/// is neither run nor checked by its mode has none: nobody would write the path, or a task would fail that does nothing.
 pub(super) fn give_paths(site: &Site, tasks: &mut [Planned], graph: &Graph) {
     let mut claims = Claims::default();
-    for at in (0..tasks.len()).filter(|at| !graph.is_left_out(*at)) {
+    for at in (0..tasks.len()).filter(|at| !graph.is_left_out(*at) && !graph.is_observed(*at)) {
         let Some((path, leaves)) = tasks[at].path(site) else { continue };
         if let Err(taken) = claims.claim(at, path.as_str(), leaves) {
             let why = taken.sentence(&tasks[taken.first.by].id);

@@ -40,9 +40,10 @@ pub(crate) enum OnHost<'a> {
 }
 
 impl TaskPath {
-    /// The path of a task that writes one. A text that is no path fails by itself on the host, and meets none.
+    /// The path of a task that writes one: one that hosts neither run nor check writes none. A text that is no path fails by itself on the host,
+    /// and meets none.
     pub(super) fn of(task: &Task, author: &dyn Author) -> Option<Self> {
-        let kind = task_type(&task.kind).filter(|_| !task.is_untranslated())?;
+        let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed())?;
         let (text, leaves) = kind.path(&task.parameters)?;
         if is_template(text) {
             let at_or_below = sure_directory(text).into();

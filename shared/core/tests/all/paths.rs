@@ -91,6 +91,32 @@ fn y01_two_tasks_that_write_one_path_on_a_node_are_one_error() {
     }
 }
 
+/// Hosts neither run nor check it, so it writes nothing. One of mode `noop` is checked, and would go on to differ.
+#[test]
+fn y01_a_task_that_is_only_observed_has_no_path() {
+    let of = |id: &str, path: &str, mode: &str| file(id, path, json!({"mode": mode}));
+    let (fact, none) = ("/etc/{{ facts.architecture }}", "/srv/{{ params.dir }}/z");
+    for (tasks, refused) in [
+        ([of("a", "/etc/z", "observe"), of("b", "/etc/z", "apply"), of("c", "/etc/c", "apply")], None),
+        ([of("a", "/etc/z", "apply"), of("b", "/etc/z", "observe"), of("c", "/etc/c", "apply")], None),
+        ([of("a", "/etc/z", "observe"), of("b", "/etc/z", "observe"), of("c", "/etc/c", "apply")], None),
+        ([of("a", "/etc/z", "observe"), of("b", "/etc/z/y", "apply"), of("c", "/etc/c", "apply")], None),
+        ([of("a", "{{ params.dir }}/z", "observe"), of("b", "/etc/z", "apply"), of("c", "/etc/c", "apply")], None),
+        ([of("a", fact, "apply"), of("b", fact, "observe"), of("c", "/srv/c", "apply")], None),
+        ([of("a", none, "observe"), of("b", "/srv/b", "apply"), of("c", "/srv/c", "apply")], None),
+        ([of("a", "/etc/z", "observe"), of("b", "/etc/z", "apply"), of("c", "/etc/z", "apply")], Some(("c", "task b"))),
+        ([of("a", "/etc/z", "apply"), of("b", "/etc/z", "observe"), of("c", "/etc/z", "apply")], Some(("c", "task a"))),
+        ([of("a", "/etc/z", "apply"), of("b", "/etc/z", "noop"), of("c", "/etc/c", "apply")], Some(("b", "task a"))),
+    ] {
+        let found = found(&tasks);
+        assert_eq!(found.len(), usize::from(refused.is_some()), "{tasks:?} {found:?}");
+        for (one, (task, first)) in found.iter().zip(refused) {
+            assert_eq!(one.object, format!("release/r@1 task {task}"), "{tasks:?}");
+            assert!(one.message.contains(&format!("the path of {first}")), "{tasks:?} {}", one.message);
+        }
+    }
+}
+
 /// Equal templates give equal paths whatever they read, so that nobody has to know the value.
 #[test]
 fn y01_templates_that_give_one_path_whatever_they_read_meet_where_nobody_knows_what_that_is() {

@@ -154,6 +154,31 @@ fn y06_what_was_told_of_an_observed_task_in_a_task_set_stays() {
     assert_eq!(converge(&host, &next), pairs(&[("o", Outcome::WouldChange)]), "of the next one it is told");
 }
 
+/// The host said that something would change, and that nothing had failed; its controller said that it had.
+#[test]
+fn y06_in_noop_what_failed_is_not_hidden_by_what_would_change() {
+    use observed::Progress::{Failed, Idle};
+    let would = || Set::default().file("would", &[], "/would", "x");
+    let teapot = || Set::default().task("teapot", "teapot", &[], &json!({}));
+    for (name, set, mode, progress) in [
+        ("nothing failed", would(), Mode::Noop, Idle),
+        ("what cannot run comes first", teapot().file("would", &[], "/would", "x"), Mode::Noop, Failed),
+        ("it comes last", would().task("teapot", "teapot", &[], &json!({})), Mode::Noop, Failed),
+        ("a path is another task's", would().file("second", &[], "/would", "y"), Mode::Noop, Failed),
+        ("a directory is in the way", would().file("dir", &[], "/dir", "y"), Mode::Noop, Failed),
+        ("nothing was begun", teapot().file("would", &[], "/would", "x"), Mode::Observe, Idle),
+    ] {
+        let host = MemoryHost::new();
+        host.put("/dir/f", "");
+        let set = set.mode(mode);
+        // Of the second run, nothing is news.
+        for _ in 0..2 {
+            let stands = run_with(&host, &set, &Ceiling::default(), Purpose::Converge).1;
+            assert_eq!((stands, host.text("/would")), (progress, None), "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_dependant_names_what_did_not_end_well() {
     let host = MemoryHost::new();

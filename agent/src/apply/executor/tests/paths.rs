@@ -63,6 +63,32 @@ fn y01_what_is_drift_of_the_first_is_mended_and_the_second_stays_refused() {
     }
 }
 
+/// It had the path and wrote nothing there, so that nobody did.
+#[test]
+fn y01_a_task_that_is_only_observed_has_no_path() {
+    let file = |mode: &str, path: &str| json!({"mode": mode, "parameters": {"path": path, "content": path}});
+    let (observed, changed) = (Outcome::WouldChange, Outcome::Changed);
+    for (first, second, told, written) in [
+        (("observe", "/z"), ("apply", "/z"), [observed, changed], Some("/z")),
+        (("apply", "/z"), ("observe", "/z"), [changed, observed], Some("/z")),
+        (("observe", "/z"), ("observe", "/z"), [observed, observed], None),
+        (("observe", "/z"), ("apply", "/z/y"), [observed, changed], Some("/z/y")),
+        (("apply", "/z/y"), ("observe", "/z"), [changed, observed], Some("/z/y")),
+    ] {
+        let host = MemoryHost::new();
+        let set = Set::default().task("a", "file", &[], &file(first.0, first.1));
+        let set = set.task("b", "file", &[], &file(second.0, second.1));
+        let (mut all, progress) = run_with(&host, &set, &Ceiling::default(), Purpose::Converge);
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(all, pairs(&[("a", told[0]), ("b", told[1])]), "{first:?} {second:?}");
+        assert_eq!(progress, observed::Progress::Converged, "{first:?} {second:?}");
+        for path in ["/z", "/z/y"] {
+            let content = host.text(path);
+            assert_eq!(content.as_deref(), written.filter(|written| *written == path), "{first:?} {second:?}");
+        }
+    }
+}
+
 #[test]
 fn y01_tasks_that_do_not_run_together_take_no_path_from_each_other() {
     let b = || json!({"parameters": {"path": "/z", "content": "b"}});
