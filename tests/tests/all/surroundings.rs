@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use serde_json::json;
 use stemma_tests::fleet::Fleet;
-use stemma_tests::program::eventually;
+use stemma_tests::program::{eventually, file_contains};
 
 /// A hook, and a validation by its first word: writes what its shell was given into a file of the host. A signal that the shell itself blocks
 /// while it waits is none of those, so another program is asked for these.
@@ -73,6 +73,8 @@ fn y02_validations_and_hooks_find_nothing_of_whoever_started_the_agent() -> Resu
             let found = eventually(name, || Ok(fs::read_to_string(root.join(name))?))?;
             assert_eq!(found, expected, "{label}: {name}");
         }
+        // Nothing of this round is still to be written in the next.
+        eventually("the note", || file_contains(&root.join("note"), &label[2..]))?;
     }
     Ok(())
 }

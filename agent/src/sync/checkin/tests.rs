@@ -1,5 +1,7 @@
 //! The loop, where a controller is slow, refuses, or serves another host with the same identity.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -412,8 +414,14 @@ impl Drop for Mounted {
 async fn y08_what_is_mounted_over_the_label_files_is_read_by_the_next_check_in() {
     let (root, mut sync, _present, mut apply) = beginning(&Controller::new());
     let dir = root.path().join("etc/stemma/labels.d");
+    let write = |text: &str| {
+        let file = dir.join("10-a");
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    };
     std::fs::create_dir_all(&dir).unwrap();
-    std::fs::write(dir.join("10-a"), "below=1\n").unwrap();
+    std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+    write("below=1\n");
     // No controller is there: each try is a check-in too.
     sync.speak_at = Some(Instant::now());
     let mut seen = Vec::new();
@@ -428,7 +436,7 @@ async fn y08_what_is_mounted_over_the_label_files_is_read_by_the_next_check_in()
     let over = async {
         let Some(mounted) = Mounted::over(&dir) else { return };
         something_new("an empty one is mounted").await;
-        std::fs::write(dir.join("10-a"), "above=1\n").unwrap();
+        write("above=1\n");
         something_new("a file is written into it").await;
         drop(mounted);
         something_new("it is unmounted").await;
