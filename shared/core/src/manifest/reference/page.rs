@@ -43,7 +43,8 @@ On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` t
 levels above. It changes nothing where one manager applied all of it and applies it again. What several own, or was written by commands, is
 owned by whoever applies the print, too: the others can no longer take it away by leaving it out. A comment above such a manifest names the owners
 (`m:apply`: applied by m; `m:update`: written by a command or call of m). `stemma --manager NAME get KIND NAME -o manifest` prints what NAME applies of it
-alone, and changes neither object nor owner where NAME applies that; what was written by commands is in no manager's part. `-o yaml` and `-o json` print what
+alone, and changes neither object nor owner where NAME applies that; what was written by commands is in no manager's part. Who applied labels, annotations or
+parameters without an entry is not recorded: where others say something of the object too, `labels: {}` is in the part of who applies `merge_labels`, and the other two are in none. `-o yaml` and `-o json` print what
 the API shows, for programs; `apply` refuses that. A list is printed as one file, and of an empty list nothing. Join tokens, allocations, tags and tasks have no manifest, which `-o manifest` says. What no
 manifest holds is named in a comment and on standard error: tags that were declared beside a release (`stemma tag create NAME --release RELEASE` makes them),
 a sensitive inspection rule, a node without a name, and with `--manager` the objects of which that manager applies nothing.
