@@ -64,7 +64,7 @@ async fn y09_a_value_names_a_group_as_it_was_called_then() {
     let served = filled().await;
     rename(&served, "/v1/clusters/prod/nodegroups/reqs", "reqs2").await;
     let into = [Value::Null, json!("prod/reqs")];
-    assert_eq!(values(&served, "node/p1", "nodegroup").await, [into.clone()]);
+    assert_eq!(values(&served, "node/p1", "nodegroup").await, std::slice::from_ref(&into));
     patch(&served, "/v1/nodes/p1", json!({"op": "remove", "path": "/nodegroup"})).await;
     rename(&served, "/v1/clusters/prod/nodegroups/reqs2", "reqs3").await;
     let both = [into, [json!("prod/reqs2"), Value::Null]];
@@ -84,7 +84,7 @@ async fn y09_a_value_names_a_template_as_it_was_called_then() {
     let served = filled().await;
     rename(&served, "/v1/clustertemplates/ta", "tb").await;
     let made = [Value::Null, json!("ta")];
-    assert_eq!(values(&served, "cluster/prod", "cluster_template").await, [made.clone()]);
+    assert_eq!(values(&served, "cluster/prod", "cluster_template").await, std::slice::from_ref(&made));
     patch(&served, "/v1/clusters/prod", json!({"op": "remove", "path": "/cluster_template"})).await;
     let both = [made, [json!("tb"), Value::Null]];
     assert_eq!(values(&served, "cluster/prod", "cluster_template").await, both);

@@ -146,7 +146,9 @@ pub(super) fn without_terminal(command: &mut tokio::process::Command) {
         leave_terminal();
         if is_by_path {
             // As the C library has it ignore them where nothing is done before it is another program.
-            SIGNALS_OF_LIBRARY.into_iter().for_each(|number| set_action(number, libc::SIG_IGN));
+            for number in SIGNALS_OF_LIBRARY {
+                set_action(number, libc::SIG_IGN);
+            }
         }
         Ok(())
     };
@@ -242,7 +244,9 @@ fn take_ignored_signals() {
     let ignored = ignored_signals(&status).filter(|number| *number != Signal::PIPE.as_raw());
     let is_given_back = |number: &i32| SIGNALS_OF_LIBRARY.contains(number) || FAULTS.contains(number);
     let (given_back, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(is_given_back);
-    given_back.into_iter().for_each(|number| set_action(number, libc::SIG_DFL));
+    for number in given_back {
+        set_action(number, libc::SIG_DFL);
+    }
     if ignored.is_empty() {
         return;
     }
