@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
+use stemma_author::Reader;
 use stemma_core::input::Inputs;
 use stemma_core::release::CompiledTask;
 use stemma_core::resolve::Answer;
-use stemma_core::task::{TaskType, task_type};
+use stemma_core::task::{TaskType, mistakes, task_type};
 use stemma_render::{Cause, Limits, RenderError, Renderer, SecretUnavailable, Secrets};
 
 use super::{Local, Purpose, load};
@@ -57,6 +58,7 @@ pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Outp
     let whole = |task| {
         let rendered = Rendered { refused: refused(answer, task), ..one(task, &inputs) };
         add_failed(&local, answer, task, &rendered.failed, &mut problems);
+        add_refused(&local, answer, task, &rendered, &mut problems);
         rendered
     };
     let rendered: Vec<Rendered> = tasks.into_iter().map(whole).collect();
@@ -138,6 +140,20 @@ fn add_failed(
             }
             None => problems.add(named, error),
         }
+    }
+}
+
+/// Adds what a controller refuses of the texts that were rendered: one in which a value would be read once more is no release's.
+fn add_refused(local: &Local, answer: &Answer, task: &CompiledTask, rendered: &Rendered, problems: &mut Problems) {
+    let manifest = || local.of_task(&answer.release()?.name, &task.task);
+    let is_shown = |path: &str| rendered.texts.iter().any(|(shown, _)| shown == path);
+    for (path, why) in mistakes(&task.task, &Reader).into_iter().filter(|(path, _)| is_shown(path)) {
+        let field = format!("task {} {path}", task.task.id);
+        let (place, what) = match manifest() {
+            Some(manifest) => manifest.told(&field, &format!("{field}: {why}")),
+            None => (field.clone(), why),
+        };
+        problems.add(place, what);
     }
 }
 
@@ -243,6 +259,35 @@ mod tests {
                 ("parameters.unless", "test x = '$(id)'"),
             ]
         );
+    }
+
+    /// `docs/templates.md`: no value is read once more, and a release that does so is refused.
+    #[test]
+    fn y03_what_would_read_a_value_once_more_is_an_error_of_render() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        for (template, is_refused) in [
+            ("{{ labels.x|format('SEEN') }}", true),
+            ("{{ params.l|map(attribute=labels.x)|list }}", true),
+            ("{{ params.l|sort(attribute=labels.x) }}", true),
+            ("{{ '%s'|format(labels.x) }}", false),
+            ("{{ params.l|map(attribute='a')|list }}", false),
+        ] {
+            let task = json!({"id": "t", "type": "file", "roles": ["web"], "parameters": {"path": "/t", "template": template}});
+            let objects = [
+                json!({"kind": "Release", "name": "r", "roles": {"web": {}}, "tasks": [task]}),
+                json!({"kind": "Cluster", "name": "c", "release": "r", "labels": {"x": "a"}, "parameters": {"l": [{"a": 1}]}}),
+                json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]}),
+                json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
+            ];
+            std::fs::write(&file, objects.map(|object| object.to_string()).join("\n---\n")).unwrap();
+            let local = load(std::slice::from_ref(&file), Purpose::Answer).unwrap();
+            let answer = &local.answer.answers[0];
+            let (found, inputs) = tasks(answer, "n", Some("t")).unwrap();
+            let (rendered, mut problems) = (one(found[0], &inputs), Problems::default());
+            add_refused(&local, answer, found[0], &rendered, &mut problems);
+            assert_eq!(problems.check().is_err(), is_refused, "{template}: {:?}", rendered.texts);
+        }
     }
 
     /// The error named the parameter, and a person had to look for its file.
