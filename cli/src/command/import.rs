@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use stemma_author::Reader;
-use stemma_core::name::ReleaseRef;
+use stemma_core::finding::first_few;
+use stemma_core::name::{ReleaseRef, is_run_parts_name};
 use stemma_core::release::fuel::{self, FuelImport};
 use stemma_core::release::{CompiledRelease, compile};
 use stemma_wire::endpoint::Endpoint;
@@ -166,8 +167,9 @@ impl Found {
 fn read(path: &Path) -> Result<Found> {
     let mut found = Found::default();
     if path.is_dir() {
-        let mut files = Vec::new();
-        walk(path, 0, &mut files).with_context(|| path.display().to_string())?;
+        let (mut files, mut left_out) = (Vec::new(), Vec::new());
+        walk(path, 0, &mut files, &mut left_out).with_context(|| path.display().to_string())?;
+        tell_left_out(path, &mut left_out);
         files.sort();
         files.iter().try_for_each(|file| read_file(&mut found, file, path))?;
         if found.tasks.is_empty() {
@@ -190,21 +192,45 @@ fn read(path: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// Every YAML file of a directory and those below it; what a link leads to is left out.
-fn walk(dir: &Path, depth: usize, to: &mut Vec<PathBuf>) -> Result<()> {
+/// How many directories that are left out are named.
+const FEW: usize = 5;
+
+/// Every YAML file of a directory and those below it; what a link leads to is left out. A directory that was put away, by its name, is not entered,
+/// and is among those that are left out; a hidden one (`.git`) never was meant.
+fn walk(dir: &Path, depth: usize, to: &mut Vec<PathBuf>, left_out: &mut Vec<PathBuf>) -> Result<()> {
     if depth > MAX_DEPTH {
         bail!("{} is nested deeper than {MAX_DEPTH} directories", dir.display());
     }
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let (path, kind) = (entry.path(), entry.file_type()?);
+        let name = entry.file_name().to_string_lossy().into_owned();
         if kind.is_dir() {
-            walk(&path, depth + 1, to)?;
+            if is_run_parts_name(&name) {
+                walk(&path, depth + 1, to, left_out)?;
+            } else if !name.starts_with('.') {
+                left_out.push(path);
+            }
         } else if kind.is_file() && path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
             to.push(path);
         }
     }
     Ok(())
+}
+
+/// Says which directories are left out, in one line.
+fn tell_left_out(path: &Path, left_out: &mut [PathBuf]) {
+    if left_out.is_empty() {
+        return;
+    }
+    left_out.sort();
+    let name = |dir: &PathBuf| printable(&dir.strip_prefix(path).unwrap_or(dir).to_string_lossy());
+    let names: Vec<String> = left_out.iter().map(name).collect();
+    tell!(
+        "warning: {}: directories left out: {}; one with a name of letters, digits, - and _ is read",
+        path.display(),
+        first_few(names.iter().map(String::as_str), FEW)
+    );
 }
 
 /// Tasks stand at any depth; roles and tags right in the directory, since modules keep other YAML below.
@@ -237,6 +263,24 @@ fn parsed(file: &Path) -> Result<Vec<Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn y08_directories_that_were_put_away_or_hidden_are_not_entered() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["lib", "lib/astute", "lib.bak", "lib~", ".git", "lib/d 1"] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join(name).join("tasks.yaml"), "[]").unwrap();
+        }
+        let (mut files, mut left_out) = (Vec::new(), Vec::new());
+        walk(dir.path(), 0, &mut files, &mut left_out).unwrap();
+        let below = |paths: &mut Vec<PathBuf>| {
+            paths.sort();
+            let name = |path: &PathBuf| path.strip_prefix(dir.path()).unwrap().display().to_string();
+            paths.iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(below(&mut files), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
+        assert_eq!(below(&mut left_out), ["lib/d 1", "lib.bak", "lib~"]);
+    }
 
     #[test]
     fn a_directory_gives_tasks_of_any_depth_and_metadata_of_its_own() {

@@ -81,7 +81,7 @@ pub(crate) fn not_exported(kind: Kind, name: &str, object: &Value) -> Option<Str
             "{word}/{name} is sensitive: its conditions and actions are shown to nobody, and a manifest without them would take them \
              away where it is applied; keep the manifest that made it (-o yaml shows the rest)"
         )),
-        Kind::Node if object.get("name").is_none_or(Value::is_null) => Some(format!(
+        Kind::Node | Kind::Inspectionrule if object.get("name").is_none_or(Value::is_null) => Some(format!(
             "{word}/{name} has no name, by which a manifest says whose it is: give it one (-o yaml shows the rest)"
         )),
         _ => None,

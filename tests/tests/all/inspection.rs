@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use stemma_tests::fleet::Fleet;
+use stemma_tests::operator::Operator;
 use stemma_tests::plain::Plain;
 use stemma_tests::program::eventually;
 use stemma_tests::python::environment;
@@ -200,6 +201,27 @@ fn y07_a_sensitive_rule_is_not_exported_and_applying_what_is_exported_leaves_it(
     fleet.stemma(&["apply", "-f", &write(&fleet, "exported.yaml", &printed)?])?;
     let after = get(&fleet, &["get", "inspectionrule", "cpus"])?;
     assert_eq!((&after["generation"], &after["field_owners"]), (&before["generation"], &before["field_owners"]));
+    Ok(())
+}
+
+/// Ironic's clients give a rule no name, and a manifest says by the name whose it is.
+#[test]
+fn y07_a_rule_without_a_name_is_left_out_of_an_export_and_said() -> Result<()> {
+    let fleet = Fleet::start()?;
+    fleet.stemma(&["apply", "-f", &write(&fleet, "rule.yaml", RULE)?])?;
+    let nameless = json!({"description": "no name", "actions": [{"op": "fail", "args": {"msg": "x"}}]});
+    let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+    let (status, made) = operator.call("POST", "/v1/inspection_rules", "application/json", &nameless)?;
+    ensure!(status == 201, "{status}: {made}");
+    let uuid = made["uuid"].as_str().context("a uuid")?.to_owned();
+    let listed = fleet.cli(&["get", "inspectionrules", "-o", "manifest"])?;
+    let [printed, said] = [&listed.stdout, &listed.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    let why = format!("inspectionrule/{uuid} has no name");
+    ensure!(listed.status.success() && printed.contains(&why) && said.contains(&why), "{printed}{said}");
+    let again = fleet.stemma(&["apply", "-f", &write(&fleet, "exported.yaml", &printed)?])?;
+    ensure!(again.contains("unchanged"), "{again}");
+    let named = fleet.cli(&["get", "inspectionrule", &uuid, "-o", "manifest"])?;
+    ensure!(!named.status.success() && named.stdout.is_empty(), "{}", String::from_utf8_lossy(&named.stderr));
     Ok(())
 }
 

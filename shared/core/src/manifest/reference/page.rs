@@ -47,7 +47,7 @@ alone, and changes neither object nor owner where NAME applies that; what was wr
 parameters without an entry is not recorded: where others say something of the object too, `labels: {}` is in the part of who applies `merge_labels`, and the other two are in none. `-o yaml` and `-o json` print what
 the API shows, for programs; `apply` refuses that. A list is printed as one file, and of an empty list nothing. Join tokens, allocations, tags and tasks have no manifest, which `-o manifest` says. What no
 manifest holds is named in a comment and on standard error: tags that were declared beside a release (`stemma tag create NAME --release RELEASE` makes them),
-a sensitive inspection rule, a node without a name, and with `--manager` the objects of which that manager applies nothing.
+a sensitive inspection rule, a node or an inspection rule without a name, and with `--manager` the objects of which that manager applies nothing.
 
 ## In an editor
 
