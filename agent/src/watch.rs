@@ -49,7 +49,7 @@ type Seen = BTreeMap<PathBuf, Identity>;
 struct Identity {
     /// Its device and its number there.
     file: (u64, u64),
-    /// When it was changed last. Left out of a directory above: of others' changes in that nothing is to be seen.
+    /// When it was changed last. `None` for a directory above those that are watched whole: what else changes in it does not matter.
     changed: Option<(i64, i64)>,
 }
 

@@ -151,15 +151,11 @@ mod tests {
 
     #[test]
     fn y09_a_verb_is_proposed_the_kinds_that_it_takes() {
-        for (verb, expected) in [
-            ("pause", &["nodegroup", "cluster"][..]),
-            ("resume", &["nodegroup", "cluster"]),
-            ("label", &["node", "nodegroup", "cluster", "clustertemplate", "release"]),
+        for (verb, kinds, expected) in [
+            ("pause", Kind::PAUSED, &["nodegroup", "cluster"][..]),
+            ("resume", Kind::PAUSED, &["nodegroup", "cluster"]),
+            ("label", Kind::LABELED, &["node", "nodegroup", "cluster", "clustertemplate", "release"]),
         ] {
-            let kinds = match verb {
-                "label" => Kind::LABELED,
-                _ => Kind::PAUSED,
-            };
             let proposed = proposals(Argument::Subject(kinds), "");
             let words: Vec<_> = proposed.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect();
             assert_eq!(words, expected, "{verb}");

@@ -105,8 +105,8 @@ impl Context {
     pub(crate) fn token(&self) -> Result<Option<String>> {
         let Some(file) = self.token_file.as_deref() else { return Ok(None) };
         let no_token = |what: &dyn Display| {
-            let is_one = "a token is ID.SECRET, as `stemma principal token create` prints it, in a file of its own";
-            anyhow!("{}: holds no token alone: {what}; {is_one}; nothing was sent", file.display())
+            let form = "a token is ID.SECRET, as `stemma principal token create` prints it, in a file of its own";
+            anyhow!("{}: holds no token alone: {what}; {form}; nothing was sent", file.display())
         };
         let text = config::read(file, Holds::Secret).map_err(|error| match error {
             ConfigError::NotText { why, .. } => no_token(&why),

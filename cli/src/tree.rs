@@ -12,6 +12,9 @@ use crate::output::printable;
 
 /// How many directories that are left out are named.
 const FEW: usize = 5;
+/// Which directories `-R` reads.
+const RULE: &str =
+    "-R reads a directory with a name of letters, digits, - and _; any directory is read by its own path";
 
 /// A directory that manifests are read of.
 pub(crate) struct Directory {
@@ -50,7 +53,7 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
         paths.push(path.clone());
         let below = Below::of(path)?;
         if files.recursive {
-            below.tell_left_out(path);
+            below.tell_left_out(path, RULE);
             paths.extend(below.read);
         } else if let Some(dir) = below.read.iter().find(|dir| has_objects(dir)) {
             tell!(
@@ -64,15 +67,19 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
 
 /// The directories below one, but for hidden ones and links, which could lead in a circle.
 #[derive(Default)]
-struct Below {
+pub(crate) struct Below {
     /// Those that are read, in the order of their names, each before those below it.
-    read: Vec<PathBuf>,
+    pub(crate) read: Vec<PathBuf>,
     /// Those that are left out by their names, as files are: what was put away is not read, nor passed over without a word.
-    left_out: Vec<PathBuf>,
+    pub(crate) left_out: Vec<PathBuf>,
 }
 
 impl Below {
-    fn of(path: &Path) -> Result<Self> {
+    /// Those below a path; of a file there are none.
+    ///
+    /// # Errors
+    /// When a directory can't be read.
+    pub(crate) fn of(path: &Path) -> Result<Self> {
         let mut below = Self::default();
         below.add(path).with_context(|| path.display().to_string())?;
         Ok(below)
@@ -101,16 +108,15 @@ impl Below {
         Ok(())
     }
 
-    /// Says what is left out, in one line.
-    fn tell_left_out(&self, path: &Path) {
+    /// Says what is left out, in one line, and what is read by this rule.
+    pub(crate) fn tell_left_out(&self, path: &Path, rule: &str) {
         if self.left_out.is_empty() {
             return;
         }
         let name = |dir: &PathBuf| printable(&dir.strip_prefix(path).unwrap_or(dir).to_string_lossy());
         let names: Vec<String> = self.left_out.iter().map(name).collect();
         tell!(
-            "warning: {}: directories left out: {}; -R reads a directory with a name of letters, digits, - and _; any directory is read by its \
-             own path",
+            "warning: {}: directories left out: {}; {rule}",
             path.display(),
             first_few(names.iter().map(String::as_str), FEW)
         );

@@ -235,6 +235,16 @@ impl Fleet {
         run("stemma", all)
     }
 
+    /// Runs the operator's command: its standard output, its standard error and its status.
+    ///
+    /// # Errors
+    /// When it can't be started, or a signal ended it.
+    pub fn ran(&self, arguments: &[&str]) -> Result<(String, String, i32)> {
+        let output = self.cli(arguments)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("it ended by itself")?))
+    }
+
     /// Runs the operator's command, which must succeed, and gives what it printed.
     ///
     /// # Errors

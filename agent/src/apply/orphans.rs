@@ -10,7 +10,6 @@ use stemma_core::object::MAX_FACT;
 use stemma_core::status::Orphan;
 use stemma_core::task::{Leaves, Mode, TaskKind, task_type};
 use stemma_wire::message::desired::{Profile, ProfileTask};
-use stemma_wire::message::observed::Outcome;
 
 use super::applier::{applier, path_of};
 use super::ledger::{Desired, PROGRESS, WRITTEN};
@@ -55,9 +54,8 @@ pub fn fill(site: &Site, desired: &Desired, profile: &Profile) -> Result<(), Hos
         return Ok(());
     }
     let progress = site.ledger.get(&PROGRESS)?.unwrap_or_default();
-    let is_well = |outcome| matches!(outcome, Outcome::Changed | Outcome::Unchanged);
     let ended_well = |task: &&ProfileTask| {
-        progress.tasks.get(&task.id).is_some_and(|last| last.task_set == desired.digest && is_well(last.outcome))
+        progress.tasks.get(&task.id).is_some_and(|last| last.task_set == desired.digest && last.outcome.is_success())
     };
     let files = profile.tasks.iter().filter(ended_well).filter_map(|task| {
         let read = HostTask::new(task, &desired.task_set.inputs).ok()?;

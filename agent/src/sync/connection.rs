@@ -83,6 +83,11 @@ impl Connections {
         Ok(Self { kept: Connection::load(host)?, standing: None, logged: BTreeMap::new() })
     }
 
+    /// Whether `status` says that no controller serves this host.
+    pub(super) fn is_outage(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.standing != Standing::Connected)
+    }
+
     /// Whether this cause is news: the first of an outage, and each other one of a controller after it.
     fn is_news(&mut self, url: &str, cause: &str) -> bool {
         // The times in a cause move on.

@@ -33,37 +33,32 @@ pub struct LocalLabels {
     pub findings: Vec<String>,
 }
 
+impl LocalLabels {
+    /// What is found where nothing is read, for this reason.
+    fn unread(finding: String) -> Self {
+        Self { findings: vec![finding], ..Self::default() }
+    }
+}
+
 /// Reads every file.
 pub(super) fn read(host: &dyn Host) -> LocalLabels {
-    let mut found = LocalLabels::default();
-    let dir = match host.dir(&HostPath::own(DIR)) {
-        Ok(Some(dir)) => dir,
-        Ok(None) => return found,
-        Err(error) => {
-            found.findings.push(error.sentence());
-            return found;
-        }
-    };
+    of_dir(host).unwrap_or_else(|error| LocalLabels::unread(error.sentence()))
+}
+
+fn of_dir(host: &dyn Host) -> Result<LocalLabels, HostError> {
+    let Some(dir) = host.dir(&HostPath::own(DIR))? else { return Ok(LocalLabels::default()) };
     if let Some(finding) = open_to_others(host) {
-        found.findings.push(finding);
-        return found;
+        return Ok(LocalLabels::unread(finding));
     }
     let own = host.identity().0;
-    let names = match dir.names() {
-        Ok(names) => names,
-        Err(error) => {
-            found.findings.push(error.sentence());
-            return found;
-        }
-    };
-    let (names, left): (Vec<_>, Vec<_>) =
-        names.into_iter().filter(|name| !name.starts_with('.')).partition(|name| is_run_parts_name(name));
+    let names = dir.names()?.into_iter().filter(|name| !name.starts_with('.'));
+    let (names, left): (Vec<_>, Vec<_>) = names.partition(|name| is_run_parts_name(name));
     let mut found = read_files(names.into_iter().map(|name| {
         let text = text(&*dir, &name, own);
         (name, text)
     }));
     found.findings.extend(left_out(DIR, &left));
-    found
+    Ok(found)
 }
 
 /// Reads the texts of files by name, or takes the sentence that says why there is none.

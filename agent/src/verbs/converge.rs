@@ -19,7 +19,6 @@ use super::membership::{Membership, membership};
 use super::status::{printable, words};
 use super::waits::waiting;
 use super::{Exit, Local, print, print_json, service};
-use crate::apply::executor::graph::is_well;
 use crate::apply::executor::{Purpose, Run, is_observed};
 use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, Ledger, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
@@ -288,7 +287,7 @@ fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
         tasks.remove(&task.id);
     }
     let outcomes = before.outcomes(ledger, &tasks)?;
-    tasks.retain(|_, performed| !is_well(performed.outcome));
+    tasks.retain(|_, performed| performed.outcome.is_failure());
     let line = |(id, performed): (&String, &Performed)| {
         let why = reasons.get(id).map_or("", |reason| reason.message.as_str());
         format!("{id:<24} {:<18} {}\n", words(performed.outcome), printable(why))

@@ -7,7 +7,7 @@ use serde::Serialize;
 use stemma_core::status;
 use stemma_wire::message::desired::{Barrier, InputValue};
 
-use super::status::{became, printable, sentences};
+use super::status::{Ended, printable, sentences};
 use super::{Exit, Local, print, print_json};
 use crate::apply::ledger::{Desired, PROGRESS, REASONS};
 use crate::args::{Explained, Output};
@@ -90,7 +90,7 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
         why.push(format!("left out: {reason}"));
     }
     if let Some(performed) = ledger.get(&PROGRESS)?.unwrap_or_default().tasks.get(id) {
-        why.push(format!("last: {}", became(task, performed)));
+        why.push(format!("last: {}", Ended::of(task, performed)));
         let reasons = ledger.get(&REASONS)?.unwrap_or_default();
         why.extend(reasons.get(id).into_iter().flat_map(sentences).map(|said| format!("  {}", printable(said))));
     }

@@ -1,14 +1,14 @@
 //! `status`: what this host holds, and where it stands, from the ledger alone.
 
 use std::collections::BTreeMap;
-use std::fmt::{Debug, Write};
+use std::fmt::{self, Debug, Display, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use stemma_core::digest::TaskDigest;
-use stemma_core::status::{self, Orphan, STUCK};
+use stemma_core::status::{self, Orphan, STUCK, TaskOutcome, Tasks};
 use stemma_core::task::Mode;
 use stemma_wire::error::is_formatting;
 use stemma_wire::message::desired::{Known, ProfileTask};
@@ -31,9 +31,6 @@ const NO_AGENT: &str = "no agent runs on this host";
 const FORGOTTEN: &str = "its node was deleted, or its certificate was revoked: nothing that it holds changes any more. To bring it back, \
      stop the agent, remove /var/lib/stemma-agent, and run `stemma-agent join` with a new token";
 
-/// What became of a task that is neither run nor checked, by its own mode.
-const OBSERVED: &str = "observed";
-
 /// Why tasks do not end on a host that does not begin them.
 const OBSERVES: &str = ": its mode is observe, so no task is run or checked";
 
@@ -48,7 +45,8 @@ struct Status {
     revision: Option<u64>,
     mode: Option<String>,
     /// As it was reported last, or `running` where tasks run and that was not reported yet.
-    progress: String,
+    #[serde(serialize_with = "in_words")]
+    progress: Progress,
     /// Whether nobody knows here which tasks it has: nothing came yet, or they are on their way.
     #[serde(skip)]
     lacks_tasks: bool,
@@ -84,13 +82,22 @@ struct Status {
 #[derive(Serialize)]
 struct Task {
     id: String,
-    /// `null`: it has not ended yet on this host. `observed`: it is neither run nor checked, by its own mode.
-    outcome: Option<String>,
+    /// `null`: it has not ended yet on this host.
+    outcome: Option<Ended>,
     /// What it waits for on other nodes, itself or behind another task of this host; `null`: for nothing there.
     waits_for: Option<String>,
     /// Why, and the end of its output, where there is something to say.
     #[serde(flatten)]
     reason: Option<Reason>,
+}
+
+/// How a task ended on this host.
+#[derive(Clone, Copy)]
+pub(super) enum Ended {
+    /// It is neither run nor checked, by its own mode. Controllers are told of it as of one that was only checked.
+    Observed,
+    /// Any other.
+    As(Outcome),
 }
 
 /// Prints where this host stands.
@@ -104,7 +111,7 @@ pub fn status(root: &Path, output: Output) -> Result<Exit> {
         Output::Json => print_json(&status)?,
         Output::Human => print(&human(&status, local.host.unix_seconds()))?,
     }
-    let failed = status.progress() == words(Progress::Failed);
+    let failed = status.progress() == "failed";
     let is_stuck = status.stuck.is_some();
     Ok(if failed || is_stuck || status.is_damaged || status.is_unknown() { Exit::Failed } else { Exit::Done })
 }
@@ -147,30 +154,21 @@ impl Status {
     /// Whether there are tasks that it does not begin, by its mode.
     fn is_observed(&self) -> bool {
         let is_of_mode = self.mode.as_ref().is_some_and(|mode| *mode == words(Mode::Observe));
-        let is_at_rest = !self.is_unplaced() && self.progress == words(Progress::Idle);
+        let is_at_rest = !self.is_unplaced() && self.progress == Progress::Idle;
         is_of_mode && is_at_rest && self.tasks.iter().any(Task::is_open)
     }
 
-    /// Where it stands with its tasks: as it was reported, or as controllers call it where the tasks say more, in the order of their states.
-    /// That it is idle says that no run is under way; the tasks say the rest.
-    fn progress(&self) -> &str {
-        let is = |progress: Progress| self.progress == words(progress);
-        let of_tasks = |is: fn(&Task) -> bool| self.tasks.iter().any(is);
-        let (is_idle, waits) = (is(Progress::Idle), is(Progress::Waiting));
-        if !is_idle && !waits && !is(Progress::Converged) {
-            &self.progress
-        } else if is_idle && of_tasks(Task::has_failed) {
-            "failed"
-        } else if (is_idle || waits) && of_tasks(Task::is_open) {
-            if of_tasks(Task::is_open_here) { "waiting" } else { "waiting for other hosts" }
-        } else if of_tasks(Task::has_drifted) {
-            "drifted"
-        } else if !waits && of_tasks(Task::would_change) {
-            "noop"
-        } else if is_idle {
-            if self.lacks_tasks { "waiting" } else { "converged" }
-        } else {
-            &self.progress
+    /// Where it stands with its tasks: what it reported of a run, or else what became of them together, as controllers say it.
+    fn progress(&self) -> &'static str {
+        let outcomes = (!self.lacks_tasks).then(|| self.tasks.iter().map(Task::of_node));
+        match (self.progress, Tasks::of(outcomes, true)) {
+            (Progress::Running, _) => "running",
+            (Progress::Failed, _) | (_, Tasks::Failed) => "failed",
+            (_, Tasks::Incomplete) if !self.tasks.iter().any(Task::is_open_here) => "waiting for other hosts",
+            (_, Tasks::Drifted) => "drifted",
+            (Progress::Waiting, _) | (_, Tasks::Incomplete | Tasks::NotReleased | Tasks::Unreported) => "waiting",
+            (_, Tasks::WouldChange) => "noop",
+            (Progress::Idle | Progress::Converged, Tasks::NothingToRun | Tasks::Succeeded) => "converged",
         }
     }
 }
@@ -186,24 +184,35 @@ impl Task {
         self.outcome.is_none()
     }
 
-    /// Whether it did not end well.
-    fn has_failed(&self) -> bool {
-        let outcomes = [Outcome::Failed, Outcome::DependencyFailed, Outcome::Unsupported, Outcome::Unknown];
-        outcomes.into_iter().any(|outcome| self.ended_as(outcome))
+    /// What its end means for the state of its node.
+    fn of_node(&self) -> Option<TaskOutcome> {
+        self.outcome.map(|ended| match ended {
+            // Controllers do not count it.
+            Ended::Observed => TaskOutcome::Succeeded,
+            Ended::As(outcome) => outcome.of_node(),
+        })
     }
+}
 
-    /// Whether it was only checked, and is not as it should be.
-    fn would_change(&self) -> bool {
-        self.ended_as(Outcome::WouldChange)
+impl Ended {
+    /// How a task ended that was performed so.
+    pub(super) fn of(task: &ProfileTask, performed: &Performed) -> Self {
+        if is_observed(task) { Self::Observed } else { Self::As(performed.outcome) }
     }
+}
 
-    /// Whether it is not as it should be, and is left so.
-    fn has_drifted(&self) -> bool {
-        self.ended_as(Outcome::Drifted)
+impl Display for Ended {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Observed => to.write_str("observed"),
+            Self::As(outcome) => to.write_str(&words(outcome)),
+        }
     }
+}
 
-    fn ended_as(&self, outcome: Outcome) -> bool {
-        self.outcome.as_ref().is_some_and(|ended| *ended == words(outcome))
+impl Serialize for Ended {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -240,7 +249,7 @@ fn collect(local: &Local) -> Result<Status> {
         epoch: accepted.as_ref().map(|accepted| accepted.epoch.to_string()),
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
-        progress: words(if runs_tasks { Progress::Running } else { report.progress }),
+        progress: if runs_tasks { Progress::Running } else { report.progress },
         lacks_tasks,
         findings: findings(local, damage, connection.as_ref(), report.findings),
         connection,
@@ -303,7 +312,7 @@ fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
     let here = profile.tasks.iter().filter(|task| held.task_set.runs(&task.id));
     Ok(here
         .map(|task| {
-            let outcome = performed.get(&task.id).map(|ended| became(task, ended));
+            let outcome = performed.get(&task.id).map(|ended| Ended::of(task, ended));
             let reason = outcome.as_ref().and_then(|_| reasons.remove(&task.id));
             // Why the nodes there are not done, a controller knows alone.
             let waits_for =
@@ -311,11 +320,6 @@ fn tasks(local: &Local, held: &Desired) -> Result<Vec<Task>> {
             Task { outcome, reason, waits_for, id: task.id.clone() }
         })
         .collect())
-}
-
-/// How a task ended, in words. One that is neither run nor checked is told to controllers as one that was only checked.
-pub(super) fn became(task: &ProfileTask, ended: &Performed) -> String {
-    if is_observed(task) { OBSERVED.to_owned() } else { words(ended.outcome) }
 }
 
 /// Who parked this host.
@@ -394,7 +398,8 @@ fn human(status: &Status, now: u64) -> String {
     line("traits", &status.traits.len().to_string());
     line("tags", &status.tags.join(" "));
     for task in &status.tasks {
-        let ended = task.outcome.clone().or_else(|| Some(format!("waiting for {}", task.waits_for.as_ref()?)));
+        let ended = task.outcome.map(|ended| ended.to_string());
+        let ended = ended.or_else(|| Some(format!("waiting for {}", task.waits_for.as_ref()?)));
         line("task", &format!("{:<24} {}", task.id, ended.as_deref().unwrap_or("not yet")));
         for said in task.reason.iter().flat_map(sentences) {
             line("", &format!("  {said}"));
@@ -463,6 +468,11 @@ pub fn words(variant: impl Debug) -> String {
     text
 }
 
+/// Serializes a variant by its name as people read it.
+fn in_words<S: Serializer>(variant: &impl Debug, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&words(variant))
+}
+
 #[cfg(test)]
 mod tests {
     use stemma_wire::message::desired::Barrier;
@@ -471,6 +481,16 @@ mod tests {
     use crate::apply::testing::{Set, joined};
     use crate::host::HostPath;
     use crate::host::atomic::{Attributes, ensure_dir, replace};
+
+    const CHANGED: Option<Ended> = Some(Ended::As(Outcome::Changed));
+    const WOULD_CHANGE: Option<Ended> = Some(Ended::As(Outcome::WouldChange));
+    const FAILED: Option<Ended> = Some(Ended::As(Outcome::Failed));
+    const DRIFTED: Option<Ended> = Some(Ended::As(Outcome::Drifted));
+
+    /// A task that ended so, or waits for this.
+    fn task(outcome: Option<Ended>, waits_for: Option<&str>) -> Task {
+        Task { id: "t".to_owned(), outcome, waits_for: waits_for.map(str::to_owned), reason: None }
+    }
 
     /// It was shown until a label changed.
     #[test]
@@ -533,13 +553,7 @@ mod tests {
         let now = 1_800_000_000;
         let hold = |seconds: u64| Some((now + seconds, "a disk".to_owned()));
         let text = "a disk".to_owned();
-        let task = |outcome: Option<&str>| Task {
-            id: "t".to_owned(),
-            outcome: outcome.map(str::to_owned),
-            waits_for: None,
-            reason: None,
-        };
-        let (done, new) = (vec![task(Some("changed"))], vec![task(None)]);
+        let (done, new) = (vec![task(CHANGED, None)], vec![task(None, None)]);
         let nothing = LocalState::default;
         for (known, said, tasks, expected) in [
             (Known::default(), nothing(), &done, ""),
@@ -622,26 +636,20 @@ mod tests {
     fn y06_the_state_says_whom_all_that_is_open_waits_for_and_that_a_task_would_change_or_drifted() {
         let root = tempfile::tempdir().unwrap();
         joined(root.path(), &Set::default());
-        let task = |outcome: Option<&str>, waits_for: Option<&str>| Task {
-            id: "t".to_owned(),
-            outcome: outcome.map(str::to_owned),
-            waits_for: waits_for.map(str::to_owned),
-            reason: None,
-        };
-        let (done, would, open) = ((Some("changed"), None), (Some("would change"), None), (None, None));
-        let (behind, drifted) = ((None, Some("a on tags x")), (Some("drifted"), None));
+        let (done, would, open) = ((CHANGED, None), (WOULD_CHANGE, None), (None, None));
+        let (behind, drifted) = ((None, Some("a on tags x")), (DRIFTED, None));
         for (progress, tasks, state) in [
             (Progress::Waiting, vec![done, behind], "waiting for other hosts"),
             (Progress::Waiting, vec![behind, open], "waiting"),
             (Progress::Waiting, vec![done], "waiting"),
             (Progress::Running, vec![behind], "running"),
-            (Progress::Failed, vec![(Some("failed"), None), behind], "failed"),
+            (Progress::Failed, vec![(FAILED, None), behind], "failed"),
             (Progress::Converged, vec![done, would], "noop"),
             (Progress::Idle, vec![would], "noop"),
             (Progress::Idle, vec![would, open], "waiting"),
             (Progress::Idle, vec![would, behind], "waiting for other hosts"),
-            (Progress::Idle, vec![done, (Some("failed"), None), open], "failed"),
-            (Progress::Failed, vec![(Some("failed"), None), would], "failed"),
+            (Progress::Idle, vec![done, (FAILED, None), open], "failed"),
+            (Progress::Failed, vec![(FAILED, None), would], "failed"),
             (Progress::Converged, vec![done, drifted], "drifted"),
             (Progress::Idle, vec![would, drifted], "drifted"),
             // What waits comes before what drifted, as in the controllers' order of states (`blocked`, `changing`, `drifted`).
@@ -651,13 +659,16 @@ mod tests {
             (Progress::Idle, vec![drifted, open], "waiting"),
             (Progress::Waiting, vec![drifted, done], "drifted"),
             (Progress::Running, vec![drifted, open], "running"),
-            (Progress::Failed, vec![(Some("failed"), None), drifted], "failed"),
+            (Progress::Failed, vec![(FAILED, None), drifted], "failed"),
             (Progress::Converged, vec![done], "converged"),
             (Progress::Converged, vec![], "converged"),
+            // What was reported is of the task set before, as where the agent was killed when it had taken the next one.
+            (Progress::Converged, vec![done, open], "waiting"),
+            (Progress::Converged, vec![behind], "waiting for other hosts"),
         ] {
             let status = collect(&Local::open(root.path()).unwrap()).unwrap();
             let tasks = tasks.into_iter().map(|(outcome, waits_for)| task(outcome, waits_for)).collect();
-            assert_eq!(Status { progress: words(progress), tasks, ..status }.state(), state);
+            assert_eq!(Status { progress, tasks, ..status }.state(), state);
         }
     }
 
@@ -666,38 +677,32 @@ mod tests {
     fn y06_the_state_of_a_host_that_observes_or_is_in_no_nodegroup_is_that_of_its_node() {
         let root = tempfile::tempdir().unwrap();
         joined(root.path(), &Set::default());
-        let task = |outcome: Option<&str>| Task {
-            id: "t".to_owned(),
-            outcome: outcome.map(str::to_owned),
-            waits_for: None,
-            reason: None,
-        };
         let waits = "waiting, paused on this host: its mode is observe, so no task is run or checked";
         for (mode, group, progress, tasks, state) in [
             ("observe", Some("c/g"), Progress::Idle, vec![None], waits),
-            ("observe", Some("c/g"), Progress::Idle, vec![Some("changed"), None], waits),
-            ("observe", Some("c/g"), Progress::Running, vec![Some("changed"), None], "running, paused on this host"),
+            ("observe", Some("c/g"), Progress::Idle, vec![CHANGED, None], waits),
+            ("observe", Some("c/g"), Progress::Running, vec![CHANGED, None], "running, paused on this host"),
             ("observe", Some("c/g"), Progress::Idle, vec![], "converged, paused on this host"),
-            ("observe", Some("c/g"), Progress::Idle, vec![Some("unchanged")], "converged, paused on this host"),
             (
                 "observe",
                 Some("c/g"),
                 Progress::Idle,
-                vec![Some("changed"), Some("failed")],
-                "failed, paused on this host",
+                vec![Some(Ended::As(Outcome::Unchanged))],
+                "converged, paused on this host",
             ),
-            ("observe", Some("c/g"), Progress::Idle, vec![Some("would change")], "noop, paused on this host"),
-            ("observe", Some("c/g"), Progress::Idle, vec![Some("observed")], "converged, paused on this host"),
+            ("observe", Some("c/g"), Progress::Idle, vec![CHANGED, FAILED], "failed, paused on this host"),
+            ("observe", Some("c/g"), Progress::Idle, vec![WOULD_CHANGE], "noop, paused on this host"),
+            ("observe", Some("c/g"), Progress::Idle, vec![Some(Ended::Observed)], "converged, paused on this host"),
             ("apply", Some("c/g"), Progress::Idle, vec![None], "waiting, paused on this host"),
-            ("apply", Some("c/g"), Progress::Idle, vec![Some("changed")], "converged, paused on this host"),
-            ("apply", Some("c/g"), Progress::Idle, vec![Some("failed"), None], "failed, paused on this host"),
+            ("apply", Some("c/g"), Progress::Idle, vec![CHANGED], "converged, paused on this host"),
+            ("apply", Some("c/g"), Progress::Idle, vec![FAILED, None], "failed, paused on this host"),
             ("apply", None, Progress::Converged, vec![], "unplaced, paused on this host"),
             ("observe", None, Progress::Idle, vec![], "unplaced, paused on this host"),
         ] {
             let status = collect(&Local::open(root.path()).unwrap()).unwrap();
             let (mode, group) = (Some(mode.to_owned()), group.map(str::to_owned));
-            let tasks = tasks.into_iter().map(task).collect();
-            let status = Status { mode, group, progress: words(progress), tasks, paused: true, ..status };
+            let tasks = tasks.into_iter().map(|outcome| task(outcome, None)).collect();
+            let status = Status { mode, group, progress, tasks, paused: true, ..status };
             assert_eq!(status.state(), state);
         }
     }
@@ -720,14 +725,8 @@ mod tests {
     /// It said `idle` for half a second of each new task set, while its commands ran.
     #[test]
     fn y06_a_host_runs_tasks_from_the_moment_at_which_their_set_is_accepted() {
-        let task = |outcome: Option<&str>, waits_for: Option<&str>| Task {
-            id: "t".to_owned(),
-            outcome: outcome.map(str::to_owned),
-            waits_for: waits_for.map(str::to_owned),
-            reason: None,
-        };
         let nothing = LocalState::default;
-        let (done, open, behind) = ((Some("would change"), None), (None, None), (None, Some("a on tags x")));
+        let (done, open, behind) = ((WOULD_CHANGE, None), (None, None), (None, Some("a on tags x")));
         let held = || LocalState { hold: Some((u64::MAX, String::new())), ..nothing() };
         let paused = LocalState { paused: true, ..nothing() };
         let parked = LocalState { parked: Some("a disk".to_owned()), ..nothing() };

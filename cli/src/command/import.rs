@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use stemma_author::Reader;
-use stemma_core::finding::first_few;
-use stemma_core::name::{ReleaseRef, is_run_parts_name};
+use stemma_core::name::ReleaseRef;
 use stemma_core::release::fuel::{self, FuelImport};
 use stemma_core::release::{CompiledRelease, compile};
 use stemma_wire::endpoint::Endpoint;
@@ -20,6 +19,7 @@ use crate::command::question;
 use crate::manifest::{MAX_MANIFEST, text};
 use crate::output::printable;
 use crate::problem::Problems;
+use crate::tree::Below;
 use crate::yaml::{block, documents};
 
 /// Under whose name an import writes, unless said.
@@ -167,10 +167,9 @@ impl Found {
 fn read(path: &Path) -> Result<Found> {
     let mut found = Found::default();
     if path.is_dir() {
-        let (mut files, mut left_out) = (Vec::new(), Vec::new());
-        walk(path, 0, &mut files, &mut left_out).with_context(|| path.display().to_string())?;
-        tell_left_out(path, &mut left_out);
-        files.sort();
+        let below = Below::of(path)?;
+        let files = yaml_files(path, &below).with_context(|| path.display().to_string())?;
+        below.tell_left_out(path, "one with a name of letters, digits, - and _ is read");
         files.iter().try_for_each(|file| read_file(&mut found, file, path))?;
         if found.tasks.is_empty() {
             bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASKS.join(" or "));
@@ -192,45 +191,23 @@ fn read(path: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// How many directories that are left out are named.
-const FEW: usize = 5;
-
-/// Every YAML file of a directory and those below it; what a link leads to is left out. A directory that was put away, by its name, is not entered,
-/// and is among those that are left out; a hidden one (`.git`) never was meant.
-fn walk(dir: &Path, depth: usize, to: &mut Vec<PathBuf>, left_out: &mut Vec<PathBuf>) -> Result<()> {
-    if depth > MAX_DEPTH {
-        bail!("{} is nested deeper than {MAX_DEPTH} directories", dir.display());
-    }
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let (path, kind) = (entry.path(), entry.file_type()?);
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if kind.is_dir() {
-            if is_run_parts_name(&name) {
-                walk(&path, depth + 1, to, left_out)?;
-            } else if !name.starts_with('.') {
-                left_out.push(path);
+/// Every YAML file of a directory and those below it, in the order of their paths; what a link leads to is left out.
+fn yaml_files(top: &Path, below: &Below) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for dir in std::iter::once(top).chain(below.read.iter().map(PathBuf::as_path)) {
+        if dir.strip_prefix(top).is_ok_and(|inner| inner.components().count() > MAX_DEPTH) {
+            bail!("{} is nested deeper than {MAX_DEPTH} directories", dir.display());
+        }
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            if kind.is_file() && path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
+                files.push(path);
             }
-        } else if kind.is_file() && path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
-            to.push(path);
         }
     }
-    Ok(())
-}
-
-/// Says which directories are left out, in one line.
-fn tell_left_out(path: &Path, left_out: &mut [PathBuf]) {
-    if left_out.is_empty() {
-        return;
-    }
-    left_out.sort();
-    let name = |dir: &PathBuf| printable(&dir.strip_prefix(path).unwrap_or(dir).to_string_lossy());
-    let names: Vec<String> = left_out.iter().map(name).collect();
-    tell!(
-        "warning: {}: directories left out: {}; one with a name of letters, digits, - and _ is read",
-        path.display(),
-        first_few(names.iter().map(String::as_str), FEW)
-    );
+    files.sort();
+    Ok(files)
 }
 
 /// Tasks stand at any depth; roles and tags right in the directory, since modules keep other YAML below.
@@ -271,15 +248,13 @@ mod tests {
             std::fs::create_dir_all(dir.path().join(name)).unwrap();
             std::fs::write(dir.path().join(name).join("tasks.yaml"), "[]").unwrap();
         }
-        let (mut files, mut left_out) = (Vec::new(), Vec::new());
-        walk(dir.path(), 0, &mut files, &mut left_out).unwrap();
-        let below = |paths: &mut Vec<PathBuf>| {
-            paths.sort();
+        let below = Below::of(dir.path()).unwrap();
+        let names = |paths: &[PathBuf]| {
             let name = |path: &PathBuf| path.strip_prefix(dir.path()).unwrap().display().to_string();
             paths.iter().map(name).collect::<Vec<_>>()
         };
-        assert_eq!(below(&mut files), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
-        assert_eq!(below(&mut left_out), ["lib/d 1", "lib.bak", "lib~"]);
+        assert_eq!(names(&yaml_files(dir.path(), &below).unwrap()), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
+        assert_eq!(names(&below.left_out), ["lib/d 1", "lib.bak", "lib~"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
+use stemma_core::finding::first_few;
 use stemma_core::ownership::{Manager, Owner};
 
 use crate::args::Kind;
@@ -17,10 +18,7 @@ use crate::yaml::is_printed;
 const NAMES: [&str; 5] = ["cluster", "kind", "name", "namespace", "version"];
 /// How many entries of the same owners a comment names, and how many objects of which a manager applies nothing.
 const FEW: usize = 5;
-/// What the owners end with who applied a key.
-const BY_APPLY: &str = ":apply";
-
-/// What stands between names in the comment, and what such a name is put in where it holds that.
+/// What stands between names in the comment, and the quote. A name that holds one of these is put in quotes.
 const BETWEEN: [&str; 5] = [" and ", " by ", ", ", ";", "\""];
 
 /// Decides by what an entry is called, `labels.KEY` or a field's name, and by its owners whether it stays.
@@ -70,7 +68,7 @@ pub(crate) fn comment(manifest: &Value, object: &Value) -> String {
             true
         });
     }
-    let is_applied = |owners: &Vec<String>| owners.iter().any(|owner| owner.ends_with(BY_APPLY));
+    let is_applied = |owners: &Vec<String>| owners.iter().any(|owner| is_by_apply(owner));
     let is_applied_by_one = |owners: &Vec<String>| owners.len() == 1 && is_applied(owners);
     if by_owners.len() < 2 && by_owners.keys().all(is_applied_by_one) {
         return String::new();
@@ -95,8 +93,7 @@ pub(crate) fn not_applied(manager: Option<&Manager>, kind: Kind, names: &[String
 
 /// The first of several, and how many there are beside.
 fn few(all: &[String]) -> String {
-    let first = all[..all.len().min(FEW)].join(", ");
-    if all.len() > FEW { format!("{first} and {} more", all.len() - FEW) } else { first }
+    first_few(all.iter().map(String::as_str), FEW)
 }
 
 /// Takes out the maps without entries: who applied one is not recorded. Labels stay with whoever applies how they merge. An apply that leaves
@@ -185,7 +182,13 @@ fn shown(text: &str) -> String {
     text.chars().map(letter).collect()
 }
 
-fn texts(owners: Option<&Value>) -> impl Iterator<Item = &str> {
+/// Whether an owner applied the key, and did not write it otherwise.
+pub(crate) fn is_by_apply(owner: &str) -> bool {
+    owner.ends_with(":apply")
+}
+
+/// The owners of an entry, as an answer shows them.
+pub(crate) fn texts(owners: Option<&Value>) -> impl Iterator<Item = &str> {
     owners.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 

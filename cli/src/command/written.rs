@@ -236,8 +236,7 @@ pub(crate) fn is_bare(form: Form, value: &Value) -> bool {
 
 /// Whether an apply owns a field: a manifest said it as it stands.
 fn is_applied(object: &Value, field: &str) -> bool {
-    let owners = object.get("field_owners").and_then(|owners| owners.get(field)).and_then(Value::as_array);
-    owners.into_iter().flatten().any(|owner| owner.as_str().is_some_and(|owner| owner.ends_with(":apply")))
+    owned::texts(object.get("field_owners").and_then(|owners| owners.get(field))).any(owned::is_by_apply)
 }
 
 /// How a manifest says that a field is at its default, where it can. The empty text refers to nothing, and an object without a member may

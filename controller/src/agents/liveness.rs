@@ -56,8 +56,7 @@ pub async fn watch_silence(
     }
 }
 
-/// Stores which hosts have confirmed what they were told last, since this was done before: of all in a few commits. Where it cannot be stored,
-/// the next time says it again.
+/// Stores which hosts have confirmed what they were told last, many in one commit. What cannot be stored now is stored the next time.
 pub async fn store_confirmed(desired: &DesiredTable, intake: &dyn Intake) {
     let places = desired.to_confirm();
     if places.is_empty() {

@@ -10,11 +10,11 @@ use stemma_wire::message::PartDigest;
 use uuid::Uuid;
 
 use super::Model;
-use crate::records::reported::ReleasedRecord;
+use crate::records::reported::{ProfileRecord, ReleasedRecord};
 
 /// The ids of the tasks that were released to a node.
 pub(crate) fn runs<'a>(model: &'a Model, released: &'a ReleasedRecord) -> impl Iterator<Item = &'a str> {
-    released.runs(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+    released.runs(profile(model, released))
 }
 
 /// Those of them that count for its state: not those that its host neither runs nor checks. An older agent checks them as in mode `noop`.
@@ -23,19 +23,19 @@ pub(crate) fn counted<'a>(model: &'a Model, released: &'a ReleasedRecord) -> imp
     runs(model, released).filter(move |task| observed.is_none_or(|observed| !observed.contains(*task)))
 }
 
-/// Whether a host neither runs nor checks a task of what was released to it, by the task's own mode.
-pub(crate) fn observes(model: &Model, released: &ReleasedRecord, task: &str) -> bool {
-    observed(model, released).is_some_and(|observed| observed.contains(task))
+/// The tasks of the released profile that a host neither runs nor checks, by their own mode; `None`: there is no profile.
+pub(crate) fn observed<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
+    profile(model, released).map(ProfileRecord::observed)
 }
 
-fn observed<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a BTreeSet<String>> {
-    let profile = released.head().profile.and_then(|hash| model.profiles.get(&hash));
-    profile.map(|profile| profile.observed())
+/// The profile that a released task set names.
+fn profile<'a>(model: &'a Model, released: &ReleasedRecord) -> Option<&'a ProfileRecord> {
+    released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile)
 }
 
 /// The names of the task set that was released to a node: its digest in each wire version, by any of which a host may name it.
 pub(crate) fn task_sets(model: &Model, released: &ReleasedRecord) -> Vec<PartDigest> {
-    released.digests(released.head().profile.and_then(|hash| model.profiles.get(&hash)).map(|profile| &**profile))
+    released.digests(profile(model, released))
 }
 
 /// Whether a task runs on a node by what was released to it; `None`: none does.
@@ -64,9 +64,8 @@ pub(crate) fn candidate<'a>(model: &Model, answer: &'a Answer) -> Candidate<'a> 
 /// What of a released task set decides whether another one is released.
 fn content(model: &Model, released: &ReleasedRecord, version: DigestVersion) -> Content {
     let task_set = released.head();
-    let name = task_set.profile.filter(|_| version == DigestVersion::V1);
-    let profile = name.and_then(|name| model.profiles.get(&name));
-    let untranslated = profile.into_iter().flat_map(|profile| profile.untranslated());
+    let profile = profile(model, released).filter(|_| version == DigestVersion::V1);
+    let untranslated = profile.into_iter().flat_map(ProfileRecord::untranslated);
     Content {
         mode: task_set.mode,
         tasks: task_set.profile.map(|_| TaskDigest(task_set.task_digest)),

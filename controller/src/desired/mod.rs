@@ -484,7 +484,7 @@ impl DesiredTable {
 
     /// The places whose hosts say that they hold what they were told last, where the records of it do not say so yet.
     pub(crate) fn to_confirm(&self) -> Vec<(Arc<Slot>, Confirmed)> {
-        let of_slot = |slot: &Arc<Slot>| Some((Arc::clone(slot), slot.to_confirm()?));
+        let of_slot = |slot: &Arc<Slot>| slot.to_confirm().map(|confirmed| (Arc::clone(slot), confirmed));
         read(&self.slots).values().filter_map(of_slot).collect()
     }
 

@@ -14,7 +14,7 @@ use stemma_wire::message::{PartDigest, WireVersion, digest_part, encode_part};
 use uuid::Uuid;
 
 use crate::cache::Model;
-use crate::cache::released::{candidate, counted, observes, runs, task_sets};
+use crate::cache::released::{candidate, counted, observed, runs, task_sets};
 use crate::desired::size::{self, TooLarge};
 use crate::desired::{DesiredTable, encode};
 use crate::intake::ToldParts;
@@ -73,10 +73,10 @@ pub(crate) fn orphans_of(model: &Model, node: Uuid) -> Orphans {
 
 /// Whether a node's host holds what it is to hold: as its agent said since the controller started, and before that as it is stored.
 ///
-/// A restart finds the record of what the host was told last, with its parts. Others than it is to hold are news that it has not heard. That it
-/// was told these is not that it took them: the record says so where the host confirmed them. It is written some seconds later, so a
-/// host whose confirmation was lost in a crash counts as untold until it comes again: nobody knows. A record of an earlier version says nothing of
-/// that: then results of the task set say so, or that none came, and what is written when a host becomes silent; known values alone count as taken.
+/// After a restart the record of what the host was told last decides. Where its parts are not those that the host is to hold, the host has
+/// not heard of these. Where they are, the record says whether the host confirmed them. A confirmation is stored some seconds later: if a crash
+/// loses it, the host counts as untold until it checks in again. A record of an earlier version may have no parts: then the results of the task
+/// set decide. What was written when the host became silent comes before all of these.
 ///
 /// `answer` is what the node is to be, and `set` the [`task_set`] that was released to it.
 pub(crate) fn told(
@@ -176,15 +176,16 @@ pub(crate) fn unended(model: &Model, node: Uuid) -> impl Iterator<Item = &str> {
 
 /// What is known of those that count for the node's state, in their order.
 pub(crate) fn counted_news(model: &Model, node: Uuid) -> impl Iterator<Item = TaskNews<'_>> {
-    let released = model.released.get(&node);
-    news(model, node).filter(move |one| released.is_none_or(|released| !observes(model, released, one.task)))
+    let observed = model.released.get(&node).and_then(|released| observed(model, released));
+    news(model, node).filter(move |one| observed.is_none_or(|observed| !observed.contains(one.task)))
 }
 
 /// Whether a result says of a task only that its host neither ran nor checked it, by the task's own mode. An older agent checks it: what that
 /// found is shown as of any other task.
 pub(crate) fn is_observed(model: &Model, node: Uuid, result: &TaskResult) -> bool {
     let says_nothing = result.outcome == Outcome::WouldChange && result.diff.is_empty();
-    says_nothing && model.released.get(&node).is_some_and(|released| observes(model, released, &result.task))
+    let observed = || observed(model, model.released.get(&node)?);
+    says_nothing && observed().is_some_and(|observed| observed.contains(&result.task))
 }
 
 /// What is known of the tasks that were released to a node, in their order.

@@ -175,9 +175,10 @@ fn server_names(config: &Config, record: &FleetRecord) -> Result<Vec<ServerName>
     names.extend(["localhost", "127.0.0.1", "::1"].map(|name| name.parse().expect("a name of this machine")));
     for address in [config.admin.address(), config.agents] {
         let ip = address.ip().to_canonical();
-        // An IPv4 address that is bound in its IPv6 form is dialled in either.
-        let bound = [ip, address.ip()].into_iter().filter(|_| !ip.is_unspecified());
-        names.extend(bound.map(ServerName::Ip));
+        if !ip.is_unspecified() {
+            // An IPv4 address that is bound in its IPv6 form is dialled in either.
+            names.extend([ip, address.ip()].map(ServerName::Ip));
+        }
     }
     names.sort();
     names.dedup();

@@ -166,9 +166,9 @@ async fn what_cannot_be_asked_is_refused_by_its_name() {
     }
 }
 
-const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
+pub(crate) const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
 
-async fn apply(served: &Served, objects: Value) {
+pub(crate) async fn apply(served: &Served, objects: Value) {
     served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
 }
 

@@ -8,13 +8,8 @@ use stemma_controller::store::{Revision, Transaction};
 use stemma_core::object::Kind;
 use uuid::Uuid;
 
+use crate::audit::{PATCH, apply};
 use crate::served::Served;
-
-const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
-
-async fn apply(served: &Served, objects: Value) {
-    served.expect("POST", "/v1/apply?manager=git", &json!({"objects": objects}), 200).await;
-}
 
 async fn patch(served: &Served, path: &str, operation: Value) {
     let told = served.send("PATCH", path, PATCH, Some(&json!([operation]))).await;

@@ -10,17 +10,13 @@ use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::records::reported::ReleasedRecord;
 use stemma_controller::records::{codec, key};
-use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::run::Options;
 use stemma_controller::store::{Query, Transaction};
 use stemma_core::status::State;
 use stemma_wire::message::desired::{InputValue, Known, TaskSet};
 use stemma_wire::message::signed::Grant;
 
-use crate::fleet::{self, Fleet, Host, PATIENCE, config, wait_until};
-
-fn options() -> Options {
-    Options { publishing: Publishing::Reconciled, ..Options::default() }
-}
+use crate::fleet::{self, Fleet, Host, PATIENCE, reconciled, wait_until};
 
 /// Holds node n, until an end if there is one.
 async fn hold(fleet: &Fleet, until: Option<&str>) {
@@ -71,7 +67,7 @@ async fn nothing_was_missed(fleet: &Fleet) {
 
 #[tokio::test]
 async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after_a_restart() {
-    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut fleet = Fleet::start_reconciled().await;
     fleet.apply(site("one")).await;
     let mut host = fleet.join_group("c/g", "n").await;
     let (known, task_set) = told(&mut host).await;
@@ -85,8 +81,7 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
     assert_eq!(known.unwrap().labels["ntp"].value, "two", "what is known flows at once");
     assert_eq!(task_set, None, "the task set is the one that was released");
 
-    fleet.controller.stop().await;
-    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    fleet = fleet.restart(reconciled()).await;
     let (chain, key) = (host.chain.clone(), host.key.clone_key());
     host.client = fleet.client(chain, key);
     fleet.apply(site("three")).await;
@@ -109,7 +104,7 @@ async fn a_label_arrives_at_once_and_its_task_set_when_it_is_released_also_after
 async fn a_task_set_is_released_at_the_end_of_a_hold_without_another_change() {
     let clock = Arc::new(fleet::Moving::default());
     let own = Arc::clone(&clock);
-    let fleet = Fleet::start_with(|all| *all = Options { clock: own, ..options() }).await;
+    let fleet = Fleet::start_with(|all| *all = Options { clock: own, ..reconciled() }).await;
     fleet.apply(site("one")).await;
     let mut host = fleet.join_group("c/g", "n").await;
     assert!(told(&mut host).await.1.is_some());
@@ -128,7 +123,7 @@ async fn a_task_set_is_released_at_the_end_of_a_hold_without_another_change() {
 /// Neither the wording of an explanation nor an edge of the order is what a host runs: its task digest is the same.
 #[tokio::test]
 async fn a_profile_or_an_explanation_that_alone_is_another_releases_nothing() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(ordered("a", "false", &["ntp"])).await;
     let mut host = fleet.join_group("c/g", "n").await;
     let first = told(&mut host).await.1.unwrap();
@@ -151,7 +146,7 @@ async fn a_profile_or_an_explanation_that_alone_is_another_releases_nothing() {
 /// What a held host waits for may still be under way elsewhere, also where the present order no longer asks for it.
 #[tokio::test]
 async fn a_held_host_waits_at_a_barrier_of_what_it_was_given_though_the_order_no_longer_has_it() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     let condition = "labels.tier == 'b'";
     fleet.apply(ordered("a", condition, &["ntp"])).await;
     let dbs = json!({"kind": "NodeGroup", "cluster": "c", "name": "dbs", "roles": ["db"]});
@@ -177,7 +172,7 @@ async fn a_held_host_waits_at_a_barrier_of_what_it_was_given_though_the_order_no
 
 #[tokio::test]
 async fn a_result_opens_the_barrier_of_another_host_in_the_pass_that_hears_of_it() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(ordered("a", "false", &["ntp"])).await;
     fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "dbs", "roles": ["db"]}])).await;
     let (mut db, mut host) = (fleet.join_group("c/dbs", "db").await, fleet.join_group("c/g", "n").await);
@@ -222,7 +217,7 @@ fn ordered(tier: &str, condition: &str, after: &[&str]) -> Value {
 /// Two releases of the same content share what they make of a node, and neither answers for the other.
 #[tokio::test]
 async fn w01_what_is_released_is_recorded_and_fixed_under_the_name_that_the_group_refers_to() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     let mut objects = site("one");
     let mut twin = objects[0].clone();
     twin["name"] = "twin".into();
@@ -259,7 +254,7 @@ async fn recorded(fleet: &Fleet, name: &str) -> Value {
 /// Who is given a release of the same content runs the same: nothing is released, and the name is that of the levels.
 #[tokio::test]
 async fn w01_another_release_of_the_same_content_is_recorded_and_fixed_and_releases_nothing() {
-    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut fleet = Fleet::start_reconciled().await;
     let mut objects = site("one");
     let mut twin = objects[0].clone();
     twin["version"] = "2".into();
@@ -284,8 +279,7 @@ async fn w01_another_release_of_the_same_content_is_recorded_and_fixed_and_relea
     let write = Transaction::new().put(released, codec::encode(&before)).delete(key::fixed("site@2"));
     store.commit(write).await.unwrap();
     drop(store);
-    fleet.controller.stop().await;
-    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    fleet = fleet.restart(reconciled()).await;
     let mended = recorded(&fleet, "site@2").await;
     assert_eq!((&mended["at"], &mended["revision"]), (&first["at"], &first["revision"]), "nothing was released");
     let list = fleet.parts().registry.store().snapshot().await.unwrap().list(&Query::prefix("fixed/")).await.unwrap();
@@ -311,7 +305,7 @@ async fn refuses_an_edit(fleet: &Fleet, release: &Value) {
 /// However it is moved, the answer of the write says that its next task set is held.
 #[tokio::test]
 async fn w07_a_move_into_a_group_whose_required_trait_the_node_lacks_is_a_finding_of_the_write() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     let mut objects = site("one");
     objects.as_array_mut().unwrap().extend([
         json!({"kind": "NodeGroup", "cluster": "c", "name": "fast", "requirements": {"trait:CUSTOM_FAST": "required"}}),
@@ -347,7 +341,7 @@ async fn w07_a_move_into_a_group_whose_required_trait_the_node_lacks_is_a_findin
 
 #[tokio::test]
 async fn w07_an_edit_of_a_groups_requirement_warns_of_its_nodes_that_do_not_meet_it() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     let mut objects = site("one");
     let node = |name: &str| json!({"kind": "Node", "name": name, "nodegroup": "c/g"});
     objects.as_array_mut().unwrap().extend(["n1", "n2", "n3", "n4", "n5"].map(node));
@@ -383,7 +377,7 @@ async fn w07_an_edit_of_a_groups_requirement_warns_of_its_nodes_that_do_not_meet
 /// A condition that takes more steps than it may is not false: who runs its task keeps what it has until it can be decided.
 #[tokio::test]
 async fn w10_05_a_condition_that_has_become_too_costly_takes_no_task_from_a_host_that_runs_it() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     let site = |ntp: &str, many: u32| {
         let mut objects = site(ntp);
         let mut costly = objects[0]["tasks"][0].clone();
@@ -417,7 +411,7 @@ async fn w10_05_a_condition_that_has_become_too_costly_takes_no_task_from_a_host
 /// What is told at once may become too large beside the task set that a held host keeps, however small the next one is.
 #[tokio::test]
 async fn what_a_held_host_keeps_may_make_its_desired_state_too_large() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     let site = |bytes: usize, annotation: usize| {
         let mut objects = site("one");
         objects[0]["tasks"][0]["parameters"]["template"] = "{{ params.a }}{{ params.b }}".into();

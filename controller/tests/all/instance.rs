@@ -1,7 +1,6 @@
 //! What an instance wants of its node is looked at before the node's first task set, and not again.
 
 use serde_json::{Value, json};
-use stemma_controller::run::{Options, Publishing};
 use stemma_wire::message::desired::InputValue;
 
 use crate::fleet::Fleet;
@@ -27,8 +26,7 @@ async fn instance(fleet: &Fleet, traits: &[&str]) {
 
 #[tokio::test]
 async fn a_node_without_what_its_instance_wants_is_told_its_labels_and_no_first_task_set() {
-    let fleet =
-        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(site(None, "one")).await;
     let mut host = fleet.join_group("c/g", "n").await;
     assert_eq!(told(&mut host).await.1.expect("one without tasks").profile, None, "there is no release yet");

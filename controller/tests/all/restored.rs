@@ -8,7 +8,7 @@ use hyper::Method;
 use serde_json::json;
 use stemma_controller::records::enrolled::agent_key;
 use stemma_controller::records::{codec, key};
-use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::run::start;
 use stemma_controller::store::Transaction;
 use stemma_core::epoch::EpochLine;
 use stemma_wire::clock::{Clock as _, SystemClock};
@@ -18,7 +18,7 @@ use stemma_wire::message::{Epoch, PartDigest, Revision, WireVersion};
 use stemma_wire::sign::Verifier;
 use uuid::Uuid;
 
-use crate::fleet::{Fleet, Host, config, wait_until};
+use crate::fleet::{Fleet, Host, config, reconciled, wait_until};
 
 /// What a host holds that was told this.
 fn held(desired: &SignedDesired) -> Held {
@@ -38,8 +38,7 @@ async fn told(host: &mut Host, held: Held) -> Option<SignedDesired> {
 
 #[tokio::test]
 async fn x02_hosts_that_are_ahead_are_said_and_follow_in_another_epoch() {
-    let fleet =
-        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut host = fleet.join_group("c/g", "web-1").await;
     let first = host.first_state().await;
@@ -140,8 +139,7 @@ async fn x02_how_old_the_last_backup_is_stands_in_the_metrics() {
 
 #[tokio::test]
 async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it() {
-    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
-    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut fleet = Fleet::start_reconciled().await;
     let mut host = fleet.join("web-1").await;
     let first = host.first_state().await;
     let ahead = Held { revision: Revision(100_000), ..held(&first) };
@@ -154,8 +152,7 @@ async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it()
         let epoch: Uuid = body["epoch"].as_str().unwrap().parse().unwrap();
         epochs.push(Epoch(*epoch.as_bytes()));
     }
-    fleet.controller.stop().await;
-    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    fleet = fleet.restart(reconciled()).await;
     host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     for epoch in &epochs[..2] {
         host.held = Some(Held { epoch: *epoch, ..ahead });
@@ -167,8 +164,7 @@ async fn x02_the_epoch_is_the_same_after_a_restart_and_earlier_ones_lead_to_it()
 /// An older copy of the data directory is put in its place by hand, without `restore`.
 #[tokio::test]
 async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes() {
-    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
-    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut fleet = Fleet::start_reconciled().await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut hosts = [fleet.join_group("c/g", "web-1").await, fleet.join_group("c/g", "web-2").await];
     for host in &mut hosts {
@@ -177,7 +173,7 @@ async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes(
     let (data, copy) = (fleet.directory.path().join("data"), fleet.directory.path().join("copy"));
     fleet.controller.stop().await;
     copy_directory(&data, &copy);
-    fleet.controller = start(config(data.clone()), options()).await.unwrap();
+    fleet.controller = start(config(data.clone()), reconciled()).await.unwrap();
     fleet.apply(json!([{"kind": "NodeGroup", "cluster": "c", "name": "g", "labels": {"tier": "silver"}}])).await;
     for host in &mut hosts {
         host.client = fleet.client(host.chain.clone(), host.key.clone_key());
@@ -186,7 +182,7 @@ async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes(
     fleet.controller.stop().await;
     std::fs::remove_dir_all(&data).unwrap();
     std::fs::rename(&copy, &data).unwrap();
-    fleet.controller = start(config(data.clone()), options()).await.unwrap();
+    fleet.controller = start(config(data.clone()), reconciled()).await.unwrap();
     let [first, second] = &mut hosts;
     let latest = first.held.unwrap();
     first.client = fleet.client(first.chain.clone(), first.key.clone_key());
@@ -202,7 +198,7 @@ async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes(
     for is_started_again in [false, true] {
         if is_started_again {
             fleet.controller.stop().await;
-            fleet.controller = start(config(data.clone()), options()).await.unwrap();
+            fleet.controller = start(config(data.clone()), reconciled()).await.unwrap();
         }
         for host in [&mut *first, &mut *second] {
             host.client = fleet.client(host.chain.clone(), host.key.clone_key());
@@ -229,8 +225,7 @@ async fn x02_hosts_of_a_store_that_was_put_back_stay_ahead_however_far_it_comes(
 /// The store of an earlier version has no record of what its hosts were told.
 #[tokio::test]
 async fn x02_a_host_without_a_record_was_told_nothing_since_there_are_any() {
-    let options = Options { publishing: Publishing::Reconciled, ..Options::default() };
-    let fleet = Fleet::start_with(|own| *own = options).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut first = fleet.join_group("c/g", "web-1").await;
     let mut second = fleet.join_group("c/g", "web-2").await;
@@ -247,8 +242,7 @@ async fn x02_a_host_without_a_record_was_told_nothing_since_there_are_any() {
 /// While a restored store waits, each node says so, whether a host of it has come or not.
 #[tokio::test]
 async fn x02_state_finding_and_explanation_of_each_node_agree_that_a_restored_store_waits() {
-    let options = || Options { publishing: Publishing::Reconciled, ..Options::default() };
-    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut fleet = Fleet::start_reconciled().await;
     fleet.apply(json!([{"kind": "Cluster", "name": "c"}, {"kind": "NodeGroup", "cluster": "c", "name": "g"}])).await;
     let mut old = fleet.join_group("c/g", "web-1").await;
     old.first_state().await;
@@ -259,8 +253,7 @@ async fn x02_state_finding_and_explanation_of_each_node_agree_that_a_restored_st
     let restored = line.restored(line.id_after(SystemClock.unix_seconds() * 1000, &[7; 10], []), head, "restored");
     let waits = Transaction::new().put(key::EPOCH_LINE, codec::encode(&restored));
     fleet.parts().registry.store().commit(waits).await.unwrap();
-    fleet.controller.stop().await;
-    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    fleet = fleet.restart(reconciled()).await;
     let of_all = json!({"enrolled": 1, "checked_in": 0});
     let hosts = async || {
         let hosts = fleet.read("/v1/fleet").await["hosts"].clone();
@@ -330,8 +323,7 @@ fn copy_directory(from: &Path, to: &Path) {
 #[tokio::test]
 async fn x02_hosts_of_earlier_epochs_follow_after_a_resume_and_those_of_a_later_one_after_a_second() {
     const DAY_MS: u64 = 24 * 3600 * 1000;
-    let fleet =
-        Fleet::start_with(|own| *own = Options { publishing: Publishing::Reconciled, ..Options::default() }).await;
+    let fleet = Fleet::start_reconciled().await;
     let mut host = fleet.join("web-1").await;
     let first = host.first_state().await;
     let ahead = Held { revision: Revision(100_000), ..held(&first) };

@@ -10,7 +10,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 use stemma_controller::agents::store_confirmed;
 use stemma_controller::cache::Model;
-use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::run::Options;
 use stemma_controller::store::Query;
 use stemma_core::object::ClusterId;
 use stemma_wire::clock::Clock as _;
@@ -18,27 +18,17 @@ use stemma_wire::message::checkin::{CheckIn, CheckInAnswer};
 use stemma_wire::message::observed::{LocalState, Observation, ReportedLabel};
 use stemma_wire::message::signed::Grant;
 
-use crate::fleet::{self, Fleet, Host, Moving, PATIENCE, call, check_in, config, read_until};
+use crate::fleet::{self, Fleet, Host, Moving, PATIENCE, call, check_in, read_until, reconciled};
+use crate::states::{self, shell, site_and};
 
 /// b on the y nodes waits for a on the x nodes; tag x has a primary.
 fn site() -> Value {
-    let task = |id: &str, tag: &str, more: Value| {
-        let mut task = json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
-        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        task
-    };
-    json!([
-        {"kind": "Release", "name": "site", "version": "1", "roles": {"rx": {"tags": ["x"]}, "ry": {"tags": ["y"]}},
-         "tags": {"x": {"has_primary": true}, "y": {}},
-         "tasks": [task("a", "x", json!({})), task("b", "y", json!({"cross_depends": [{"name": "a", "tags": ["x"]}]}))]},
-        {"kind": "Cluster", "name": "c", "release": "site@1"},
-        {"kind": "NodeGroup", "cluster": "c", "name": "gx", "roles": ["rx"]},
-        {"kind": "NodeGroup", "cluster": "c", "name": "gy", "roles": ["ry"]},
-    ])
+    with_primary(states::site("1"))
 }
 
-fn options() -> Options {
-    Options { publishing: Publishing::Reconciled, ..Options::default() }
+fn with_primary(mut site: Value) -> Value {
+    site[0]["tags"]["x"]["has_primary"] = json!(true);
+    site
 }
 
 /// The barriers that are open for a host by now, once they are these many.
@@ -74,12 +64,9 @@ async fn said(fleet: &Fleet) -> usize {
 
 #[tokio::test]
 async fn w08_explain_of_a_task_behind_a_shut_barrier_names_what_it_waits_for() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
-    let mut site = site();
-    let after_b =
-        json!({"id": "d", "type": "shell", "tags": ["y"], "requires": ["b"], "parameters": {"script": "true"}});
-    site[0]["tasks"].as_array_mut().unwrap().push(after_b);
-    fleet.apply(site).await;
+    let fleet = Fleet::start_reconciled().await;
+    let after_b = shell("d", "y", json!({"requires": ["b"]}));
+    fleet.apply(with_primary(site_and([after_b]))).await;
     let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
     for host in [&mut one, &mut two] {
         host.news(0).await;
@@ -100,7 +87,7 @@ async fn w08_explain_of_a_task_behind_a_shut_barrier_names_what_it_waits_for() {
 /// What is released to a host is told to it only once its agent holds it; a node without an agent is told nothing.
 #[tokio::test]
 async fn w08_explain_says_that_a_host_was_told_only_once_it_holds_what_was_released() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     let mut site = site();
     site.as_array_mut().unwrap().push(json!({"kind": "Node", "name": "never", "nodegroup": "c/gx"}));
     fleet.apply(site).await;
@@ -126,7 +113,7 @@ async fn w08_explain_says_that_a_host_was_told_only_once_it_holds_what_was_relea
 async fn a_hold_that_is_over_is_told_neither_by_explain_nor_by_the_findings() {
     let clock = Arc::new(Moving::default());
     let own = Arc::clone(&clock);
-    let fleet = Fleet::start_with(|all| *all = Options { clock: own, ..options() }).await;
+    let fleet = Fleet::start_with(|all| *all = Options { clock: own, ..reconciled() }).await;
     fleet.apply(site()).await;
     let mut host = fleet.join_group("c/gx", "n1").await;
     host.news(0).await;
@@ -155,7 +142,7 @@ async fn a_hold_that_is_over_is_told_neither_by_explain_nor_by_the_findings() {
 
 #[tokio::test]
 async fn s39_a_host_that_switches_what_it_says_is_written_at_a_pace_and_in_the_end_as_it_says() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(site()).await;
     let mut host = fleet.join_group("c/gx", "n1").await;
     host.news(0).await;
@@ -175,7 +162,7 @@ async fn s39_a_host_that_switches_what_it_says_is_written_at_a_pace_and_in_the_e
 
 #[tokio::test]
 async fn x07_a_node_parked_on_its_host_stands_outside_barriers_and_keeps_its_primary_also_after_a_restart() {
-    let mut fleet = Fleet::start_with(|own| *own = options()).await;
+    let mut fleet = Fleet::start_reconciled().await;
     fleet.apply(site()).await;
     let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
     let mut three = fleet.join_group("c/gx", "n3").await;
@@ -218,8 +205,7 @@ async fn x07_a_node_parked_on_its_host_stands_outside_barriers_and_keeps_its_pri
     store_confirmed(&fleet.parts().desired, &*fleet.parts().intake).await;
     let before = fleet.revision().await;
     one.news(0).await;
-    fleet.controller.stop().await;
-    fleet.controller = start(config(fleet.directory.path().join("data")), options()).await.unwrap();
+    fleet = fleet.restart(reconciled()).await;
     for host in [&mut one, &mut two, &mut three] {
         host.client = fleet.client(host.chain.clone(), host.key.clone_key());
     }
@@ -261,7 +247,7 @@ async fn settle(fleet: &Fleet) {
 
 #[tokio::test]
 async fn barriers_wait_for_a_node_that_is_paused_on_its_host_and_say_so() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(site()).await;
     let (mut one, mut two) = (fleet.join_group("c/gx", "n1").await, fleet.join_group("c/gy", "n2").await);
     one.local = LocalState { paused: true, ..LocalState::default() };
@@ -289,7 +275,7 @@ async fn barriers_wait_for_a_node_that_is_paused_on_its_host_and_say_so() {
 
 #[tokio::test]
 async fn a_hold_on_the_host_keeps_its_task_set_while_labels_flow() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(site()).await;
     let mut host = fleet.join_group("c/gx", "n1").await;
     while host.held.is_none() {
@@ -314,7 +300,7 @@ async fn a_hold_on_the_host_keeps_its_task_set_while_labels_flow() {
 
 #[tokio::test]
 async fn w06_labels_that_hosts_filled_are_among_those_that_a_write_takes_away() {
-    let fleet = Fleet::start_with(|own| *own = options()).await;
+    let fleet = Fleet::start_reconciled().await;
     fleet.apply(site()).await;
     fleet
         .apply(

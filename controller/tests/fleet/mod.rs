@@ -155,6 +155,18 @@ impl Fleet {
         Self { directory, controller, clock, said_before }
     }
 
+    /// One whose controller publishes by itself what it decides.
+    pub(crate) async fn start_reconciled() -> Self {
+        Self::start_with(|own| *own = reconciled()).await
+    }
+
+    /// Stops the controller, and starts one with these options from what it left.
+    pub(crate) async fn restart(mut self, options: Options) -> Self {
+        self.controller.stop().await;
+        self.controller = start(config(self.directory.path().join("data")), options).await.unwrap();
+        self
+    }
+
     pub(crate) fn parts(&self) -> &Arc<Parts> {
         self.controller.parts()
     }
@@ -308,16 +320,7 @@ impl Host {
 
     /// Says that a task of what it holds has succeeded, as its first result.
     pub(crate) async fn has_done(&mut self, task: &str) {
-        let result = TaskResult {
-            sequence: 1,
-            task_set: self.held.unwrap().task_set,
-            task: task.to_owned(),
-            outcome: Outcome::Changed,
-            message: String::new(),
-            output: String::new(),
-            diff: String::new(),
-            duration_ms: 1,
-        };
+        let result = result_of(1, self.held.unwrap().task_set, task, Outcome::Changed);
         let said = CheckIn { results: vec![result], local: self.local.clone(), ..check_in(self.held, 0) };
         let _taken: CheckInAnswer = call(&mut self.client, "/agent/v1/checkin", &said).await.unwrap();
     }
@@ -325,6 +328,25 @@ impl Host {
     pub(crate) async fn renew(&mut self, csr: &[u8]) -> Result<RenewAnswer, Refused> {
         call(&mut self.client, "/agent/v1/renew", &RenewRequest { csr: csr.to_vec() }).await
     }
+}
+
+/// The result of a task of a task set, of which the host says nothing.
+pub(crate) fn result_of(sequence: u64, task_set: PartDigest, task: &str, outcome: Outcome) -> TaskResult {
+    TaskResult {
+        sequence,
+        task_set,
+        task: task.to_owned(),
+        outcome,
+        message: String::new(),
+        output: String::new(),
+        diff: String::new(),
+        duration_ms: 1,
+    }
+}
+
+/// The options of a controller that publishes by itself what it decides.
+pub(crate) fn reconciled() -> Options {
+    Options { publishing: Publishing::Reconciled, ..Options::default() }
 }
 
 pub(crate) fn config(data_dir: PathBuf) -> Config {

@@ -189,21 +189,23 @@ fn of_escape(behind: &[u8]) -> (usize, usize) {
 /// [`InvalidJson::Number`], [`InvalidJson::Inexact`].
 pub fn number(text: &str) -> Result<Number, InvalidJson> {
     let is_integer = text.bytes().skip(1).all(|byte| byte.is_ascii_digit()) && text != "-0";
-    let number: Option<Number> = serde_json::from_str(text).ok();
-    let is_zero = !text.split(['e', 'E']).next().unwrap_or_default().contains(|one| matches!(one, '1'..='9'));
-    let is_held = |number: &Number| !(is_integer && number.is_f64()) && (is_zero || number.as_f64() != Some(0.0));
-    let held = number.filter(is_held).ok_or_else(|| InvalidJson::Number { number: cut(text) })?;
+    let refused = || InvalidJson::Number { number: cut(text) };
+    let read: Number = serde_json::from_str(text).map_err(|_| refused())?;
     // An integer of 64 bits is kept as it is.
-    if held.is_f64() && Decimal::of(text).is_changed(&held) {
-        return Err(InvalidJson::Inexact { number: cut(text) });
+    if !read.is_f64() {
+        return Ok(read);
     }
-    Ok(held)
+    let written = Decimal::of(text);
+    if is_integer || read.as_f64() == Some(0.0) && !written.digits.is_empty() {
+        return Err(refused());
+    }
+    if written.is_changed(&read) { Err(InvalidJson::Inexact { number: cut(text) }) } else { Ok(read) }
 }
 
 /// How great a number is, by its digits: a float would not tell.
 #[derive(PartialEq, Eq)]
 struct Decimal {
-    /// From the first to the last that is no zero.
+    /// From the first to the last that is no zero; of zero none.
     digits: String,
     /// How many of them stand before the decimal point.
     point: isize,

@@ -22,13 +22,6 @@ fn fleet() -> Result<Fleet> {
     Ok(fleet)
 }
 
-/// Standard output, standard error and the status.
-fn ran(fleet: &Fleet, arguments: &[&str]) -> Result<(String, String, i32)> {
-    let output = fleet.cli(arguments)?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("it ended by itself")?))
-}
-
 fn holder(fleet: &Fleet) -> Result<String> {
     let row: Value = serde_json::from_str(&fleet.stemma(&["primary", "show", "eu", "db", "-o", "json"])?)?;
     Ok(row["node"].as_str().with_context(|| row.to_string())?.to_owned())
@@ -46,20 +39,20 @@ fn x07_park_keeps_the_primary_and_each_write_that_moves_it_says_so_first() -> Re
         &["delete", "node", "db-1"],
         &["primary", "set", "eu", "db", "db-2"],
     ] {
-        let (_, text, status) = ran(&fleet, &[arguments, &["--dry-run"]].concat())?;
+        let (_, text, status) = fleet.ran(&[arguments, &["--dry-run"]].concat())?;
         ensure!(status == 0 && text.contains(moves), "{arguments:?}: {status} {text}");
         ensure!(holder(&fleet)? == "db-1", "{arguments:?} was only tried out");
         // It is no finding: a strict write, which refuses each warning, makes it and warns of nothing (y09).
-        let (_, text, status) = ran(&fleet, &[arguments, &["--dry-run", "--strict"]].concat())?;
+        let (_, text, status) = fleet.ran(&[arguments, &["--dry-run", "--strict"]].concat())?;
         ensure!(status == 0 && text.contains(moves) && !text.contains("warning:"), "{arguments:?}: {status} {text}");
     }
     for arguments in [&["node", "park", "db-1", "--dry-run"][..], &["node", "park", "db-1"]] {
-        let (_, text, status) = ran(&fleet, arguments)?;
+        let (_, text, status) = fleet.ran(arguments)?;
         let keeps = text.contains("it is parked and keeps what it holds as primary (db)");
         ensure!(status == 0 && keeps && !text.contains("moves from"), "{arguments:?}: {status} {text}");
     }
     ensure!(holder(&fleet)? == "db-1");
-    let (out, text, status) = ran(&fleet, &["node", "park", "db-1", "--release-primary"])?;
+    let (out, text, status) = fleet.ran(&["node", "park", "db-1", "--release-primary"])?;
     ensure!(status == 0 && out == "node db-1 is parked\n" && text.matches(moves).count() == 1, "{status} {out} {text}");
     fleet.stemma(&["node", "unpark", "db-1"])?;
     ensure!(holder(&fleet)? == "db-2", "it does not come back");
@@ -69,7 +62,7 @@ fn x07_park_keeps_the_primary_and_each_write_that_moves_it_says_so_first() -> Re
 #[test]
 fn x07_a_primary_is_shown_and_set_and_what_cannot_hold_it_is_refused() -> Result<()> {
     let fleet = fleet()?;
-    let (out, text, status) = ran(&fleet, &["primary", "set", "eu", "db", "node/db-3"])?;
+    let (out, text, status) = fleet.ran(&["primary", "set", "eu", "db", "node/db-3"])?;
     ensure!(status == 0 && out == "node db-3 holds db of cluster eu as primary\n", "{status} {out} {text}");
     ensure!(text.contains("the primary of tag db in cluster eu moves from db-1 to db-3"), "{text}");
     let shown = fleet.stemma(&["primary", "show", "eu"])?;
@@ -82,12 +75,12 @@ fn x07_a_primary_is_shown_and_set_and_what_cannot_hold_it_is_refused() -> Result
         (&["primary", "set", "eu", "db", "web-1"], 1, "node 'web-1' does not have tag 'db' in cluster eu"),
         (&["primary", "set", "eu", "db", "db-9"], 1, "there is no node 'db-9'"),
     ] {
-        let (_, text, status) = ran(&fleet, arguments)?;
+        let (_, text, status) = fleet.ran(arguments)?;
         ensure!(status == expected && text.contains(said), "{arguments:?}: {status} {text}");
     }
     ensure!(holder(&fleet)? == "db-3");
     // Of several writes the later ones say what they move after those before them.
-    let (_, text, status) = ran(&fleet, &["delete", "node", "db-3", "db-1"])?;
+    let (_, text, status) = fleet.ran(&["delete", "node", "db-3", "db-1"])?;
     ensure!(status == 0, "{status} {text}");
     for said in ["moves from db-3 to db-1", "moves from db-1 to db-2"] {
         ensure!(text.matches(said).count() == 1, "{said}: {text}");
@@ -104,19 +97,19 @@ fn x07_of_several_nodes_that_one_command_deletes_none_is_said_to_get_a_primary()
     let goes = "info: the primary of tag db in cluster eu moves from db-1 to another node, or nobody holds it then: db-2, which is \
         next, is deleted by this command too\n";
     for nodes in [&["db-1", "db-2"][..], &["db-2", "db-1"], &["db-1", "db-2", "db-3"], &["db-1", by_uuid]] {
-        let (_, text, status) = ran(&fleet, &[&["delete", "nodes"][..], nodes, &["--dry-run"]].concat())?;
+        let (_, text, status) = fleet.ran(&[&["delete", "nodes"][..], nodes, &["--dry-run"]].concat())?;
         ensure!(
             status == 0 && text.matches(goes).count() == 1 && !text.contains("to db-2"),
             "{nodes:?}: {status} {text}"
         );
     }
     // One that stays gets it, and one that the command only changes gets it perhaps.
-    let (_, text, _) = ran(&fleet, &["delete", "nodes", "db-1", "db-3", "--dry-run"])?;
+    let (_, text, _) = fleet.ran(&["delete", "nodes", "db-1", "db-3", "--dry-run"])?;
     ensure!(text.contains("moves from db-1 to db-2\n"), "{text}");
-    let (_, text, _) = ran(&fleet, &["node", "park", "db-1", "db-2", "--release-primary", "--dry-run"])?;
+    let (_, text, _) = fleet.ran(&["node", "park", "db-1", "db-2", "--release-primary", "--dry-run"])?;
     ensure!(text.contains("moves from db-1 to db-2, unless this command takes it from db-2 too\n"), "{text}");
     // It is said before they are deleted, and then what became of it.
-    let (_, text, status) = ran(&fleet, &["delete", "nodes", "db-2", "db-1"])?;
+    let (_, text, status) = fleet.ran(&["delete", "nodes", "db-2", "db-1"])?;
     let said = text.find(goes).with_context(|| text.clone())?;
     let became = text.find("moves from db-1 to db-3\n").with_context(|| text.clone())?;
     ensure!(status == 0 && said < became && holder(&fleet)? == "db-3", "{status} {text}");
@@ -159,7 +152,7 @@ fn name_primary(fleet: &Fleet, old: &str, new: Option<&str>) -> Result<String> {
     };
     ensure!(changed != manifest, "{manifest}");
     std::fs::write(&file, changed)?;
-    let (_, text, status) = ran(fleet, &["apply", "--force", "-f", &file.to_string_lossy()])?;
+    let (_, text, status) = fleet.ran(&["apply", "--force", "-f", &file.to_string_lossy()])?;
     ensure!(status == 0, "{text}");
     Ok(text)
 }
@@ -172,7 +165,7 @@ fn x07_the_advice_about_a_primary_that_the_cluster_names_is_one_that_works() -> 
     fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "git"])?;
     ensure!(holder(&fleet)? == "db-2");
     let advice = ["stemma get cluster eu -o manifest > cluster.yaml", "stemma apply --force -f cluster.yaml"];
-    let (_, text, status) = ran(&fleet, &["node", "park", "db-2"])?;
+    let (_, text, status) = fleet.ran(&["node", "park", "db-2"])?;
     ensure!(status == 0 && advice.iter().all(|part| text.contains(part)), "{status} {text}");
     ensure!(text.contains("stemma node unpark db-2") && !text.contains("--release-primary"), "{text}");
     for refused in [
@@ -180,7 +173,7 @@ fn x07_the_advice_about_a_primary_that_the_cluster_names_is_one_that_works() -> 
         &["primary", "set", "eu", "db", "db-3"],
         &["node", "rename", "db-2", "db-9"],
     ] {
-        let (_, text, status) = ran(&fleet, refused)?;
+        let (_, text, status) = fleet.ran(refused)?;
         ensure!(status != 0 && advice.iter().all(|part| text.contains(part)), "{refused:?}: {status} {text}");
         ensure!(text.contains("nothing was changed") && text.contains("git"), "{refused:?}: {text}");
     }

@@ -35,13 +35,6 @@ fn get(fleet: &Fleet, kind: &str, name: &str) -> Result<Value> {
     Ok(serde_json::from_str(&fleet.stemma(&["get", kind, name, "-o", "json"])?)?)
 }
 
-/// Standard output, standard error and the status.
-fn ran(fleet: &Fleet, arguments: &[&str]) -> Result<(String, String, i32)> {
-    let output = fleet.cli(arguments)?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok((text(&output.stdout), text(&output.stderr), output.status.code().context("it ended by itself")?))
-}
-
 /// The line that proposes a command as it was given, with what is missing.
 fn given(fleet: &Fleet, words: &str) -> String {
     format!("to take it over: stemma --context {} {words} --overwrite\n", fleet.context().display())
@@ -60,7 +53,7 @@ fn w13_the_command_that_takes_over_is_the_given_one_with_all_its_options() -> Re
             "--manager alice node move web-1 us/web --yes",
         ),
     ] {
-        let (_, text, status) = ran(&fleet, arguments)?;
+        let (_, text, status) = fleet.ran(arguments)?;
         assert!(status != 0 && text.contains(&given(&fleet, words)), "{status} {text}");
         let again: Vec<&str> = arguments.iter().copied().chain(["--overwrite"]).collect();
         fleet.stemma(&again)?;
@@ -84,14 +77,14 @@ fn w13_each_of_several_is_answered_once_also_where_it_is_only_tried_out() -> Res
         let nodes: &[&str] =
             if verb[1] == "remove" { &["node/web-2"] } else { &["node/web-1", "node/web-2", "node/web-1"] };
         let all = [verb, &[name, name], nodes, &["--dry-run"]].concat();
-        let (out, text, status) = ran(&fleet, &all)?;
+        let (out, text, status) = fleet.ran(&all)?;
         assert_eq!((out.lines().count(), status), (nodes.len().min(2), 0), "{all:?}: {out} {text}");
         assert!(out.lines().all(|line| !line.contains(&format!(", {name}")) && line.ends_with(" (dry run)")), "{out}");
         let answer: Value = serde_json::from_str(&fleet.stemma(&[&all[..], &["-o", "json"]].concat())?)?;
         assert!(answer.as_array().map_or(1, Vec::len) == nodes.len().min(2), "{all:?}: {answer}");
     }
     assert_eq!(fleet.stemma(&["get", "node", "web-1", "web-1", "-o", "name"])?, "node/web-1\n");
-    let (_, text, status) = ran(&fleet, &["trait", "remove", "web-1", "CUSTOM_X"])?;
+    let (_, text, status) = fleet.ran(&["trait", "remove", "web-1", "CUSTOM_X"])?;
     assert!(status == 3 && text.contains("Node web-1 doesn't have a trait"), "{status} {text}");
     Ok(())
 }
@@ -101,14 +94,14 @@ fn w13_another_managers_key_is_taken_with_overwrite_alone() -> Result<()> {
     let fleet = fleet()?;
     for change in [&["tier=iron"][..], &["tier-"], &["new=x", "tier=it's iron"], &["new=x", "--not-inherited", "tier"]]
     {
-        let (_, text, status) = ran(&fleet, &[&["label", "clustertemplate", "base"], change].concat())?;
+        let (_, text, status) = fleet.ran(&[&["label", "clustertemplate", "base"], change].concat())?;
         assert!(
             status == 4 && text.contains("labels.tier is \"gold\", owned by site:apply"),
             "{change:?}: {status} {text}"
         );
         assert!(text.ends_with("\n  nothing was changed\n"), "{text}");
     }
-    let (_, text, _) = ran(&fleet, &["label", "clustertemplate", "base", "new=x", "tier=it's iron"])?;
+    let (_, text, _) = fleet.ran(&["label", "clustertemplate", "base", "new=x", "tier=it's iron"])?;
     let command = given(&fleet, "label clustertemplate base new=x 'tier=it'\\''s iron'");
     assert!(text.contains(&command), "{text}");
     let base = get(&fleet, "clustertemplate", "base")?;
@@ -124,7 +117,7 @@ fn w13_another_managers_key_is_taken_with_overwrite_alone() -> Result<()> {
 
     // The forms that write the whole map are bound by it too.
     for more in [&["--not-inherited", "rack"][..], &["x=y", "--merge", "--not-inherited", "rack"]] {
-        let (_, text, status) = ran(&fleet, &[&["label", "node", "web-1"], more].concat())?;
+        let (_, text, status) = fleet.ran(&[&["label", "node", "web-1"], more].concat())?;
         assert!(status == 4 && text.contains("labels.rack is \"r1\", owned by site:apply"), "{more:?}: {text}");
     }
     Ok(())
@@ -133,21 +126,21 @@ fn w13_another_managers_key_is_taken_with_overwrite_alone() -> Result<()> {
 #[test]
 fn w13_several_are_written_and_of_one_that_fails_the_reason_is_said() -> Result<()> {
     let fleet = fleet()?;
-    let (out, text, status) = ran(&fleet, &["label", "node", "web-1", "wbe-2", "web-3", "a=b"])?;
+    let (out, text, status) = fleet.ran(&["label", "node", "web-1", "wbe-2", "web-3", "a=b"])?;
     assert_eq!(out, "node web-1 labeled\nnode web-3 labeled\n");
     assert!(status == 1 && text.contains("error: 1 of 3 failed\n  node wbe-2: Node "), "{status} {text}");
     assert!(text.contains("did you mean web-2?"), "{text}");
     assert!(text.ends_with("\n  done: node web-1, node web-3\n"), "it does not say that nothing was changed: {text}");
 
-    let (_, text, status) = ran(&fleet, &["delete", "node", "web-9", "none"])?;
+    let (_, text, status) = fleet.ran(&["delete", "node", "web-9", "none"])?;
     assert!(status == 1 && text.contains("2 of 2 failed") && text.ends_with("\n  nothing was changed\n"), "{text}");
-    let (_, text, status) = ran(&fleet, &["delete", "node", "wbe-1"])?;
+    let (_, text, status) = fleet.ran(&["delete", "node", "wbe-1"])?;
     assert!(status == 3 && text.contains("did you mean web-1?"), "{status} {text}");
 
     fleet.stemma(&["role", "add", "web-1,web-2", "db"])?;
     let add = ["trait", "add", "-l", "rack in (r1,r3)", "CUSTOM_A", "CUSTOM_B"];
     for bound in [&[][..], &["--max-nodes", "5"]] {
-        let (_, text, status) = ran(&fleet, &[&add[..], bound].concat())?;
+        let (_, text, status) = fleet.ran(&[&add[..], bound].concat())?;
         ensure!(status == 1 && text.contains("web-1, web-3\n"), "{status} {text}");
         let asked = "2 nodes are selected, which reach ";
         ensure!(text.contains(asked) && text.contains("nobody is at a terminal to be asked\n  say --yes"), "{text}");
@@ -166,11 +159,11 @@ fn w13_several_are_written_and_of_one_that_fails_the_reason_is_said() -> Result<
     let labeled: Value =
         serde_json::from_str(&fleet.stemma(&["label", "node", "-l", "rack=r2", "c=d", "-o", "json"])?)?;
     assert_eq!((labeled[0]["name"].as_str(), labeled.as_array().map(Vec::len)), (Some("web-2"), Some(1)));
-    let (out, text, status) = ran(&fleet, &["delete", "node", "-l", "rack=none"])?;
+    let (out, text, status) = fleet.ran(&["delete", "node", "-l", "rack=none"])?;
     assert_eq!((out.as_str(), status), ("", 0));
     assert!(text.contains("no node is selected; nothing was changed"), "{text}");
     for wrong in [&["delete", "node"][..], &["delete", "node", "web-1", "-l", "rack=r1"], &["role", "add", "web-1"]] {
-        let (_, text, status) = ran(&fleet, wrong)?;
+        let (_, text, status) = fleet.ran(wrong)?;
         assert!(status == 2 && text.contains("nothing was changed"), "{wrong:?}: {status} {text}");
     }
     Ok(())
@@ -184,17 +177,17 @@ fn y09_what_a_selector_found_is_asked_about_also_where_one_of_them_changes() -> 
     fleet.stemma(&["node", "park", "web-2", "web-3"])?;
     fleet.stemma(&["node", "move", "web-2", "web-3", "us/web", "--overwrite"])?;
     for verb in [&["trait", "remove", "CUSTOM_Q"][..], &["node", "park"], &["node", "move", "us/web", "--overwrite"]] {
-        let (out, text, status) = ran(&fleet, &[verb, &all].concat())?;
+        let (out, text, status) = fleet.ran(&[verb, &all].concat())?;
         ensure!((out.as_str(), status) == ("", 1), "{verb:?}: {status} {out}");
         ensure!(text.contains("web-1\nerror: 3 nodes are selected, of which 1 would change: this reaches "), "{text}");
         ensure!(text.ends_with("\n  nothing was changed\n"), "{text}");
     }
-    let (out, text, status) = ran(&fleet, &[&["trait", "remove", "CUSTOM_Q", "--yes"][..], &all].concat())?;
+    let (out, text, status) = fleet.ran(&[&["trait", "remove", "CUSTOM_Q", "--yes"][..], &all].concat())?;
     let passed = |node: &str| format!("node {node} has no trait CUSTOM_Q: nothing to take away\n");
     ensure!(status == 0, "{status} {text}");
     assert_eq!(out, format!("node web-1 no longer has CUSTOM_Q\n{}{}", passed("web-2"), passed("web-3")));
     // Of what was named it is a refusal, which names the one.
-    let (_, text, status) = ran(&fleet, &["trait", "remove", "web-1,web-2", "CUSTOM_Q"])?;
+    let (_, text, status) = fleet.ran(&["trait", "remove", "web-1,web-2", "CUSTOM_Q"])?;
     ensure!(status == 1 && text.contains("2 of 2 failed\n  node web-1: Node web-1 doesn't have a trait"), "{text}");
 
     fleet.stemma(&["role", "add", "web-1", "db"])?;
@@ -206,7 +199,7 @@ fn y09_what_a_selector_found_is_asked_about_also_where_one_of_them_changes() -> 
         (&["tag", "unassign", "db"], "node web-2 has no tag db: nothing to take away\n"),
         (&["trait", "unsuppress", "CUSTOM_Q"], "node web-2: CUSTOM_Q is not suppressed\n"),
     ] {
-        let (out, text, status) = ran(&fleet, &[verb, &["--yes"][..], &all].concat())?;
+        let (out, text, status) = fleet.ran(&[verb, &["--yes"][..], &all].concat())?;
         ensure!(status == 0 && out.contains(passed), "{verb:?}: {status} {out} {text}");
     }
     Ok(())
@@ -217,7 +210,7 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     let fleet = fleet()?;
     let names = fleet.stemma(&["get", "nodegroups", "-o", "name"])?;
     assert_eq!(names, "nodegroup/eu/web\nnodegroup/us/web\n", "of all clusters");
-    let (_, text, status) = ran(&fleet, &["delete", "nodegroup/us/web", "node/web-3", "nosuch"])?;
+    let (_, text, status) = fleet.ran(&["delete", "nodegroup/us/web", "node/web-3", "nosuch"])?;
     assert!(status == 2 && text.contains("\"nosuch\" has no kind"), "{text}");
     let nodes = fleet.stemma(&["get", "nodes", "-o", "name"])?;
     let nodes: Vec<&str> = nodes.lines().collect();
@@ -225,7 +218,7 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     assert!(fleet.stemma(&["get", "node/web-1"])?.contains("web-1"));
     assert_eq!(get(&fleet, "node", "web-1")?["labels"]["a"], "b");
     let all = [&["delete", "cluster/eu", "nodegroup/eu/web"], &nodes[..]].concat();
-    let (out, text, status) = ran(&fleet, &[&all[..], &["--dry-run"]].concat())?;
+    let (out, text, status) = fleet.ran(&[&all[..], &["--dry-run"]].concat())?;
     assert_eq!(status, 0, "what can be done is no failure where it is tried out: {text}");
     assert!(out.contains("node web-1 deleted (dry run)\n"), "{out}");
     for object in ["nodegroup eu/web", "cluster eu"] {
@@ -235,7 +228,7 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     assert_eq!(fleet.stemma(&["get", "clusters", "-o", "name"])?, "cluster/eu\ncluster/us\n", "nothing was written");
     // Somebody else uses them still.
     let some = ["delete", "cluster/eu", "nodegroup/eu/web", "node/web-1", "--dry-run"];
-    let (out, text, status) = ran(&fleet, &some)?;
+    let (out, text, status) = fleet.ran(&some)?;
     assert!(status == 1 && out == "node web-1 deleted (dry run)\n", "{status} {out}");
     for part in [
         "2 of 3 failed",
@@ -244,12 +237,12 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
     ] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
-    let (_, text, status) = ran(&fleet, &["delete", "nodegroup", "--cluster", "eu", "--dry-run"])?;
+    let (_, text, status) = fleet.ran(&["delete", "nodegroup", "--cluster", "eu", "--dry-run"])?;
     assert!(
         status == 1 && text.contains("nodegroup 'eu/web' is in use by node web-1"),
         "selected ones likewise: {text}"
     );
-    let (_, text, status) = ran(&fleet, &["delete", "nodegroup/us/web", "nodegroup/eu/web", "node/web-1"])?;
+    let (_, text, status) = fleet.ran(&["delete", "nodegroup/us/web", "nodegroup/eu/web", "node/web-1"])?;
     assert!(status == 1 && text.contains("1 of 3 failed\n  nodegroup eu/web: "), "it has other nodes: {text}");
     assert!(text.contains("done: nodegroup us/web, node web-1"), "{text}");
     let deleted =
@@ -259,7 +252,7 @@ fn w13_what_is_printed_as_names_is_what_a_verb_takes() -> Result<()> {
         "each when nothing refers to it any more"
     );
     assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?, "");
-    let (_, text, status) = ran(&fleet, &["delete", "ndoe/web-1"])?;
+    let (_, text, status) = fleet.ran(&["delete", "ndoe/web-1"])?;
     assert!(status == 2 && text.contains("unknown kind \"ndoe\" (did you mean \"node\"?)"), "{text}");
     Ok(())
 }
@@ -272,9 +265,9 @@ fn w13_the_name_that_a_new_token_is_printed_by_deletes_it_and_its_secret_is_not_
         let token = token.trim();
         let (id, secret) = token.split_once('.').context("an id and a secret")?;
         let named = if by == ["delete"] { format!("token/{token}") } else { token.to_owned() };
-        let (out, text, status) = ran(&fleet, &[by, &[&named]].concat())?;
+        let (out, text, status) = fleet.ran(&[by, &[&named]].concat())?;
         assert!(status == 0 && out.contains(&format!("token {id} deleted")), "{by:?}: {status} {out}{text}");
-        let (out, again, status) = ran(&fleet, &[by, &[&named]].concat())?;
+        let (out, again, status) = fleet.ran(&[by, &[&named]].concat())?;
         assert!(status != 0 && again.contains(id), "{by:?}: {again}");
         assert!(!format!("{out}{text}{again}{}", fleet.log()).contains(secret), "the secret is printed: {again}");
     }
@@ -287,10 +280,10 @@ fn w13_several_writes_are_asked_about_together() -> Result<()> {
     for number in 4..=11 {
         fleet.stemma(&["create", "node", &format!("web-{number}"), "--nodegroup", "eu/web", "--yes"])?;
     }
-    let (_, text, status) = ran(&fleet, &["delete", "node", "--nodegroup", "eu/web"])?;
+    let (_, text, status) = fleet.ran(&["delete", "node", "--nodegroup", "eu/web"])?;
     assert!(status == 1 && text.contains("and nobody is at a terminal to be asked"), "{text}");
     assert_eq!(fleet.stemma(&["get", "nodes", "-o", "name"])?.lines().count(), 11, "none of them was deleted");
-    let (out, text, _) = ran(&fleet, &["delete", "node", "--nodegroup", "eu/web", "--dry-run"])?;
+    let (out, text, _) = fleet.ran(&["delete", "node", "--nodegroup", "eu/web", "--dry-run"])?;
     assert!(out.lines().count() == 11 && out.contains("node web-11 deleted (dry run)"), "{out}");
     assert_eq!(text.matches("dry run: nothing was written; this would reach 11 hosts").count(), 1, "{text}");
     fleet.stemma(&["delete", "node", "--nodegroup", "eu/web", "--max-nodes", "11", "--yes"])?;
@@ -301,10 +294,10 @@ fn w13_several_writes_are_asked_about_together() -> Result<()> {
 #[test]
 fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> Result<()> {
     let fleet = fleet()?;
-    let (out, text, _) = ran(&fleet, &["trait", "add", "web-1", "CUSTOM_A", "CUSTOM_B"])?;
+    let (out, text, _) = fleet.ran(&["trait", "add", "web-1", "CUSTOM_A", "CUSTOM_B"])?;
     assert_eq!(out, "node web-1 has CUSTOM_A, CUSTOM_B\n");
     assert_eq!(text, "  traits  (none) -> CUSTOM_A\n  traits  CUSTOM_A -> CUSTOM_A,CUSTOM_B\n");
-    let (_, text, _) = ran(&fleet, &["trait", "remove", "web-1", "CUSTOM_A", "--dry-run"])?;
+    let (_, text, _) = fleet.ran(&["trait", "remove", "web-1", "CUSTOM_A", "--dry-run"])?;
     let reach = "dry run: nothing was written; this would reach 1 host (no task set changes)\n";
     assert_eq!(text, format!("  traits  CUSTOM_A,CUSTOM_B -> CUSTOM_B\n{reach}"));
     let removed: Value = serde_json::from_str(&fleet.stemma(&["trait", "remove", "web-1", "--all", "-o", "json"])?)?;
@@ -312,13 +305,13 @@ fn w06_traits_and_deletions_say_what_they_change_and_each_host_counts_once() -> 
     assert_eq!(removed["changes"], json!([{"field": "traits", "old": ["CUSTOM_A", "CUSTOM_B"], "new": []}]));
 
     let twice = ["label", "node/web-1", "nodegroup/eu/web", "cluster/eu", "a=b", "--dry-run"];
-    let (_, text, _) = ran(&fleet, &twice)?;
+    let (_, text, _) = fleet.ran(&twice)?;
     assert!(text.ends_with("this would reach 3 hosts (no task set changes)\n"), "{text}");
-    let (_, text, status) = ran(&fleet, &[&twice[..5], &["--max-nodes", "2"]].concat())?;
+    let (_, text, status) = fleet.ran(&[&twice[..5], &["--max-nodes", "2"]].concat())?;
     assert!(status == 1 && text.contains("this reaches 3 hosts, more than --max-nodes 2"), "{text}");
     fleet.stemma(&[&twice[..5], &["--max-nodes", "3"]].concat())?;
 
-    let (out, text, _) = ran(&fleet, &["delete", "node", "web-3", "--dry-run"])?;
+    let (out, text, _) = fleet.ran(&["delete", "node", "web-3", "--dry-run"])?;
     assert_eq!(out, "node web-3 deleted (dry run)\n");
     for line in ["  labels.rack  r3 -> (unset)\n", "  nodegroup  eu/web -> (unset)\n"] {
         assert!(text.contains(line), "{line:?} in {text}");
@@ -338,7 +331,7 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
     fleet.stemma(&["node", "unpark", "-l", "rack in (r1,r2)", "--yes"])?;
     assert_eq!(field("web-2", "parked")?, json!(false));
 
-    let (_, text, status) = ran(&fleet, &["node", "hold", "web-1"])?;
+    let (_, text, status) = fleet.ran(&["node", "hold", "web-1"])?;
     assert!(status == 2 && text.contains("--reason TEXT"), "{text}");
     fleet.stemma(&["node", "hold", "web-1", "--until", "2999-01-01T00:00:00Z", "--reason", "a disk is changed"])?;
     assert_eq!(field("web-1", "hold")?, json!({"until": "2999-01-01T00:00:00Z", "reason": "a disk is changed"}));
@@ -352,13 +345,13 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
         anyhow::ensure!(field("web-1", "primary_tags")? == json!(["db"]));
         Ok(())
     })?;
-    let (out, text, _) = ran(&fleet, &["node", "move", "web-1", "web-2", "us/web", "--overwrite"])?;
+    let (out, text, _) = fleet.ran(&["node", "move", "web-1", "web-2", "us/web", "--overwrite"])?;
     assert_eq!(out, "node web-1 moved from eu/web to us/web\nnode web-2 moved from eu/web to us/web\n");
     assert!(text.contains(
         "info: node web-1 leaves cluster eu: it gives back its primaries there (db), and nothing is drained"
     ));
     assert!(text.contains("info: node web-2 leaves cluster eu: nothing is drained before it goes"), "{text}");
-    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/none"])?;
+    let (_, text, status) = fleet.ran(&["node", "move", "web-1", "eu/none"])?;
     assert!(
         status != 0 && text.contains("eu/none") && !text.contains("leaves cluster"),
         "a move that fails warns of nothing: {text}"
@@ -371,14 +364,14 @@ fn w13_nodes_are_set_aside_moved_and_renamed_and_back() -> Result<()> {
     assert_eq!(fleet.stemma(&["node", "move", "web-1", "us/web"])?, "node web-1 is in us/web already\n");
     fleet.stemma(&["node", "move", "web-1", "--out"])?;
     assert_eq!((field("web-1", "nodegroup")?, field("web-1", "state")?), (Value::Null, json!("unplaced")));
-    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/nosuch"])?;
+    let (_, text, status) = fleet.ran(&["node", "move", "web-1", "eu/nosuch"])?;
     assert_eq!(status, 1);
     assert!(text.contains("there is no node group \"eu/nosuch\": make it first"), "{text}");
-    let (_, text, status) = ran(&fleet, &["node", "move", "web-1", "eu/wbe"])?;
+    let (_, text, status) = fleet.ran(&["node", "move", "web-1", "eu/wbe"])?;
     assert!(status == 1 && text.contains("there is no node group \"eu/wbe\" (did you mean \"eu/web\"?)"), "{text}");
 
     assert_eq!(fleet.stemma(&["node", "rename", "web-1", "app-1"])?, "node web-1 is called app-1\n");
-    let (_, text, status) = ran(&fleet, &["node", "rename", "web-2", "app-1"])?;
+    let (_, text, status) = fleet.ran(&["node", "rename", "web-2", "app-1"])?;
     assert!(status == 4 && text.contains("app-1"), "{status} {text}");
     assert_eq!(fleet.stemma(&["node", "rename", "app-1", "web-1", "-o", "name"])?, "node/web-1\n");
     Ok(())
@@ -412,7 +405,7 @@ fn w13_another_managers_pause_park_and_hold_are_taken_with_overwrite_alone() -> 
         (&["resume", "nodegroup", "eu/web"], "paused is true", "nodegroup", "eu/web", "paused"),
     ] {
         let before = get(&fleet, kind, name)?[field].clone();
-        let (_, text, status) = ran(&fleet, words)?;
+        let (_, text, status) = fleet.ran(words)?;
         if words[1] == "unhold" {
             // It is this manager's by now.
             assert_eq!(status, 0, "{text}");
@@ -454,7 +447,7 @@ fn y05_what_another_manager_gave_is_taken_with_overwrite_alone() -> Result<()> {
         (&["tag", "delete", "own", "--cluster", "eu"], "tags is {\"own\":"),
     ] {
         fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--manager", "site", "--force"])?;
-        let (_, text, status) = ran(&fleet, words)?;
+        let (_, text, status) = fleet.ran(words)?;
         let owner = format!("others own what this would change\n  {taken}");
         assert!(status == 4 && text.contains(&owner) && text.contains(", owned by site:apply\n"), "{words:?}: {text}");
         let command = given(&fleet, &words.join(" "));
@@ -473,7 +466,7 @@ fn y05_what_another_manager_gave_is_taken_with_overwrite_alone() -> Result<()> {
         assert!(!fleet.stemma(words)?.is_empty(), "{words:?}: nobody had it");
     }
     // Of those that a selection finds the refusal names the one.
-    let (_, text, status) = ran(&fleet, &["role", "add", "-l", "rack in (r1,r3)", "db", "--yes"])?;
+    let (_, text, status) = fleet.ran(&["role", "add", "-l", "rack in (r1,r3)", "db", "--yes"])?;
     assert!(status == 1 && text.contains("1 of 2 failed\n  node web-1: others own what this would change\n"), "{text}");
     let command = given(&fleet, "role add -l 'rack in (r1,r3)' db --yes");
     assert!(text.contains(&command) && text.contains("done: node web-3"), "{text}");
@@ -512,7 +505,7 @@ fn w13_who_takes_a_write_back_leaves_nothing_to_take_over() -> Result<()> {
             assert_eq!(get(&fleet, kind, name)?[field], before[field], "{back:?}");
         }
         by("carl", &set)?;
-        let (_, text, status) = ran(&fleet, &[&back[..], &["--manager", "ann"]].concat())?;
+        let (_, text, status) = fleet.ran(&[&back[..], &["--manager", "ann"]].concat())?;
         assert!(status == 4 && text.contains("owned by carl:update"), "what is set still has its owner: {text}");
         by("carl", &back)?;
     }
@@ -536,7 +529,7 @@ fn y05_a_hold_needs_an_end_or_a_reason() -> Result<()> {
         fleet.stemma(&[&["node", "hold", "web-1"][..], words].concat())?;
         assert_eq!(get(&fleet, "node", "web-1")?["hold"], hold, "{words:?}");
     }
-    let (_, text, status) = ran(&fleet, &["node", "hold", "web-2"])?;
+    let (_, text, status) = fleet.ran(&["node", "hold", "web-2"])?;
     assert!(status == 2 && text.contains("--reason TEXT, --until TIME or --for DURATION"), "{text}");
     assert_eq!(get(&fleet, "node", "web-2")?["hold"], Value::Null);
     Ok(())
@@ -553,7 +546,7 @@ fn w13_clusters_and_groups_are_paused_and_resumed_and_traits_unsuppressed() -> R
     fleet.stemma(&["pause", "nodegroup", "eu/web"])?;
     assert_eq!(get(&fleet, "node", "web-1")?["state"], json!("paused"));
     fleet.stemma(&["resume", "nodegroup", "eu/web"])?;
-    let (_, text, status) = ran(&fleet, &["pause", "node", "web-1"])?;
+    let (_, text, status) = fleet.ran(&["pause", "node", "web-1"])?;
     assert!(status == 2 && text.contains("stemma node hold") && text.contains("nothing was changed"), "{text}");
 
     fleet.stemma(&["trait", "add", "web-1", "CUSTOM_A"])?;
@@ -564,7 +557,7 @@ fn w13_clusters_and_groups_are_paused_and_resumed_and_traits_unsuppressed() -> R
     let said = fleet.stemma(&["trait", "unsuppress", "web-1", "HW_CPU_X86_AVX2"])?;
     assert_eq!(said, "node web-1: suppressed CUSTOM_B\n");
     assert_eq!(get(&fleet, "node", "web-1")?["suppressed_traits"], json!(["CUSTOM_B"]));
-    let (_, text, status) = ran(&fleet, &["trait", "unsuppress", "web-1", "CUSTOM_NONE"])?;
+    let (_, text, status) = fleet.ran(&["trait", "unsuppress", "web-1", "CUSTOM_NONE"])?;
     assert!(status == 3 && text.contains("CUSTOM_NONE is not suppressed\n  nothing was changed"), "{text}");
     Ok(())
 }
@@ -578,7 +571,7 @@ fn w13_beside_a_selection_no_node_is_taken_for_a_name() -> Result<()> {
         (&["trait", "add", "web-2", "CUSTOM_A"], "web-2"),
         (&["tag", "assign", "node/web-1", "db"], "node/web-1"),
     ] {
-        let (_, text, status) = ran(&fleet, &[words, &["-l", "rack=r3"]].concat())?;
+        let (_, text, status) = fleet.ran(&[words, &["-l", "rack=r3"]].concat())?;
         let told = format!("{} is named, and others are selected: do one of them", named.trim_start_matches("node/"));
         assert!(status == 2 && text.replace("node/", "").contains(&told), "{words:?}: {status} {text}");
         assert!(text.ends_with("nothing was changed\n"), "{text}");
@@ -594,7 +587,7 @@ fn w06_a_token_that_is_deleted_is_named_with_what_goes() -> Result<()> {
     let token = fleet.stemma(&["token", "create", "--nodegroup", "eu/web", "--uses", "3"])?;
     let id = token.split_once('.').context("ID.SECRET")?.0;
     for more in [&["--dry-run"][..], &[]] {
-        let (out, text, status) = ran(&fleet, &[&["delete", "token", id], more].concat())?;
+        let (out, text, status) = fleet.ran(&[&["delete", "token", id], more].concat())?;
         assert!(status == 0 && out.starts_with(&format!("token {id} deleted")), "{out}{text}");
         for line in ["  nodegroup  eu/web -> (unset)\n", "  uses_left  3 -> (unset)\n"] {
             assert!(text.contains(line), "{line:?} in {text}");
@@ -680,11 +673,11 @@ fn x06_no_node_of_a_list_is_changed_where_another_entry_is_empty() -> Result<()>
         &["delete", "node/web-1", "node/"],
         &["label", "node", "web-1", "-", "a=b"],
     ] {
-        let (out, text, status) = ran(&fleet, arguments)?;
+        let (out, text, status) = fleet.ran(arguments)?;
         assert!(status == 2 && out.is_empty(), "{arguments:?}: {out}{text}");
         assert!(text.contains("is empty: name what is meant\n  nothing was changed\n"), "{arguments:?}: {text}");
     }
-    let (_, text, status) = ran(&fleet, &["delete", "nodegroup", "us/web", "web"])?;
+    let (_, text, status) = fleet.ran(&["delete", "nodegroup", "us/web", "web"])?;
     assert!(status == 2 && text.contains("a node group is named CLUSTER/GROUP, not \"web\""), "{text}");
     assert_eq!(version()?, before);
     get(&fleet, "nodegroup", "us/web")?;

@@ -187,15 +187,13 @@ fn y07_a_sensitive_rule_is_not_exported_and_applying_what_is_exported_leaves_it(
     ensure!(applied.contains("name: open") && !applied.contains("name: cpus"), "{applied}");
     let before = get(&fleet, &["get", "inspectionrule", "cpus"])?;
     for verb in ["get", "describe"] {
-        let named = fleet.cli(&[verb, "inspectionrule", "cpus", "-o", "manifest"])?;
-        let said = String::from_utf8_lossy(&named.stderr).into_owned();
-        ensure!(!named.status.success() && named.stdout.is_empty(), "{verb}: {said}");
+        let (printed, said, status) = fleet.ran(&[verb, "inspectionrule", "cpus", "-o", "manifest"])?;
+        ensure!(status != 0 && printed.is_empty(), "{verb}: {said}");
         ensure!(said.contains("inspectionrule/cpus is sensitive") && said.contains("keep the manifest"), "{said}");
     }
 
-    let listed = fleet.cli(&["get", "inspectionrules", "-o", "manifest"])?;
-    let [printed, said] = [&listed.stdout, &listed.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    ensure!(listed.status.success() && said.contains("left out: inspectionrule/cpus is sensitive"), "{said}");
+    let (printed, said, status) = fleet.ran(&["get", "inspectionrules", "-o", "manifest"])?;
+    ensure!(status == 0 && said.contains("left out: inspectionrule/cpus is sensitive"), "{said}");
     ensure!(printed.starts_with("# Left out: inspectionrule/cpus is sensitive"), "{printed}");
     ensure!(printed.contains("name: open") && !printed.contains("name: cpus"), "{printed}");
     fleet.stemma(&["apply", "-f", &write(&fleet, "exported.yaml", &printed)?])?;
@@ -214,14 +212,13 @@ fn y07_a_rule_without_a_name_is_left_out_of_an_export_and_said() -> Result<()> {
     let (status, made) = operator.call("POST", "/v1/inspection_rules", "application/json", &nameless)?;
     ensure!(status == 201, "{status}: {made}");
     let uuid = made["uuid"].as_str().context("a uuid")?.to_owned();
-    let listed = fleet.cli(&["get", "inspectionrules", "-o", "manifest"])?;
-    let [printed, said] = [&listed.stdout, &listed.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    let (printed, said, status) = fleet.ran(&["get", "inspectionrules", "-o", "manifest"])?;
     let why = format!("inspectionrule/{uuid} has no name");
-    ensure!(listed.status.success() && printed.contains(&why) && said.contains(&why), "{printed}{said}");
+    ensure!(status == 0 && printed.contains(&why) && said.contains(&why), "{printed}{said}");
     let again = fleet.stemma(&["apply", "-f", &write(&fleet, "exported.yaml", &printed)?])?;
     ensure!(again.contains("unchanged"), "{again}");
-    let named = fleet.cli(&["get", "inspectionrule", &uuid, "-o", "manifest"])?;
-    ensure!(!named.status.success() && named.stdout.is_empty(), "{}", String::from_utf8_lossy(&named.stderr));
+    let (printed, said, status) = fleet.ran(&["get", "inspectionrule", &uuid, "-o", "manifest"])?;
+    ensure!(status != 0 && printed.is_empty(), "{said}");
     Ok(())
 }
 

@@ -253,11 +253,10 @@ fn an_allocation_is_explained_and_bound_to_its_node() -> Result<()> {
     assert!(fleet.stemma(&["get", "allocations"])?.contains("job3"));
     fleet.stemma(&["delete", "allocation", "job3"])?;
     // One that finds no node is there, so something was changed, and what deletes it is said (y09).
-    let failed = fleet.cli(&["create", "allocation", "job4", "--resource-class", "nosuch"])?;
-    let [out, said] = [failed.stdout, failed.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let (out, said, status) = fleet.ran(&["create", "allocation", "job4", "--resource-class", "nosuch"])?;
     let stored = ask(operator, "GET", "/v1/allocations/job4", &Value::Null, 200)?;
     let reason = stored["last_error"].as_str().context("a reason")?;
-    assert_eq!((failed.status.code(), stored["state"].as_str()), (Some(1), Some("error")), "{said}");
+    assert_eq!((status, stored["state"].as_str()), (1, Some("error")), "{said}");
     assert!(out.contains("job4 created without a node, in state error"), "{out}");
     assert!(said.contains(&format!("error: allocation job4 is there in state error: {reason}\n")), "{said}");
     assert!(said.contains("stemma delete allocation job4") && !said.contains("nothing was changed"), "{said}");

@@ -192,10 +192,6 @@ fn y07_a_namespace_is_exported_with_what_its_manager_says_at_defaults() -> Resul
     Ok(())
 }
 
-fn text_of(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 /// The values are those of the manifests: the count is not the one node that is there, and what the template has is the template's.
 #[test]
 fn y07_what_an_answer_counts_and_takes_over_is_exported_as_its_author_said_it() -> Result<()> {
@@ -340,13 +336,12 @@ fn y07_a_managers_part_is_exported_alone_and_changes_no_owner_where_it_is_applie
     );
     // Of what it applies nothing of, no manifest is printed, and that is said.
     let none = "cluster/c: x applies nothing there";
-    let listed = fleet.cli(&["--manager", "x", "get", "clusters", "-o", "manifest"])?;
-    let [printed, said] = [&listed.stdout, &listed.stderr].map(|text| text_of(text));
+    let (printed, said, _) = fleet.ran(&["--manager", "x", "get", "clusters", "-o", "manifest"])?;
     assert!(printed.starts_with(&format!("# Left out: {none}")) && said.contains(none), "{printed}{said}");
-    let named = fleet.cli(&["--manager", "x", "get", "cluster", "c", "-o", "manifest"])?;
-    assert!(!named.status.success() && named.stdout.is_empty() && text_of(&named.stderr).contains(none), "{named:?}");
-    let owner = fleet.cli(&["--manager", "x:apply", "get", "cluster", "c", "-o", "manifest"])?;
-    assert!(owner.status.code() == Some(2) && text_of(&owner.stderr).contains("leave ':apply'"), "{owner:?}");
+    let (printed, said, status) = fleet.ran(&["--manager", "x", "get", "cluster", "c", "-o", "manifest"])?;
+    assert!(status != 0 && printed.is_empty() && said.contains(none), "{status} {printed}{said}");
+    let (_, said, status) = fleet.ran(&["--manager", "x:apply", "get", "cluster", "c", "-o", "manifest"])?;
+    assert!(status == 2 && said.contains("leave ':apply'"), "{status} {said}");
     Ok(())
 }
 
@@ -354,15 +349,11 @@ fn y07_a_managers_part_is_exported_alone_and_changes_no_owner_where_it_is_applie
 #[test]
 fn y07_what_no_apply_reads_is_printed_as_no_manifest() -> Result<()> {
     let fleet = Fleet::start()?;
-    let empty = fleet.cli(&["get", "nodes", "-o", "manifest"])?;
-    assert!(empty.status.success() && empty.stdout.is_empty(), "{}", text_of(&empty.stdout));
-    assert_eq!(text_of(&empty.stderr), "no node is listed, so no manifest is printed\n");
-    let nothing = fleet.cli(&["apply", "-f", "-"])?;
-    assert!(
-        text_of(&nothing.stderr).contains("no object here: standard input holds none"),
-        "{}",
-        text_of(&nothing.stderr)
-    );
+    let (printed, said, status) = fleet.ran(&["get", "nodes", "-o", "manifest"])?;
+    assert_eq!((printed.as_str(), status), ("", 0));
+    assert_eq!(said, "no node is listed, so no manifest is printed\n");
+    let (_, said, _) = fleet.ran(&["apply", "-f", "-"])?;
+    assert!(said.contains("no object here: standard input holds none"), "{said}");
     let manifest = fleet.dir().join("manifest.yaml");
     std::fs::write(&manifest, "kind: Release\nname: r\nversion: \"1\"\n---\nkind: Node\nname: n\n")?;
     apply(&fleet, &manifest)?;
@@ -372,9 +363,8 @@ fn y07_what_no_apply_reads_is_printed_as_no_manifest() -> Result<()> {
         (&["tag", "list", "--release", "r@1"], "a tag has no manifest of its own"),
         (&["get", "tasks"], "a task has no manifest of its own"),
     ] {
-        let refused = fleet.cli(&[arguments, &["-o", "manifest"]].concat())?;
-        let said = text_of(&refused.stderr);
-        assert!(!refused.status.success() && refused.stdout.is_empty() && said.contains(told), "{arguments:?}: {said}");
+        let (printed, said, status) = fleet.ran(&[arguments, &["-o", "manifest"]].concat())?;
+        assert!(status != 0 && printed.is_empty() && said.contains(told), "{arguments:?}: {said}");
     }
     let driven = json!({"driver": "fake"});
     let (status, made) =
@@ -386,9 +376,8 @@ fn y07_what_no_apply_reads_is_printed_as_no_manifest() -> Result<()> {
     std::fs::write(&manifest, &text)?;
     assert_eq!(apply(&fleet, &manifest)?["objects"][0]["action"], "unchanged", "{text}");
     std::fs::write(&manifest, fleet.stemma(&["get", "node", "n", "-o", "yaml"])?)?;
-    let refused = fleet.cli(&["apply", "-f", &manifest.to_string_lossy()])?;
-    let said = text_of(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("stemma get -o manifest"), "{said}");
+    let (_, said, status) = fleet.ran(&["apply", "-f", &manifest.to_string_lossy()])?;
+    assert!(status != 0 && said.contains("stemma get -o manifest"), "{said}");
     Ok(())
 }
 
@@ -401,8 +390,7 @@ fn y07_tags_beside_a_release_are_named_where_its_export_lacks_them() -> Result<(
     std::fs::write(&manifest, [release("1"), release("2")].join("---\n"))?;
     apply(&fleet, &manifest)?;
     fleet.stemma(&["tag", "create", "canary", "--release", "r@1"])?;
-    let exported = fleet.cli(&["get", "releases", "-o", "manifest"])?;
-    let [printed, said] = [&exported.stdout, &exported.stderr].map(|text| text_of(text));
+    let (printed, said, _) = fleet.ran(&["get", "releases", "-o", "manifest"])?;
     let beside = "left out: the tags beside release/r@";
     assert!(said.matches(beside).count() == 1 && said.contains("whatever its version: canary; "), "{said}");
     assert!(printed.starts_with("# Left out: the tags beside release/r@"), "{printed}");

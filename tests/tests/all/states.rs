@@ -107,11 +107,35 @@ fn y06_a_host_that_has_not_confirmed_is_said_to_be_untold_in_every_place() -> Re
     db.kill()?;
     fleet.stemma(&["label", "node", "db-1", "rack=7"])?;
     says(&fleet, "db-1", "changing", Some("untold"))?;
+    explains_untold(&fleet)?;
+    db.start()?;
+    was_told(&fleet)
+}
+
+/// Sees that the account of the label says who has not got it.
+fn explains_untold(fleet: &Fleet) -> Result<()> {
     let why = fleet.stemma(&["explain", "node", "db-1", "label", "rack"])?;
     ensure!(why.contains("but       the host has not confirmed what it was told last"), "{why}");
-    db.start()?;
+    Ok(())
+}
+
+/// Waits until the host has all that it was told, and sees that nothing is noted of it any more.
+fn was_told(fleet: &Fleet) -> Result<()> {
     fleet.stemma(&["wait", "node/db-1", "--for", "state=converged"])?;
     ensure!(!fleet.stemma(&["get", "nodes"])?.contains("NOTES"));
+    Ok(())
+}
+
+/// Labels the group of the host, which takes nothing now, and sees that it is untold before the controller is restarted and after that.
+fn is_untold_over_a_restart(fleet: &mut Fleet) -> Result<()> {
+    fleet.stemma(&["label", "nodegroup", "c/db", "rack=7"])?;
+    says(fleet, "db-1", "changing", Some("untold"))?;
+    fleet.crash_controller()?;
+    // The other one was told all, and says so again.
+    fleet.stemma(&["wait", "node/app-1", "--for", "state=converged"])?;
+    says(fleet, "db-1", "changing", Some("untold"))?;
+    let waited = fleet.cli(&["wait", "node/db-1", "--for", "state=converged", "--timeout", "1s"])?;
+    ensure!(!waited.status.success(), "the host has confirmed nothing: {waited:?}");
     Ok(())
 }
 
@@ -119,20 +143,10 @@ fn y06_a_host_that_has_not_confirmed_is_said_to_be_untold_in_every_place() -> Re
 fn y06_a_host_that_was_not_told_is_untold_after_a_restart_of_the_controller_too() -> Result<()> {
     let (mut fleet, mut db, _app) = begin()?;
     db.kill()?;
-    fleet.stemma(&["label", "nodegroup", "c/db", "rack=7"])?;
-    says(&fleet, "db-1", "changing", Some("untold"))?;
-    fleet.crash_controller()?;
-    // The other one was told all, and says so again.
-    fleet.stemma(&["wait", "node/app-1", "--for", "state=converged"])?;
-    says(&fleet, "db-1", "changing", Some("untold"))?;
-    let waited = fleet.cli(&["wait", "node/db-1", "--for", "state=converged", "--timeout", "1s"])?;
-    ensure!(!waited.status.success(), "nobody told the host: {waited:?}");
-    let why = fleet.stemma(&["explain", "node", "db-1", "label", "rack"])?;
-    ensure!(why.contains("but       the host has not confirmed what it was told last"), "{why}");
+    is_untold_over_a_restart(&mut fleet)?;
+    explains_untold(&fleet)?;
     db.start()?;
-    fleet.stemma(&["wait", "node/db-1", "--for", "state=converged"])?;
-    ensure!(!fleet.stemma(&["get", "nodes"])?.contains("NOTES"));
-    Ok(())
+    was_told(&fleet)
 }
 
 /// Its check-in is answered with the label, and it hangs.
@@ -140,17 +154,9 @@ fn y06_a_host_that_was_not_told_is_untold_after_a_restart_of_the_controller_too(
 fn y06_a_host_that_was_told_and_hangs_is_untold_after_a_restart_of_the_controller_too() -> Result<()> {
     let (mut fleet, db, _app) = begin()?;
     db.hold()?;
-    fleet.stemma(&["label", "nodegroup", "c/db", "rack=7"])?;
-    says(&fleet, "db-1", "changing", Some("untold"))?;
-    fleet.crash_controller()?;
-    fleet.stemma(&["wait", "node/app-1", "--for", "state=converged"])?;
-    says(&fleet, "db-1", "changing", Some("untold"))?;
-    let waited = fleet.cli(&["wait", "node/db-1", "--for", "state=converged", "--timeout", "1s"])?;
-    ensure!(!waited.status.success(), "the host has confirmed nothing: {waited:?}");
+    is_untold_over_a_restart(&mut fleet)?;
     db.go_on()?;
-    fleet.stemma(&["wait", "node/db-1", "--for", "state=converged"])?;
-    ensure!(!fleet.stemma(&["get", "nodes"])?.contains("NOTES"));
-    Ok(())
+    was_told(&fleet)
 }
 
 #[test]

@@ -211,18 +211,9 @@ impl Graph {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.vertices.iter().filter(|vertex| !vertex.is_marker).any(|vertex| match vertex.state {
-            TaskState::Ended(outcome) => !is_well(outcome),
+            TaskState::Ended(outcome) => outcome.is_failure(),
             TaskState::Waiting | TaskState::Running | TaskState::LeftOut | TaskState::Observed => false,
         })
-    }
-}
-
-/// Whether an outcome leaves the host as the task wants it, or leaves it on purpose.
-#[must_use]
-pub const fn is_well(outcome: Outcome) -> bool {
-    match outcome {
-        Outcome::Unchanged | Outcome::Changed | Outcome::WouldChange | Outcome::Drifted => true,
-        Outcome::Failed | Outcome::DependencyFailed | Outcome::Unsupported | Outcome::Unknown => false,
     }
 }
 

@@ -140,8 +140,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Takes down which tasks are neither run nor checked, once for each task set: what an older agent told of them stays. Where no task is
-    /// begun, none has an outcome, and a look has none of those.
+    /// Takes down which tasks are neither run nor checked, once for each task set: what an older agent told of them stays. A host in mode
+    /// `observe` begins no task, so none has an outcome there, and a look tells nothing of these.
     fn note_observed(&mut self) {
         if self.purpose == Purpose::Check || self.mode == Mode::Observe {
             return;
@@ -353,7 +353,7 @@ impl Run {
         // What is no news was noted when it was; where an older agent noted nothing, `orphans::fill` does.
         if is_news
             && permitted != Permitted::Check
-            && matches!(outcome, Outcome::Unchanged | Outcome::Changed)
+            && outcome.is_success()
             && let Some(path) = self.left_by(planned)
         {
             self.written.entry(path).or_insert_with(|| planned.id.clone());
@@ -450,10 +450,9 @@ fn is_news(last: Option<&Performed>, now: &Performed) -> bool {
     if last.task_set != now.task_set || last.content != now.content {
         return true;
     }
-    let quiet = |outcome| matches!(outcome, Outcome::Unchanged | Outcome::Changed);
     match now.outcome {
         Outcome::Changed | Outcome::Failed => true,
-        Outcome::Unchanged => !quiet(last.outcome),
+        Outcome::Unchanged => !last.outcome.is_success(),
         Outcome::WouldChange
         | Outcome::DependencyFailed
         | Outcome::Unsupported

@@ -13,7 +13,6 @@ use stemma_wire::message::observed::{Progress, Report, TaskResult};
 use tokio::time::Instant;
 
 use super::{ApplyError, ApplyWorker, Findings};
-use crate::apply::executor::graph::is_well;
 use crate::apply::hooks::Failures;
 use crate::apply::ledger::{Desired, HOOK_SNAPSHOT, HookSnapshot, REPORT};
 use crate::apply::{hooks, orphans};
@@ -82,7 +81,7 @@ impl ApplyWorker {
     /// What a controller reads of how this half stands beside findings for people; each is there only while there is something to say.
     fn facts(&self) -> BTreeMap<String, String> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
-        // Or what it holds is not to be read.
+        // Or what it holds cannot be read.
         let why = disk.or(self.findings.state.as_ref());
         let stuck = why.map(|why| (STUCK.to_owned(), json!(why).to_string()));
         let orphans = orphans::fact(&self.orphans).map(|text| (ORPHANS.to_owned(), text));
@@ -162,10 +161,10 @@ impl ApplyWorker {
 /// Tells the log what became of a task; of one that failed, the last lines of its output too. A sensitive task's result has none.
 pub(super) fn log_ended(result: &TaskResult) {
     let (task, message) = (result.task.as_str(), result.message.as_str());
-    if is_well(result.outcome) {
-        info!(task, outcome:? = result.outcome, duration_ms = result.duration_ms; "task ended");
-    } else {
+    if result.outcome.is_failure() {
         warn!(task, outcome:? = result.outcome, error = message, output = logged(&result.output); "task ended");
+    } else {
+        info!(task, outcome:? = result.outcome, duration_ms = result.duration_ms; "task ended");
     }
 }
 

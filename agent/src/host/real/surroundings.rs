@@ -26,7 +26,7 @@ const UMASK: u32 = 0o022;
 /// By what the kernel chooses whom it ends where memory is short.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
-/// By which name a process opens the terminal that it was started at, whichever it is.
+/// The name by which a process opens the terminal that it was started at, whichever that is.
 const TERMINAL: &CStr = c"/dev/tty";
 
 /// How late a sleep may end, in nanoseconds: as of the first process.
@@ -39,11 +39,11 @@ const IOPRIO_NONE: libc::c_int = 0;
 /// `linux/personality.h`: none of its flags, as that which keeps addresses where they are.
 const PER_LINUX: libc::c_ulong = 0;
 
-/// `linux/prctl.h`: that writing is for the sake of who frees memory.
+/// `linux/prctl.h`: that what it writes to disks helps to free memory.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// What a process asks of the kernel about its memory, and has taken back by asking with zeros: that it has no huge pages, that equal pages of
-/// it become one, that it is the one who writes, and how it is told of memory that fails.
+/// What a process may ask of the kernel about its memory, and takes back by asking with zeros: that it gets no huge pages, that equal pages of it
+/// are merged, that what it writes helps to free memory, and how it is told of memory that fails.
 const ASKED_OF_MEMORY: [libc::c_int; 4] =
     [libc::PR_SET_THP_DISABLE, libc::PR_SET_MEMORY_MERGE, PR_SET_IO_FLUSHER, libc::PR_MCE_KILL];
 
@@ -52,7 +52,7 @@ const MIB: u64 = 1024 * 1024;
 /// The signals that the C library keeps for itself: it names them to nobody.
 const SIGNALS_OF_LIBRARY: [i32; 2] = [32, 33];
 
-/// The faults of a program, which it cannot take as it takes others: it would fault again.
+/// The signals of a program's own faults. Tokio takes none of them: who goes on after one would fault again.
 const FAULTS: [i32; 3] = [libc::SIGILL, libc::SIGFPE, libc::SIGSEGV];
 
 /// The limits that a service of systemd has, each soft and hard; `None`: no limit.
@@ -145,7 +145,7 @@ pub(super) fn without_terminal(command: &mut tokio::process::Command) {
     let leave = move || -> io::Result<()> {
         leave_terminal();
         if is_by_path {
-            // As the C library has it ignore them where nothing is done before it is another program.
+            // A command without this step is started by `posix_spawn`, which has it ignore them.
             for number in SIGNALS_OF_LIBRARY {
                 set_action(number, libc::SIG_IGN);
             }

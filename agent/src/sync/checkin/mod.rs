@@ -21,7 +21,7 @@ use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::Clock;
 use stemma_wire::log::chain;
 use stemma_wire::message::channel::{FromApply, FromSync};
-use stemma_wire::message::checkin::{CheckInAnswer, News};
+use stemma_wire::message::checkin::{CheckIn, CheckInAnswer, News};
 use stemma_wire::message::desired::TaskSet;
 use stemma_wire::message::{Hash, PartDigest, WireVersion, decode_part};
 use tokio::time::{Instant, sleep_until};
@@ -227,7 +227,17 @@ impl Sync {
             self.said.again();
         }
         self.asked_in = self.speaks;
-        self.parked = Some(Box::pin(check_in(client, self.speaks, self.said.check_in(self.speaks))));
+        let request = self.check_in();
+        self.parked = Some(Box::pin(check_in(client, self.speaks, request)));
+    }
+
+    /// The next check-in. One that may end an outage asks for its answer at once: only an answer shows that this host is served, and a check-in
+    /// that is held gets it only at the end of its wait.
+    fn check_in(&mut self) -> CheckIn {
+        let said = self.said.check_in(self.speaks);
+        // While a rival is about, an answer does not end it, and check-ins without a wait would follow each other without a pause.
+        let may_end_outage = self.connections.is_outage() && !self.rival.is_about();
+        CheckIn { wait_ms: if may_end_outage { 0 } else { said.wait_ms }, ..said }
     }
 
     /// Something is to be said: soon, and together with what else comes at once.

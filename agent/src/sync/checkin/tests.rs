@@ -291,6 +291,32 @@ async fn w08_an_outage_is_written_where_it_is_news_and_not_at_each_try() {
     assert!(note("https://c:1", refused.to_owned()) && host.calls() > written);
 }
 
+/// After a restart of its controller a host said for as long as its next check-in was held that no controller served it.
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn y06_a_check_in_after_an_outage_asks_for_its_answer_at_once() {
+    let (mut sync, _apply, host) = half();
+    let news = || News { acknowledged: 0, observation: None, desired: None, grants: Vec::new(), next_ms: 0 };
+    assert_eq!(sync.check_in().wait_ms, 45_000, "no outage was noted");
+    let (status, message) = (hyper::StatusCode::SERVICE_UNAVAILABLE, "it starts".to_owned());
+    sync.failed(&ExchangeError::Refused { status, message });
+    assert_eq!(standing(&host).0, Standing::Unserved);
+    assert_eq!(sync.check_in().wait_ms, 0);
+    assert_eq!(sync.check_in().wait_ms, 0, "none was answered yet");
+    let client = sync.client();
+    sync.answered(client, Ok(CheckInAnswer::Current(Box::new(news())))).await.unwrap();
+    assert_eq!(standing(&host).0, Standing::Connected);
+    assert_eq!(sync.check_in().wait_ms, 45_000);
+    // An answer does not end this one, so check-ins without a wait would follow each other for ever.
+    let client = sync.client();
+    sync.answered(client, Ok(CheckInAnswer::Superseded)).await.unwrap();
+    let client = sync.client();
+    sync.answered(client, Ok(CheckInAnswer::Current(Box::new(news())))).await.unwrap();
+    assert_eq!(standing(&host).0, Standing::Shared);
+    assert_eq!(sync.check_in().wait_ms, 45_000);
+    tokio::time::advance(Duration::from_mins(11)).await;
+    assert_eq!(sync.check_in().wait_ms, 0, "the other one was not met for long");
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn w08_a_deleted_nodes_agent_knows_that_nobody_knows_it() {
     let (mut sync, _apply, host) = half();

@@ -126,7 +126,7 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
     findings.extend(facts::stuck_by(model, uuid).map(|why| resolve::host_stuck(node, &why)));
     findings.extend(resolve::orphaned_paths(node, &facts::orphans_of(model, uuid)));
     findings.extend(resolve::report_left_out(node, model.left_out(uuid)));
-    findings.extend(resolve::report_findings(node, &model.findings_of_host(uuid)));
+    findings.extend(resolve::report_findings(node, &model.findings_of_host(uuid).collect::<Vec<_>>()));
     findings
 }
 
@@ -228,30 +228,30 @@ fn waits(
     let nodes: Vec<_> = first.nodes.iter().map(why).collect();
     let awaited = status::awaited(&first.barrier.task, &first.barrier.selector, &nodes, first.count as u64);
     // One that was done before the barrier shut again does not wait.
-    let is_done = |task: &str| outcome(model, node.meta.uuid, task) == Some(TaskOutcome::Succeeded);
+    let outcomes = outcomes(model, node.meta.uuid);
+    let is_done = |task: &str| outcomes.get(task) == Some(&TaskOutcome::Succeeded);
     let who = first.here.iter().find(|task| !is_done(task)).map_or("it", String::as_str);
     Some(format!("{who} waits for {awaited}"))
 }
 
-/// What became of a task on a node, in the task set that was released to it.
-fn outcome(model: &Model, node: Uuid, task: &str) -> Option<TaskOutcome> {
-    facts::news(model, node).find(|news| news.task == task).map(|news| news.outcome)
+/// What became of the tasks on a node, in the task set that was released to it. The names of that are digests: they are worked out once for all.
+fn outcomes(model: &Model, node: Uuid) -> BTreeMap<&str, TaskOutcome> {
+    facts::news(model, node).map(|news| (news.task, news.outcome)).collect()
 }
 
 /// What is known of a task that others wait for on a node. A marker and a stage run nowhere: of the tasks before them the first that failed
 /// stands for them, or the first that is not done.
 fn awaited_on<'t>(model: &'t Model, node: Uuid, task: &'t str) -> Awaited<'t> {
-    let of = |task: &'t str| {
-        let was_released = released::was_released(model, node, task);
-        Awaited { task, outcome: outcome(model, node, task), was_released }
-    };
+    let outcomes = outcomes(model, node);
+    let outcome = |task: &str| outcomes.get(task).copied();
     let before = model.fleet.profile(NodeId(node)).map(|profile| profile.stands_for(task)).unwrap_or_default();
-    let is_left = |one: &Awaited<'_>| one.outcome != Some(TaskOutcome::Succeeded);
+    let is_left = |task: &str| outcome(task) != Some(TaskOutcome::Succeeded);
     // One that was released and does not run is left out.
     let leaves_out = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
-    let left: Vec<_> = before.into_iter().filter(|task| !leaves_out(task)).map(of).filter(is_left).collect();
-    let has_failed = |one: &&Awaited<'_>| one.outcome == Some(TaskOutcome::Failed);
-    left.iter().find(has_failed).or(left.first()).copied().unwrap_or_else(|| of(task))
+    let left: Vec<_> = before.into_iter().filter(|task| !leaves_out(task) && is_left(task)).collect();
+    let failed = left.iter().find(|task| outcome(task) == Some(TaskOutcome::Failed));
+    let task = failed.or(left.first()).copied().unwrap_or(task);
+    Awaited { task, outcome: outcome(task), was_released: released::was_released(model, node, task) }
 }
 
 /// What decides the state of a node that others wait for.

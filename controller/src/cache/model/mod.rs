@@ -223,14 +223,15 @@ impl Model {
 
     /// The nodes whose hosts have findings of their own in their last report.
     pub fn nodes_with_findings_of_hosts(&self) -> impl Iterator<Item = Uuid> {
-        self.nodes.iter().map(|node| node.meta.uuid).filter(|node| !self.findings_of_host(*node).is_empty())
+        self.nodes.iter().map(|node| node.meta.uuid).filter(|node| self.findings_of_host(*node).next().is_some())
     }
 
     /// What a node's host could not use or do, as it said last. Why its agent is stuck is not among it: that is a finding by itself.
-    pub fn findings_of_host(&self, node: Uuid) -> Vec<&str> {
-        let Some(record) = self.reports.get(&node) else { return Vec::new() };
-        let stuck = record.report.facts.get(STUCK).and_then(|fact| stuck(fact));
-        record.report.findings.iter().map(String::as_str).filter(|said| Some(*said) != stuck.as_deref()).collect()
+    pub fn findings_of_host(&self, node: Uuid) -> impl Iterator<Item = &str> {
+        let report = self.reports.get(&node).map(|record| &record.report);
+        let stuck = report.and_then(|report| stuck(report.facts.get(STUCK)?));
+        let said = report.into_iter().flat_map(|report| &report.findings).map(String::as_str);
+        said.filter(move |said| Some(*said) != stuck.as_deref())
     }
 
     /// Whether what stands there is seen.

@@ -7,12 +7,12 @@ use hyper::{Method, Request};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use stemma_controller::run::{Options, Publishing, start};
+use stemma_controller::run::{Options, Publishing};
 use stemma_wire::client::{Client, ClientLimits, Target};
 use stemma_wire::clock::SystemClock;
 use stemma_wire::tls::{Pin, client_config};
 
-use crate::fleet::{Fleet, asking, config, private_key};
+use crate::fleet::{Fleet, asking, private_key};
 
 /// An answer: the status, the error's type, and the body.
 pub(crate) struct Told {
@@ -98,12 +98,10 @@ pub(crate) async fn bearer(fleet: &Fleet, name: &str) -> (String, String) {
 }
 
 /// Starts the controller of a fleet again.
-pub(crate) async fn restart(mut fleet: Fleet) -> Fleet {
+pub(crate) async fn restart(fleet: Fleet) -> Fleet {
     let clock = Arc::clone(&fleet.clock);
     let options = Options { clock: clock as _, publishing: Publishing::ByHand, ..Options::default() };
-    fleet.controller.stop().await;
-    fleet.controller = start(config(fleet.directory.path().join("data")), options).await.unwrap();
-    fleet
+    fleet.restart(options).await
 }
 
 pub(crate) mod pem {

@@ -48,6 +48,11 @@ impl Body {
         self.members.iter().find(|(own, _)| own == name).map(|(_, raw)| &**raw)
     }
 
+    /// Whether it says something of a name; `null` is left out.
+    pub(super) fn says(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|raw| !is_null(raw))
+    }
+
     /// Takes a member out.
     pub fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
         let at = self.members.iter().position(|(own, _)| own == name)?;

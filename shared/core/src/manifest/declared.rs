@@ -3,7 +3,7 @@
 //! Only what is new is asked. What an older program stored is not, so that it can be written again as it is.
 
 use super::error::{BodyError, check_each};
-use crate::name::{Name, NameKind, TagName};
+use crate::name::{Name, NameKind, PRIMARY_PREFIX, TagName};
 
 /// Tags that are named, each at its place in a list.
 pub(super) fn declared_tags<'a>(
@@ -11,6 +11,15 @@ pub(super) fn declared_tags<'a>(
     stood: impl Fn(&TagName) -> bool,
 ) -> Result<(), BodyError> {
     check_each(tags, |tag| if stood(tag) { Ok(()) } else { declared_tag(tag) })
+}
+
+/// Tags that are taken away, each at its place in a list. Nothing has or gives a tag that stands for a primary, so to take one away harms
+/// nobody.
+pub(super) fn taken_away_tags<'a>(
+    tags: impl IntoIterator<Item = &'a TagName>,
+    stood: impl Fn(&TagName) -> bool,
+) -> Result<(), BodyError> {
+    declared_tags(tags, |tag| tag.starts_with(PRIMARY_PREFIX) || stood(tag))
 }
 
 /// One tag.

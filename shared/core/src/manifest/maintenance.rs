@@ -5,7 +5,7 @@
 //! it again. One that another manager owns is not taken by an apply that is not forced.
 
 use super::author::Author;
-use super::body::{Body, is_null};
+use super::body::Body;
 use super::fields::Fields;
 use crate::ownership::Owner;
 
@@ -26,9 +26,8 @@ pub(super) fn settle<S: Fields>(before: &S, next: &mut S, body: &Body, author: A
     if !takes_over && before.owners_ref().get(REASON).is_some_and(|owners| owners.iter().any(is_others)) {
         return;
     }
-    let is_said = body.get(REASON).is_some_and(|raw| !is_null(raw));
     let is_another = before.extra_ref().get(REASON) != next.extra_ref().get(REASON);
-    if !is_said || matches!(author, Author::Update { .. }) && !is_another {
+    if !body.says(REASON) || matches!(author, Author::Update { .. }) && !is_another {
         next.extra().remove(REASON);
         next.owners().remove(REASON);
     }

@@ -40,7 +40,7 @@ pub(super) fn shown<S: Fields>(spec: &S) -> Value {
 /// What an apply says of it by naming labels alone: what stands, where its manager owns that, or takes it over from who does.
 pub(super) fn left_open(body: &Body, author: Author<'_>, owned: &OwnedMap<String, Value>) -> Option<Said<Value>> {
     let Author::Apply { manager, adopt, .. } = author else { return None };
-    let entry = owned.get(MERGE_LABELS).filter(|_| names(body, "labels") && !names(body, MERGE_LABELS))?;
+    let entry = owned.get(MERGE_LABELS).filter(|_| body.says("labels") && !body.says(MERGE_LABELS))?;
     let is_adopted = adopt.is_some_and(|from| entry.owners.iter().any(|owner| from.is(owner)));
     (is_adopted || entry.is_owned_by(&Owner::apply(manager))).then(|| entry.said.clone())
 }
@@ -48,7 +48,7 @@ pub(super) fn left_open(body: &Body, author: Author<'_>, owned: &OwnedMap<String
 /// Settles it after a body was written.
 pub(super) fn settle<S: Fields>(before: &S, next: &mut S, body: &Body, author: Author<'_>) {
     match author {
-        Author::Apply { manager, .. } if names(body, "labels") => own(next, Owner::apply(manager)),
+        Author::Apply { manager, .. } if body.says("labels") => own(next, Owner::apply(manager)),
         Author::Apply { scope: Scope::Object, .. } => go_with_labels(before, next),
         Author::Apply { scope: Scope::Named, .. } => {}
         Author::Add { manager, .. } => settle_merge_labels(before, next, Owner::apply(manager)),
@@ -107,9 +107,4 @@ fn forget<S: Fields>(spec: &mut S) {
     if let Some(inherited) = spec.inherited() {
         inherited.labels.merge = None;
     }
-}
-
-/// Whether a body says something of a name; `null` is left out.
-fn names(body: &Body, name: &str) -> bool {
-    body.get(name).is_some_and(|raw| !is_null(raw))
 }

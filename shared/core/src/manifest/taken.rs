@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::names::Names;
-use super::write::{MapConflict, WriteError, by_hand, owned_fields};
+use super::write::{MapConflict, WriteError, by_hand, is_default, owned_fields};
 use crate::labels::Layer;
 use crate::ownership::{Conflict, Entry, Manager, Operation, OwnedMap};
 
@@ -30,16 +30,16 @@ pub fn check_taken<S: Fields>(before: &S, next: &S, manager: &Manager, names: &d
         taken.extend(conflicts("tags", by_hand(&before.tags).taken(manager, &by_hand(&next.tags))));
     }
     let fields = |spec: &S| owned_fields(spec, spec.owners_ref().clone(), names);
+    // Plain writes alone brought it back to its default.
+    let is_back = |name: &str, entry: &Entry<Value>| {
+        let by_plain_writes = entry.owners.iter().all(|owner| owner.operation == Operation::Update);
+        by_plain_writes && entry.said.value().is_none_or(|value| is_default(before, name, value, names))
+    };
     let held = fields(before);
-    let held = held.iter().filter(|(_, entry)| !is_back(entry)).map(|(name, entry)| (name.clone(), entry.clone()));
-    taken.extend(conflicts("fields", OwnedMap::from_entries(held).taken(manager, &fields(next))));
+    let held = held.iter().filter(|(name, entry)| !is_back(name, entry));
+    let held = OwnedMap::from_entries(held.map(|(name, entry)| (name.clone(), entry.clone())));
+    taken.extend(conflicts("fields", held.taken(manager, &fields(next))));
     if taken.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(taken)) }
-}
-
-/// Whether plain writes alone brought a field back to its default.
-fn is_back(entry: &Entry<Value>) -> bool {
-    let is_default = entry.said.value().is_none_or(Value::is_null);
-    is_default && entry.owners.iter().all(|owner| owner.operation == Operation::Update)
 }
 
 fn of_map<K, V>(map: &'static str, manager: &Manager, before: &Layer<K, V>, next: &Layer<K, V>) -> Vec<MapConflict>
@@ -64,7 +64,7 @@ mod tests {
     use super::super::write::write;
     use super::*;
     use crate::labels::BodyShape;
-    use crate::object::ClusterSpec;
+    use crate::object::{ClusterSpec, InspectionRuleSpec};
 
     #[test]
     fn what_another_manager_owns_is_taken_by_a_change_and_by_taking_it_away() {
@@ -117,5 +117,27 @@ mod tests {
         let apply = Author::Apply { manager: &ann, force: false, adopt: None, scope: Scope::Object };
         by(&mut spec, apply, r#"{"paused": false}"#);
         assert!(is_taken(&spec));
+    }
+
+    /// A number is shown at its default too, where other fields are `null`.
+    #[test]
+    fn y05_a_number_that_was_brought_back_by_plain_writes_is_nothing_to_take() {
+        let names = Anybody::default();
+        let [ann, bob] = ["ann", "bob"].map(|name| Manager::new(name).unwrap());
+        let update = |spec: &mut InspectionRuleSpec, manager: &Manager, body: &str| {
+            let author = Author::Update { manager, shape: BodyShape::Own };
+            write(spec, &Body::parse(body).unwrap(), author, &names, 7).unwrap();
+        };
+        let actions = r#"{"priority": 5, "actions": [{"op": "add-trait", "args": {"name": "CUSTOM_EPYC"}}]}"#;
+        for (body, is_taken) in
+            [(r#"{"priority": 5}"#, true), (r#"{"priority": 0}"#, false), (r#"{"priority": null}"#, false)]
+        {
+            let mut before = InspectionRuleSpec::default();
+            update(&mut before, &ann, actions);
+            update(&mut before, &ann, body);
+            let mut next = before.clone();
+            update(&mut next, &bob, r#"{"priority": 7}"#);
+            assert_eq!(check_taken(&before, &next, &bob, &names).is_err(), is_taken, "{body}");
+        }
     }
 }

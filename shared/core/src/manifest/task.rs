@@ -162,8 +162,8 @@ fn entry(item: Value) -> Result<Value, BodyError> {
     Ok(Value::Object(entry))
 }
 
-/// Refuses a name or pattern by which a task means others, or nodes, and that has a control character: no name has one. By roles and tags no
-/// word is taken that is reserved, but for those that selectors give a meaning, as they are written.
+/// Refuses a name or pattern by which a task means others, or nodes, and that has a control character: no name has one. Of roles and tags it
+/// also refuses a reserved word in other letters than selectors read.
 pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
     check_selectors(&task.roles).map_err(|error| error.within("roles"))?;
     check_tag_selectors(task.tags.as_deref().unwrap_or_default()).map_err(|error| error.within("tags"))?;
@@ -187,15 +187,16 @@ pub(super) fn check_names(task: &Task) -> Result<(), BodyError> {
 
 fn check_entry(entry: &CrossEntry) -> Result<(), BodyError> {
     check_no_control(&entry.name).map_err(|error| error.within("name"))?;
-    let checks = [("role", &entry.role, check_selectors as CheckSelectors), ("tags", &entry.tags, check_tag_selectors)];
-    checks.into_iter().try_for_each(|(field, place, check)| match place {
-        Where::Names(names) => check_listed(names).and_then(|()| check(names)).map_err(|error| error.within(field)),
-        Where::Absent | Where::Null => Ok(()),
-    })
+    check_where(&entry.role, check_selectors).map_err(|error| error.within("role"))?;
+    check_where(&entry.tags, check_tag_selectors).map_err(|error| error.within("tags"))
 }
 
-/// How the selectors of a field are checked.
-type CheckSelectors = fn(&[String]) -> Result<(), BodyError>;
+fn check_where(place: &Where, check: fn(&[String]) -> Result<(), BodyError>) -> Result<(), BodyError> {
+    match place {
+        Where::Names(names) => check_listed(names).and_then(|()| check(names)),
+        Where::Absent | Where::Null => Ok(()),
+    }
+}
 
 /// Refuses a reserved word in other letters than those that selectors read, and the text `null`: nothing is called so, so it would mean nobody.
 fn check_selectors(names: &[String]) -> Result<(), BodyError> {
@@ -209,12 +210,11 @@ fn check_selectors(names: &[String]) -> Result<(), BodyError> {
 /// The same of tags, where `primary-` has a meaning too.
 fn check_tag_selectors(names: &[String]) -> Result<(), BodyError> {
     check_selectors(names)?;
-    check_each(names, |name| {
-        let begins = name.get(..PRIMARY_PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PRIMARY_PREFIX));
-        if !begins || name.starts_with(PRIMARY_PREFIX) {
-            return Ok(());
+    check_each(names, |name| match name.get(..PRIMARY_PREFIX.len()) {
+        Some(begin) if begin != PRIMARY_PREFIX && begin.eq_ignore_ascii_case(PRIMARY_PREFIX) => {
+            Err(reserved(name, &format!("write {PRIMARY_PREFIX}, in small letters, for the primary holder of a tag")))
         }
-        Err(reserved(name, &format!("write {PRIMARY_PREFIX}, in small letters, for the primary holder of a tag")))
+        Some(_) | None => Ok(()),
     })
 }
 

@@ -382,7 +382,8 @@ pub fn cut(text: &str) -> String {
     text.chars().take(MAX_SHOWN).collect()
 }
 
-/// The same in quotes. Where it is cut, that is marked, and how long the text is stands behind: of a name that is too long, nothing else would say so.
+/// The same in quotes. Where it is cut, that is marked, and the length of the whole text stands behind it: nothing else would say that a
+/// name is too long.
 pub(crate) fn quoted(text: &str) -> String {
     match text.chars().count() {
         0..=MAX_SHOWN => format!("{text:?}"),

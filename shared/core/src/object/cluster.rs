@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ClusterId, Extra, FieldOwners, TagSpec, TemplateId};
-use crate::field::{Form, REQUIRED, described};
+use crate::field::{Form, REQUIRED, described, whole};
 use crate::host_labels::HostLabels;
 use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
 use crate::lifecycle::Lifecycle;
@@ -323,10 +323,8 @@ impl MaxUnavailable {
         match value {
             Value::Number(number) => u32::try_from(number.as_u64()?).ok().filter(|count| *count > 0).map(Self::Nodes),
             Value::String(text) => {
-                let share: u8 = text.strip_suffix('%')?.parse().ok()?;
-                // Written in one way alone, so neither as `05%` nor as `+5%`.
-                let is_plain = *text == format!("{share}%");
-                (is_plain && (1..=100).contains(&share)).then_some(Self::Percent(share))
+                let share: u8 = whole(text.strip_suffix('%')?)?;
+                (1..=100).contains(&share).then_some(Self::Percent(share))
             }
             _ => None,
         }

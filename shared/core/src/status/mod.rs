@@ -39,8 +39,8 @@ pub enum State {
     Paused,
     /// It keeps an old task set, and a newer one waits.
     Held,
-    /// The whole fleet waits, since the store was restored, or its mode lets it begin no task; and, where it is not blocked, nothing was heard
-    /// of its tasks yet.
+    /// The whole fleet waits, since the store was restored; or its mode lets its host begin no task; or nothing was heard of its tasks yet,
+    /// and it is not blocked.
     Waiting,
     /// Its tasks wait for a task of another host, which will not do it by itself, or is blocked itself.
     Blocked,
@@ -311,8 +311,8 @@ impl State {
             Self::Held => "held",
             Self::Waiting => "waiting",
             Self::Blocked => "blocked",
-            Self::Drifted => "drifted",
             Self::Changing => "changing",
+            Self::Drifted => "drifted",
             Self::Noop => "noop",
             Self::Converged => "converged",
         }

@@ -24,8 +24,8 @@ pub struct EnrollRequest {
     pub name: String,
 }
 
-/// Why a text cannot be a token, a join token or a principal's: `id.secret`, the id 16 hexadecimal digits, the secret 64 of them (`stemma` makes it), or 43 letters,
-/// digits, `-` and `_` (a controller makes it).
+/// Why a text cannot be a token: neither a join token nor a principal's. Both are `id.secret`. The id has 16 hexadecimal digits. The secret
+/// has 64 of them, or 43 letters, digits, `-` and `_` where a controller made it and not `stemma`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAToken {
     /// There is no dot.
@@ -45,7 +45,7 @@ pub enum NotAToken {
     SecretCharacters,
 }
 
-/// Checks that a text can be a token: a join token and a principal's have one form. Whether there is one, a controller alone knows.
+/// Checks that a text can be a token. Whether there is such a one, a controller alone knows.
 ///
 /// # Errors
 /// [`NotAToken`].
@@ -65,8 +65,8 @@ pub fn check_token(text: &str) -> Result<(), NotAToken> {
     if is_secret { Ok(()) } else { Err(NotAToken::SecretCharacters) }
 }
 
-/// What a text has that no token has; `None`: it may be one. A controller counts what may be a token and is none as a guess, and answers nobody for a
-/// while after some, so it is looked at before it is sent.
+/// What a text has that no token has; `None`: it may be one. It is asked before a text is sent: a controller counts what may be a token and
+/// is none as a guess, and answers nobody for a while after some guesses.
 pub fn odd_in_token(text: &str) -> Option<String> {
     let known = if text.is_empty() {
         "it is empty"

@@ -138,8 +138,9 @@ impl<'a> NameReader<'a> {
         uuid: Uuid,
         at: Revision,
     ) -> Result<Option<Called>, ApiError> {
-        // Most have not changed since, and nothing has to be read.
-        if let Some(now) = S::shelf(&self.whole).get(uuid).filter(|now| now.meta.resource_version <= at.get()) {
+        // Most have not changed since, and nothing has to be read. The cache may be behind the store: then it does not know.
+        let is_as_then = |now: &&Arc<Object<S>>| at <= self.whole.revision && now.meta.resource_version <= at.get();
+        if let Some(now) = S::shelf(&self.whole).get(uuid).filter(is_as_then) {
             return Ok(self.if_seen::<S>(now));
         }
         let mut spans = self.known.get(&(S::KIND, uuid)).into_iter().flatten();
@@ -180,6 +181,38 @@ impl<'a> NameReader<'a> {
                 return Ok((from, Some(image)));
             }
             range = range.before(&entry.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stemma_core::name::ObjectName;
+    use stemma_core::object::{ClusterId, Meta, Timestamp};
+
+    use super::*;
+    use crate::cache::Cache;
+    use crate::store::Transaction;
+    use crate::store::redb::testing::memory_store;
+
+    /// A fleet that did not know of a rename yet gave the name before it as the one after it.
+    #[tokio::test]
+    async fn y06_a_fleet_that_is_behind_the_store_does_not_say_what_an_object_was_called() {
+        let (store, uuid) = (memory_store(), Uuid::from_u128(1));
+        let write = |name: &str| {
+            let meta = Meta::new(uuid, ObjectName::new(name).unwrap(), Timestamp(0));
+            let image = codec::encode(&Object { meta, spec: ClusterSpec::default() });
+            let (at, history) = (key::object(Kind::Cluster, uuid), key::history(Kind::Cluster, uuid));
+            store.commit(Transaction::new().put(at, image.clone()).put_at_revision(history, image))
+        };
+        let made = write("a").await.unwrap();
+        let behind = Cache::load(store.as_ref()).await.unwrap().model();
+        let renamed = write("b").await.unwrap();
+        let snapshot = store.snapshot().await.unwrap();
+        let mut names = NameReader::new(&behind, Arc::clone(&behind));
+        for (at, expected) in [(made, "a"), (renamed, "b")] {
+            let name = names.name(snapshot.as_ref(), LevelId::Cluster(ClusterId(uuid)), at).await.unwrap();
+            assert_eq!(name.as_deref(), Some(expected), "{at}");
         }
     }
 }

@@ -40,14 +40,17 @@ On the command line `stemma fields` lists the kinds, `stemma fields nodegroup` t
 `stemma fields nodegroup.strategy` what is in a field.
 
 `stemma get KIND NAME -o manifest` prints an object as a manifest: its fields as they are stored, not what an answer counts, fills in or takes over from the
-levels above. It changes nothing where one manager applied all of it and applies it again. What several own, or was written by commands, is
-owned by whoever applies the print, too: the others can no longer take it away by leaving it out. A comment above such a manifest names the owners
-(`m:apply`: applied by m; `m:update`: written by a command or call of m). `stemma --manager NAME get KIND NAME -o manifest` prints what NAME applies of it
-alone, and changes neither object nor owner where NAME applies that; what was written by commands is in no manager's part. Who applied labels, annotations or
-parameters without an entry is not recorded: where others say something of the object too, `labels: {}` is in the part of who applies `merge_labels`, and the other two are in none. `-o yaml` and `-o json` print what
-the API shows, for programs; `apply` refuses that. A list is printed as one file, and of an empty list nothing. Join tokens, allocations, tags and tasks have no manifest, which `-o manifest` says. What no
-manifest holds is named in a comment and on standard error: tags that were declared beside a release (`stemma tag create NAME --release RELEASE` makes them),
-a sensitive inspection rule, a node or an inspection rule without a name, and with `--manager` the objects of which that manager applies nothing.
+levels above. Where one manager applied all of it, that manager applies the print again without changing anything. Where several managers own parts of it, or
+commands wrote some, whoever applies the print comes to own all of it: the others can no longer take their parts away by leaving them out. A comment above such
+a manifest names the owners (`m:apply`: applied by m; `m:update`: written by a command or call of m). `stemma --manager NAME get KIND NAME -o manifest` prints
+only what NAME applies, and NAME applies that without changing the object or its owners. What was written by commands is in no manager's part. It is not
+recorded who applied labels, annotations or parameters without entries. Where others say something of the object too, `labels: {}` is in the part of whoever
+applies `merge_labels`; the other two are in none.
+
+`-o yaml` and `-o json` print what the API shows, for programs; `apply` refuses that. A list is printed as one file, and of an empty list nothing is printed.
+Join tokens, allocations, tags and tasks have no manifest, which `-o manifest` says. What no manifest holds is named in a comment and on standard error: tags
+that were declared beside a release (`stemma tag create NAME --release RELEASE` makes them), a sensitive inspection rule, a node or an inspection rule without a
+name, and with `--manager` the objects of which that manager applies nothing.
 
 ## In an editor
 

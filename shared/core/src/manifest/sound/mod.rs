@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::body::is_null;
 use super::canary::check_canary;
-use super::declared::{declared_role, declared_roles, declared_tag, declared_tags};
+use super::declared::{declared_role, declared_roles, declared_tag, declared_tags, taken_away_tags};
 use super::empty::{check_naming, check_no_control, check_says_something, check_segment};
 use super::error::{BodyError, BodyErrorKind, check_each};
 use super::names::Names;
@@ -19,7 +19,7 @@ use super::reader::read;
 use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
-use crate::name::{Name, NameKind, PRIMARY_PREFIX, TagName, cut, is_blank, near, suggest};
+use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
 use crate::object::{
     Association, Definition, ExtensionUse, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec,
     Timestamp, TraitSet, Window,
@@ -367,9 +367,7 @@ fn check_role_changes(
             .map_or((&[][..], &[][..]), |change| (change.add_tags.as_slice(), change.remove_tags.as_slice()));
         let add = declared_tags(&change.add_tags, |tag| added.contains(tag));
         add.map_err(|error| error.within(&format!("{name}.add_tags")))?;
-        // No role produces a tag that stands for a primary, so to take it away harms nobody.
-        let stands = |tag: &TagName| removed.contains(tag) || tag.starts_with(PRIMARY_PREFIX);
-        let remove = declared_tags(&change.remove_tags, stands);
+        let remove = taken_away_tags(&change.remove_tags, |tag| removed.contains(tag));
         remove.map_err(|error| error.within(&format!("{name}.remove_tags")))
     })
 }

@@ -17,7 +17,6 @@ use serde_json::value::RawValue;
 
 use super::author::{Author, Scope};
 use super::body::{Body, is_null};
-use super::declared::declared_tags;
 use super::error::{BodyError, BodyErrorKind, no_field};
 use super::fields::{Field, Fields};
 use super::merge_labels::MERGE_LABELS;
@@ -27,7 +26,6 @@ use super::{bound, maintenance, merge_labels};
 use crate::field::Part;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
-use crate::name::{PRIMARY_PREFIX, TagName};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
 use crate::ownership::{Conflict, Entry, Intent, Manager, OwnedMap, OwnedSet, Owner, Said};
 
@@ -300,8 +298,7 @@ impl Writing<'_> {
             Some(raw) => {
                 let is_update = matches!(self.author, Author::Update { .. });
                 let sent = tags::read(raw, is_update)?;
-                check_declared("assigned", sent.assigned.as_deref(), &tags.assigned)?;
-                check_declared("unassigned", sent.unassigned.as_deref(), &tags.unassigned)?;
+                tags::check_declared(&sent, tags)?;
                 self.own("tags", &stood, &tags::intent(sent, &stood, is_update))
             }
         };
@@ -334,9 +331,9 @@ impl Writing<'_> {
         owned: &OwnedMap<String, Value>,
         intent: &Intent<String, Value>,
     ) -> Option<OwnedMap<String, Value>> {
-        let is_named = |name: &String| self.body.get(name).is_some_and(|raw| !is_null(raw));
+        let body = self.body;
         let entries = |named: bool| {
-            let those = owned.iter().filter(move |(name, _)| is_named(name) == named);
+            let those = owned.iter().filter(move |(name, _)| body.says(name) == named);
             those.map(|(name, entry)| (name.clone(), entry.clone()))
         };
         let (named, others): (OwnedMap<_, _>, Vec<_>) =
@@ -364,14 +361,6 @@ impl Writing<'_> {
     }
 }
 
-/// Checks the names of tags that are sent, but for those that stand there.
-fn check_declared(set: &str, sent: Option<&[TagName]>, stood: &OwnedSet<TagName>) -> Result<(), BodyError> {
-    // No node has a tag that stands for a primary, so to take it away harms nobody.
-    let is_harmless = |tag: &TagName| set == "unassigned" && tag.starts_with(PRIMARY_PREFIX);
-    let stands = |tag: &TagName| is_harmless(tag) || stood.members().any(|one| one == tag);
-    declared_tags(sent.into_iter().flatten(), stands).map_err(|error| error.within(set))
-}
-
 /// What an update says of fields. One that stands at its default, belongs to nobody and is to stay there is not said: who resumes what was
 /// never paused takes nothing. One that returns to its default is taken as one that leaves it: it is what its author says of it.
 fn changes<S: Fields>(
@@ -380,10 +369,11 @@ fn changes<S: Fields>(
     intent: Intent<String, Value>,
     names: &dyn Names,
 ) -> BTreeMap<String, Option<Said<Value>>> {
-    let is_said = |name: &str, said: &Said<Value>| {
-        let stays = || said.value() == Some(&value_of(before, name, names));
-        owned.get(name).is_some() || !stays() || said.value() != Some(&default_of(before, name, names))
+    let stays_at_default = |name: &str, said: &Said<Value>| {
+        let at_default = said.value().filter(|value| is_default(before, name, value, names));
+        at_default.is_some_and(|value| *value == value_of(before, name, names))
     };
+    let is_said = |name: &str, said: &Said<Value>| owned.get(name).is_some() || !stays_at_default(name, said);
     let said = intent.into_iter().filter(|(name, said)| is_said(name, said));
     said.map(|(name, said)| (name, Some(said))).collect()
 }
@@ -433,11 +423,14 @@ fn value_of<S: Fields>(spec: &S, name: &str, names: &dyn Names) -> Value {
     }
 }
 
-/// What a field would be shown with at its default.
-fn default_of<S: Fields>(spec: &S, name: &str, names: &dyn Names) -> Value {
+/// Whether a field that is shown so is at its default: all are shown as `null` there, but for a number.
+pub(super) fn is_default<S: Fields>(spec: &S, name: &str, value: &Value, names: &dyn Names) -> bool {
+    if !value.is_number() {
+        return value.is_null();
+    }
     let mut blank = spec.clone();
     reset(&mut blank, name, names);
-    value_of(&blank, name, names)
+    value_of(&blank, name, names) == *value
 }
 
 /// The fields that someone gave, with their values of now.

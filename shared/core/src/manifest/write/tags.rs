@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::super::body::is_null;
+use super::super::declared::{declared_tags, taken_away_tags};
 use super::super::error::BodyError;
 use super::super::parts::WrittenTags;
 use super::super::reader;
@@ -49,6 +50,15 @@ pub(super) fn read(raw: &RawValue, takes_back: bool) -> Result<WrittenTags, Body
         }
         None => Ok(sent),
     }
+}
+
+/// Checks the names of tags that are sent, but for those that stand there.
+pub(super) fn check_declared(sent: &WrittenTags, stood: &NodeTags) -> Result<(), BodyError> {
+    let stands = |set: &OwnedSet<TagName>, tag: &TagName| set.members().any(|one| one == tag);
+    let assigned = declared_tags(sent.assigned.iter().flatten(), |tag| stands(&stood.assigned, tag));
+    assigned.map_err(|error| error.within("assigned"))?;
+    let unassigned = taken_away_tags(sent.unassigned.iter().flatten(), |tag| stands(&stood.unassigned, tag));
+    unassigned.map_err(|error| error.within("unassigned"))
 }
 
 /// What a body says of each tag. The set that it leaves out is as it stands where its author changes only what is named.

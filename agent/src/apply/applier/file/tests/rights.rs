@@ -80,10 +80,7 @@ fn x05_a_secret_and_what_stands_in_somebodys_directory_have_no_list_of_the_direc
         host.put("/srv/other", "");
         host.chown("/srv", dir_of);
         host.give_new_files(extras());
-        let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
-        let parameters = json!({"path": "/srv/f", key: text});
-        let task = if secret { secret_task(&parameters) } else { task(&parameters) };
-        ready(File.apply(&site(&host), &task)).unwrap();
+        ready(File.apply(&site(&host), &writing("/srv/f", &json!({}), secret))).unwrap();
         let expected = if is_bare { Extras::default() } else { extras() };
         assert_eq!(look(&host, "/srv", "f").2, expected, "directory of {dir_of}, secret: {secret}");
     }
@@ -140,17 +137,13 @@ fn w10_07_a_file_that_another_user_made_beforehand_gives_neither_mode_nor_owner(
         host.chown("/spool", nobody);
         host.chmod("/spool/f", mode);
         host.chown("/spool/f", of);
-        let mut parameters = parameters;
-        parameters["path"] = json!("/spool/f");
-        let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
-        parameters[key] = json!(text);
-        let task = if secret { secret_task(&parameters) } else { task(&parameters) };
+        let task = writing("/spool/f", &parameters, secret);
         let found = ready(File.check(&site(&host), &task)).unwrap();
         let before = (of, mode);
         assert_eq!(found == Check::AsItShould, before == want, "{parameters} {mode:o}");
         ready(File.apply(&site(&host), &task)).unwrap();
-        let stat = host.dir(&HostPath::own("/spool")).unwrap().unwrap().stat("f").unwrap().unwrap();
-        assert_eq!((stat.user, stat.mode), want, "{parameters} {mode:o} of {of}, secret: {secret}");
+        let (user, mode_now, _) = look(&host, "/spool", "f");
+        assert_eq!((user, mode_now), want, "{parameters} {mode:o} of {of}, secret: {secret}");
         assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters}");
     }
 }
@@ -177,16 +170,12 @@ fn w10_07_a_file_that_a_service_was_given_keeps_owner_and_mode_where_root_alone_
         host.chmod("/etc/app/conf", mode);
         host.chown(dir.0, dir.1);
         host.chmod(dir.0, dir.2);
-        let mut parameters = parameters;
-        parameters["path"] = json!("/etc/app/conf");
-        let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
-        parameters[key] = json!(text);
-        let task = if secret { secret_task(&parameters) } else { task(&parameters) };
+        let task = writing("/etc/app/conf", &parameters, secret);
         let found = ready(File.check(&site(&host), &task)).unwrap();
         assert_eq!(found == Check::AsItShould, (app, mode) == want, "{parameters} {mode:o} in {dir:?}");
         ready(File.apply(&site(&host), &task)).unwrap();
-        let stat = host.dir(&HostPath::own("/etc/app")).unwrap().unwrap().stat("conf").unwrap().unwrap();
-        assert_eq!((stat.user, stat.mode), want, "{parameters} {mode:o} in {dir:?}, secret: {secret}");
+        let (user, mode_now, _) = look(&host, "/etc/app", "conf");
+        assert_eq!((user, mode_now), want, "{parameters} {mode:o} in {dir:?}, secret: {secret}");
         assert_eq!(ready(File.check(&site(&host), &task)), Ok(Check::AsItShould), "{parameters} in {dir:?}");
     }
 }
@@ -328,6 +317,14 @@ fn x05_rights_that_a_sensitive_task_takes_away_without_being_told_to_are_named_i
     let Ok(Check::Differs { message, .. }) = ready(File.check(&site(&host), &task)) else { panic!("it differs") };
     assert_eq!(message, said);
     assert_eq!(ready(File.apply(&site(&host), &task)).unwrap().message, said);
+}
+
+/// A task that writes a file of these parameters, with a secret in it or without.
+fn writing(path: &str, parameters: &Value, secret: bool) -> HostTask {
+    let mut parameters = parameters.clone();
+    let (key, text) = if secret { ("template", "{{ secret('db') }}") } else { ("content", "x") };
+    (parameters["path"], parameters[key]) = (json!(path), json!(text));
+    if secret { secret_task(&parameters) } else { task(&parameters) }
 }
 
 fn secret_task(parameters: &Value) -> HostTask {

@@ -1,0 +1,209 @@
+//! What is found of a fleet: fields that nothing acts on, requirements that are not met, and what is not taken of what hosts report.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stemma_core::finding::Severity;
+use stemma_core::fleet::Change;
+use stemma_core::host_labels::HostLabels;
+use stemma_core::idle::Idle;
+use stemma_core::lifecycle::Lifecycle;
+use stemma_core::object::{ClusterSpec, NodeGroupSpec, NotTaken, Observation, RefusedTraits, RoleSpec, TagSpec};
+use stemma_core::resolve::{resolve_fleet, resolve_node};
+use stemma_core::task::Task;
+
+use crate::made::{Made, reading, site, tasks};
+
+#[test]
+fn y09_an_unmet_requirement_is_said_with_what_the_node_has() {
+    let mut documents = reading(&json!([]));
+    documents[4]["requirements"] = json!({"property:memory_mb": ">= 1024", "trait:HW_CPU_X86_AVX2": "forbidden"});
+    let made = Made::of(&documents);
+    let unmet: Vec<_> = made.answer("web-1").unmet().iter().map(ToString::to_string).collect();
+    assert_eq!(unmet, ["requirement property:memory_mb >= 1024 is not met"]);
+    // Who asks whether a node can be used is told the sentence of the finding, with what the node has.
+    let resolution = resolve_node(&made.fleet, &made.cache, made.node("web-1").id());
+    let found = resolution.findings(made.node("web-1"));
+    let found = found.iter().find(|one| one.code == "requirement.unmet").expect("it is not met");
+    assert_eq!(found.message, "requirement property:memory_mb >= 1024 is not met: the node has none");
+    assert_eq!(resolution.unusable().as_deref(), Some(&*found.message));
+    documents[7]["properties"] = json!({"memory_mb": 2048});
+    assert!(Made::of(&documents).answer("web-1").unmet().is_empty());
+}
+
+#[test]
+fn s38_traits_that_are_not_taken_are_a_finding_of_their_node() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let id = made.node("web-1").id();
+    let refused = RefusedTraits { unknown: [Box::from("'NO_SUCH'")].into(), unknown_count: 3, surplus: 1 };
+    let left_out = NotTaken { traits: refused, ..NotTaken::default() };
+    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
+    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    assert_eq!(
+        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "warning trait.refused node/web-1: its host reports traits that are not taken: 'NO_SUCH' and 2 more (a standard name, or \
+          CUSTOM_ and then capitals, digits and '_', at most 255 characters); 1 beyond the 50 that one source may give"
+        ]
+    );
+    assert_eq!(made.answer("web-1").traits().names().len(), 0);
+}
+
+#[test]
+fn s39_what_a_host_reports_beyond_the_bounds_is_a_finding_of_its_node() {
+    let mut made = Made::of(&site(&json!({}), &tasks()));
+    let id = made.node("web-1").id();
+    let left_out = NotTaken { facts: 2, labels: 1, ..NotTaken::default() };
+    let seen = Observation { not_taken: left_out.boxed(), ..Observation::default() };
+    made.fleet.apply(Change::Observation(id, Arc::new(seen)));
+    assert_eq!(
+        made.answer("web-1").findings().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "warning report.left_out node/web-1: its host reports more than is taken; left out: 2 facts (a path has at most 16 names \
+          and 255 bytes, a value 16384 bytes, all together 262144); 1 labels (at most 256 are taken; a value has at most 4096 \
+          bytes, all together 65536)"
+        ]
+    );
+}
+
+/// Each field that nothing acts on yet is said where it is given, and is no error.
+#[test]
+fn w02_no_field_is_taken_in_silence_that_nothing_acts_on() {
+    let shell = |more: Value| {
+        let mut task = json!({"id": "conf", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
+        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        task
+    };
+    let idle = json!({"id": "conf", "on_unassign": "undo", "disruptive": true, "max_nodes": 1, "privileged": true,
+        "timeout_seconds": 9, "on_interrupt": "again", "tasks": ["undo"]});
+    let file = json!({"id": "file", "type": "file", "tags": ["nginx"], "timeout_seconds": 9, "on_interrupt": "again",
+        "parameters": {"path": "/f", "content": "", "timeout": 5}});
+    let tasks = json!([shell(idle), shell(json!({"id": "undo", "phase": "cleanup"})), file,
+        {"id": "all", "type": "group", "tags": ["nginx"], "tasks": ["undo"], "requires": ["conf"]},
+        {"id": "point", "type": "stage", "required_for": ["conf"], "condition": "true"},
+        {"id": "void", "type": "skipped", "tags": ["nginx"], "requires": ["conf"], "retries": 1, "sensitive": true, "mode": "noop",
+            "fail_on_error": false, "on_drift": "report", "subscribes": ["conf"], "parameters": {"foo": "bar"}}]);
+    let mut documents = site(&json!({}), &tasks);
+    let given = [
+        json!({"node_deletion_timeout": 5, "host_labels": {"annotations": ["a/.*"]}}),
+        json!({}),
+        json!({"rollout": {"max_groups": 1}, "min_ready_seconds": 5, "host_labels": {"annotations": ["a/.*"]},
+            "tags": {"extra": {"ready": [{"tcp": 80}]}}}),
+        json!({"strategy": {"max_unavailable": 1}, "mend_offline": true, "host_labels": {"annotations": ["a/.*"]}}),
+        json!({"node_volume_detach_timeout": 5}),
+        json!({"node_drain_timeout": 5}),
+    ];
+    for (document, given) in documents.iter_mut().zip(given) {
+        document.as_object_mut().expect("a document").extend(given.as_object().expect("fields").clone());
+    }
+    // One that no cluster uses.
+    documents.push(json!({"kind": "ClusterTemplate", "name": "spare", "host_labels": {"annotations": ["a/.*"]}}));
+    documents[1]["roles"]["web"]["fault_tolerance"] = json!(1);
+    documents[1]["roles"]["web"]["limits"] = json!({"min": 1, "recommended": 2, "max": "settings:a.b"});
+    documents[1]["tags"]["nginx"]["ready"] = json!([{"tcp": 80}]);
+    let made = Made::of(&documents);
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
+    assert!(idle.iter().all(|finding| finding.severity == Severity::Info));
+    let objects: Vec<_> = idle.iter().map(|finding| finding.object.as_str()).collect();
+    every_row_is_found::<ClusterSpec>(&objects);
+    every_row_is_found::<NodeGroupSpec>(&objects);
+    every_row_is_found::<Lifecycle>(&objects);
+    every_row_is_found::<HostLabels>(&objects);
+    every_row_is_found::<RoleSpec>(&objects);
+    every_row_is_found::<TagSpec>(&objects);
+    every_row_is_found::<Task>(&objects);
+    assert_eq!(
+        objects,
+        [
+            "cluster/prod host_labels.annotations",
+            "cluster/prod min_ready_seconds",
+            "cluster/prod rollout",
+            "cluster/prod tags.extra.ready",
+            "clustertemplate/base host_labels.annotations",
+            "clustertemplate/base node_deletion_timeout",
+            "clustertemplate/spare host_labels.annotations",
+            "node/db-2 node_drain_timeout",
+            "nodegroup/prod/dbs host_labels.annotations",
+            "nodegroup/prod/dbs mend_offline",
+            "nodegroup/prod/dbs strategy",
+            "nodegroup/prod/webs node_volume_detach_timeout",
+            "release/site@1 roles.web.fault_tolerance",
+            "release/site@1 roles.web.limits.max",
+            "release/site@1 roles.web.limits.recommended",
+            "release/site@1 tags.nginx.ready",
+            "release/site@1 task all requires",
+            "release/site@1 task conf disruptive",
+            "release/site@1 task conf max_nodes",
+            "release/site@1 task conf on_unassign",
+            "release/site@1 task conf tasks",
+            "release/site@1 task file on_interrupt",
+            "release/site@1 task file parameters.timeout",
+            "release/site@1 task file timeout_seconds",
+            "release/site@1 task point condition",
+            "release/site@1 task undo phase",
+            "release/site@1 task void fail_on_error",
+            "release/site@1 task void mode",
+            "release/site@1 task void on_drift",
+            "release/site@1 task void parameters",
+            "release/site@1 task void retries",
+            "release/site@1 task void sensitive",
+            "release/site@1 task void subscribes",
+        ]
+    );
+    let made = Made::of(&site(&json!({}), &json!([shell(json!({"timeout_seconds": 9, "on_interrupt": "again"}))])));
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    assert!(findings.iter().all(|finding| finding.code != "field.idle"), "{findings:?}");
+}
+
+/// A task that named a group waited for nobody, and nothing said so.
+#[test]
+fn y05_a_group_that_others_are_to_wait_for_is_said_with_the_tasks_to_name() {
+    let group = json!({"id": "grp", "type": "group", "tags": ["nginx"], "tasks": ["conf", "then"]});
+    let tasks = |more: Value| {
+        let mut task = json!({"id": "last", "type": "shell", "tags": ["nginx"], "parameters": {"script": "true"}});
+        task.as_object_mut().expect("a task").extend(more.as_object().expect("fields").clone());
+        let plain = |id: &str| json!({"id": id, "type": "shell", "parameters": {"script": "true"}});
+        json!([plain("conf"), plain("then"), group, task])
+    };
+    let instead =
+        "nothing acts on it yet: grp is a group, and nobody waits for a group; name its tasks instead: conf, then";
+    for (given, field) in [
+        (json!({"requires": ["grp"]}), Some("requires[0]")),
+        (json!({"requires": ["conf", "grp"]}), Some("requires[1]")),
+        (json!({"required_for": ["grp"]}), Some("required_for[0]")),
+        (json!({"subscribes": ["grp"]}), Some("subscribes[0]")),
+        (json!({"cross_depends": [{"name": "grp", "role": "self"}]}), Some("cross_depends[0].name")),
+        (json!({"cross_depended_by": [{"name": "grp", "role": "self"}]}), Some("cross_depended_by[0].name")),
+        (json!({"requires": ["conf", "then"]}), None),
+        (json!({"requires": ["/[cg].+/"]}), None),
+    ] {
+        let made = Made::of(&site(&json!({}), &tasks(given)));
+        let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+        let idle: Vec<_> = findings.into_iter().filter(|finding| finding.code == "field.idle").collect();
+        let found: Vec<_> = idle.iter().map(|one| (one.object.as_str(), one.message.as_str())).collect();
+        let place = field.map(|field| format!("release/site@1 task last {field}"));
+        assert_eq!(found, place.iter().map(|place| (place.as_str(), instead)).collect::<Vec<_>>());
+    }
+}
+
+/// That each field of a kind or part which is said to be idle is among those that were found.
+fn every_row_is_found<S: Idle>(objects: &[&str]) {
+    for (field, _) in S::FIELDS.iter().filter(|(_, what)| what.is_some()) {
+        let is_found = objects.iter().any(|object| object.rsplit([' ', '.']).next() == Some(*field));
+        assert!(is_found, "{field} is idle, and this test does not give it");
+    }
+}
+
+/// A role that is said to conflict with one that is not there conflicts with none.
+#[test]
+fn w02_a_conflict_with_a_role_that_is_not_declared_is_found() {
+    let mut documents = site(&json!({}), &json!([]));
+    documents[1]["roles"]["web"]["conflicts"] = json!(["db", "nosuch"]);
+    let made = Made::of(&documents);
+    let findings = resolve_fleet(&made.fleet, &made.cache).expect("it resolves").findings;
+    let found: Vec<_> = findings.iter().filter(|finding| finding.code == "role.unknown").collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].object, "release/site@1 roles.web.conflicts");
+    assert_eq!(found[0].message, "names role nosuch, which the release does not declare");
+}
