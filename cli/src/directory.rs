@@ -4,6 +4,7 @@
 //! apply what somebody had put away. To pass it over without a word would hide a file that was meant, so it is said; what never was a
 //! manifest, as a script or a template, is not.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,12 +56,12 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Says what is left out, in one line.
+    /// Says what is left out of a directory and of those below it, in one line.
     pub(crate) fn tell_left_out(&self, directory: &Path, endings: &[&str]) {
         if self.left_out.is_empty() {
             return;
         }
-        let name = |file: &PathBuf| printable(&file.file_name().unwrap_or_default().to_string_lossy());
+        let name = |file: &PathBuf| printable(&file.strip_prefix(directory).unwrap_or(file).to_string_lossy());
         let mut names: Vec<String> = self.left_out.iter().take(FEW).map(name).collect();
         if let more @ 1.. = self.left_out.len().saturating_sub(FEW) {
             names.push(format!("{more} more"));
@@ -72,6 +73,50 @@ impl Listing {
             names.join(", "),
             forms.join(", ")
         );
+    }
+}
+
+/// What was named and what was met, so that a path is read once and said once to be left out, however often and in whichever way it is named.
+pub(crate) struct Once {
+    named: BTreeSet<PathBuf>,
+    seen: BTreeSet<PathBuf>,
+}
+
+impl Once {
+    /// Of the paths that were named.
+    pub(crate) fn of(named: &[PathBuf]) -> Self {
+        Self { named: named.iter().map(|path| identity(path)).collect(), seen: BTreeSet::new() }
+    }
+
+    /// Whether the path was named itself: then it is read, whatever its directory leaves out.
+    pub(crate) fn is_named(&self, path: &Path) -> bool {
+        self.named.contains(&identity(path))
+    }
+
+    /// Whether the path is met for the first time.
+    pub(crate) fn is_new(&mut self, path: &Path) -> bool {
+        self.seen.insert(identity(path))
+    }
+
+    /// Keeps of what a directory leaves out by its names that which nobody named and which was not said before.
+    pub(crate) fn keep_left_out(&mut self, left_out: &mut Vec<PathBuf>) {
+        left_out.retain(|path| !self.is_named(path) && self.is_new(path));
+    }
+}
+
+/// A path that is the same however it was written. A link to a file of the same directory is a file of its own, as it was: two names of one object are
+/// refused where they are read, and not passed over.
+fn identity(path: &Path) -> PathBuf {
+    if path == Path::new("-") {
+        return path.to_owned();
+    }
+    if path.is_dir() {
+        return path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (directory.canonicalize(), path.file_name()) {
+        (Ok(directory), Some(name)) => directory.join(name),
+        _ => path.to_owned(),
     }
 }
 
@@ -186,6 +231,32 @@ mod tests {
             assert_eq!(Named::of(name.as_ref(), MANIFESTS), Named::Otherwise, "{name}");
         }
         assert_eq!(Named::of("site.yaml".as_ref(), NAMESPACES), Named::Otherwise);
+    }
+
+    #[test]
+    fn y08_a_path_is_the_same_however_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir_all(path("site/sub")).unwrap();
+        fs::write(path("site/a.yaml"), "").unwrap();
+        symlink("site", path("link")).unwrap();
+        symlink("a.yaml", path("site/b.yaml")).unwrap();
+        let mut once = Once::of(&[path("link"), path("site/./.a.yaml")]);
+        assert!(once.is_named(&path("site")) && once.is_named(&path("site/sub/..")), "a directory");
+        assert!(once.is_named(&path("link/.a.yaml")), "a file, also one that is not there");
+        assert!(!once.is_named(&path("site/a.yaml")));
+        for (name, is_new) in [
+            ("site/a.yaml", true),
+            ("link/a.yaml", false),
+            ("site/sub/../a.yaml", false),
+            ("site/b.yaml", true),
+            ("site/sub", true),
+            ("link/sub/", false),
+        ] {
+            assert_eq!(once.is_new(&path(name)), is_new, "{name}");
+        }
+        assert!(once.is_new(Path::new("-")) && !once.is_new(Path::new("-")), "standard input is read once");
+        assert!(once.is_new(Path::new("./-")), "and this is a file");
     }
 
     #[test]

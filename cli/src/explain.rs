@@ -89,14 +89,27 @@ fn is(explained: &Value, field: &str) -> bool {
 /// Why a task runs on a node or does not, what became of it, and what to do where it failed.
 pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
     let runs = is(explained, "runs");
-    let mut lines = vec![("why", cell(explained.get("why")))];
-    let release = explained.get("release").filter(|release| !release.is_null());
-    lines.extend(release.map(|release| ("release", cell(Some(release)))));
-    lines.extend(listed(explained, "reads").map(|reads| ("reads", reads)));
-    if runs || is(explained, "released") {
+    let why = cell(explained.get("why"));
+    let release = explained.get("release").filter(|release| !release.is_null()).map(|release| cell(Some(release)));
+    let kept = kept(explained);
+    let mut lines = match (kept, release) {
+        (Some(kept), next) => {
+            let unconfirmed = if is(explained, "told") { "" } else { "; it has not confirmed that it holds it" };
+            let next = next.map_or_else(String::new, |release| format!("{release}: "));
+            vec![("host", format!("keeps {kept}, which has this task{unconfirmed}")), ("next", format!("{next}{why}"))]
+        }
+        (None, Some(release)) => vec![("why", why), ("release", release)],
+        (None, None) => vec![("why", why)],
+    };
+    lines.extend(listed(explained, "reads").filter(|_| kept.is_none()).map(|reads| ("reads", reads)));
+    if runs || kept.is_some() || is(explained, "released") {
         lines.extend(run(node, explained));
     }
-    let verb = if runs { "runs on" } else { "does not run on" };
+    let verb = match kept {
+        Some(_) => "still runs on",
+        None if runs => "runs on",
+        None => "does not run on",
+    };
     let mut text = format!("{id} {verb} {}", place(node, explained));
     for (name, what) in lines {
         let _ = write!(text, "\n  {name:<9} {what}");
@@ -104,9 +117,22 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
     printable_lines(&text)
 }
 
+/// The release of the task set that a host keeps, where that has a task which the next one has not for the node; `None`: no such is known.
+fn kept(explained: &Value) -> Option<&str> {
+    let kept = explained.get("keeps").and_then(Value::as_str).filter(|_| !is(explained, "runs"))?;
+    // What a host told of the task set that is in force, it told of a task in it.
+    let of_before = explained.get("last").and_then(|last| last.get("of_before"));
+    let is_of_kept = of_before.and_then(Value::as_bool) == Some(false);
+    (is(explained, "released") || is_of_kept).then_some(kept)
+}
+
 /// What became of a task that runs, or that the host runs still.
 fn run(node: &str, explained: &Value) -> Vec<(&'static str, String)> {
-    let mut lines = vec![("released", released(explained))];
+    // Of one that its host keeps, what the host has and what is next stands above.
+    let mut lines = Vec::new();
+    if kept(explained).is_none() {
+        lines.push(("released", released(explained)));
+    }
     let set_aside = explained.get("set_aside").and_then(Value::as_array).into_iter().flatten();
     lines.extend(set_aside.map(|said| ("but", cell(Some(said)))));
     let waits = explained.get("waits").and_then(Value::as_array).into_iter().flatten();
@@ -181,6 +207,9 @@ fn mend(node: &str, explained: &Value, last: &Value) -> Vec<(&'static str, Strin
         _ => {}
     }
     let release = release(explained);
+    if kept(explained).is_some() {
+        return vec![("mend", format!("{task} ends on this host once {release} is given to it"))];
+    }
     let reads =
         listed(explained, "reads").map_or(String::new(), |reads| format!(", or change what it reads ({reads})"));
     vec![
@@ -428,6 +457,41 @@ mod tests {
         let text = task("web-1", "a", &explained);
         let told = "released  yes: the host was told of it\n  but       requirement a >= 1 is not met";
         assert!(text.starts_with("a does not run on") && text.contains(told), "{text}");
+    }
+
+    /// It said that the task does not run there, and what the host runs in no word.
+    #[test]
+    fn y06_of_a_task_that_the_next_release_lacks_it_is_said_what_the_host_has_and_what_is_next() {
+        let held = "it is held (a disk is changed): no new task set is given";
+        let of = |change: Value| {
+            let mut explained = json!({"task": "a", "group": "c/g", "release": "site@2", "runs": false, "reads": [], "set_aside": [held],
+                "why": "the node's release has no such task", "released": true, "keeps": "site@1", "told": true, "waits": [], "last": null});
+            explained.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            task("n1", "a", &explained)
+        };
+        let expected = format!(
+            "a still runs on n1 (c/g)\n  host      keeps site@1, which has this task\n  next      site@2: the node's release has no such task\n  \
+             but       {held}\n  last      the host has told nothing of it yet"
+        );
+        assert_eq!(of(json!({})), expected);
+        let unconfirmed = of(json!({"told": false}));
+        assert!(unconfirmed.contains("which has this task; it has not confirmed that it holds it\n"), "{unconfirmed}");
+        // The next release has it and does not place it here: it is not released, and was run of the task set that is kept.
+        let elsewhere = json!({"released": false, "why": "it does not run on this node: it is placed by tags x"});
+        let last = |of_before: bool| json!({"at": "2026-11-20T09:41:00+00:00", "outcome": "Succeeded", "message": "", "of_before": of_before});
+        for (of_before, heading) in
+            [(false, "a still runs on n1 (c/g)\n  host "), (true, "a does not run on n1 (c/g)\n  why ")]
+        {
+            let mut change = elsewhere.clone();
+            change["last"] = last(of_before);
+            let text = of(change);
+            assert!(text.starts_with(heading), "{text}");
+        }
+        let failed = of(
+            json!({"last": {"at": "2026-11-20T09:41:00+00:00", "outcome": "Failed", "message": "x", "of_before": false}}),
+        );
+        assert!(failed.contains("\n  mend      a ends on this host once site@2 is given to it"), "{failed}");
+        assert!(!failed.contains("with a mended"), "{failed}");
     }
 
     #[test]

@@ -386,6 +386,15 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_validate_says_with_which_status_findings_end() {
+        let text = command_line().try_get_matches_from(["stemma", "validate", "--help"]).unwrap_err();
+        let words = text.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        for said in ["findings, which end with status 0 unless --strict", "they end with 0, errors among them too"] {
+            assert!(words.contains(said), "{said:?} in {words}");
+        }
+    }
+
+    #[test]
     fn x06_an_empty_argument_is_refused_in_each_verb_and_option() {
         let refused = |line: &[&str]| {
             let mut command = command_line();

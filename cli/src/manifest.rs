@@ -21,7 +21,7 @@ use stemma_wire::message::Hash;
 
 use crate::args::Kind;
 use crate::beside::{beside, named_by, unreadable};
-use crate::directory::{Listing, MANIFESTS};
+use crate::directory::{Listing, MANIFESTS, Once};
 use crate::problem::Problems;
 use crate::yaml::{self, Document, Place};
 
@@ -152,7 +152,7 @@ fn task_index(json: &str, id: &str) -> Option<usize> {
     release.get("tasks")?.as_array()?.iter().rposition(is_it)
 }
 
-/// Reads every manifest below the paths.
+/// Reads every manifest below the paths; a file to which two of them lead is read once.
 ///
 /// # Errors
 /// [`Problems`]: a path that can't be read, text that is no YAML, a file beside a manifest that is missing or too large.
@@ -167,12 +167,18 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let mut manifests = Manifests::default();
     let mut problems = Problems::default();
     let mut files = Vec::new();
+    let mut once = Once::of(paths);
     for path in paths {
         match listed(path) {
-            Ok(listing) => {
+            Ok(mut listing) => {
+                once.keep_left_out(&mut listing.left_out);
                 listing.tell_left_out(path, MANIFESTS);
-                let is_listed = path.is_dir();
-                files.extend(listing.taken.into_iter().map(|path| ManifestFile::read(path, is_listed)));
+                for file in listing.taken {
+                    if once.is_new(&file) {
+                        let is_listed = !once.is_named(&file);
+                        files.push(ManifestFile::read(file, is_listed));
+                    }
+                }
             }
             Err(error) => problems.add(path.display(), format!("{error:#}")),
         }
@@ -182,20 +188,35 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
         file.take(&mut manifests, &mut problems);
     }
     if problems.is_empty() && manifests.objects.is_empty() {
-        let what = if paths.iter().all(|path| path == Path::new("-")) {
-            "no object here: standard input holds none"
-        } else {
-            "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory, with a NAME of letters, digits, - and _"
-        };
-        problems.add(shown(paths), what);
+        add_empty(paths, &mut problems);
     }
     (manifests, problems)
+}
+
+/// Says of paths that no object is there, and where one would be looked for.
+fn add_empty(paths: &[PathBuf], problems: &mut Problems) {
+    let mut by_what: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
+    for path in paths {
+        let what = match path.as_path() {
+            input if input == Path::new("-") => "no object here: standard input holds none",
+            directory if directory.is_dir() => {
+                "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory, with a NAME of letters, digits, - and _"
+            }
+            _ => {
+                "no object here: the file holds none; one begins with its kind, as `kind: Node` (`stemma fields` lists the kinds)"
+            }
+        };
+        by_what.entry(what).or_default().push(path.clone());
+    }
+    for (what, paths) in by_what {
+        problems.add(shown(&paths), what);
+    }
 }
 
 /// A file that may hold manifests.
 struct ManifestFile {
     path: PathBuf,
-    /// Whether it was found in a directory, and not named.
+    /// Whether it was found in a directory, and not named itself.
     is_listed: bool,
     /// What it holds; or what is wrong with it, and where.
     documents: Result<Vec<Document>, (String, String)>,
@@ -589,6 +610,57 @@ mod tests {
             2,
             "an object is one, whoever names its file"
         );
+    }
+
+    #[test]
+    fn y08_a_file_that_is_named_twice_is_read_once_and_one_that_is_named_is_no_part() {
+        let node = |name: &str| format!("kind: Node\nname: {name}\n");
+        let dir = dir(&[
+            ("a.yaml", &node("a")),
+            ("b.yaml", &node("b")),
+            (".c.yaml", &node("c")),
+            ("r.yaml", "kind: Release\nname: r\ninclude: [tasks.yaml]\n"),
+            ("tasks.yaml", "- {id: t, type: stage}\n"),
+        ]);
+        let top = dir.path().to_owned();
+        let path = |name: &str| top.join(name);
+        let names = |paths: &[PathBuf]| -> Vec<String> {
+            let objects = read(paths).unwrap().objects;
+            let name = |object: &Manifest| {
+                serde_json::from_str::<Value>(&object.json).unwrap()["name"].as_str().unwrap().to_owned()
+            };
+            objects.iter().map(name).collect()
+        };
+        for (paths, expected) in [
+            (vec![top.clone(), top.join("."), path("a.yaml")], &["a", "b", "r"][..]),
+            (vec![path("b.yaml"), top.clone()], &["b", "a", "r"]),
+            (vec![path("a.yaml"), path("./a.yaml")], &["a"]),
+            (vec![top.clone(), path(".c.yaml")], &["a", "b", "r", "c"]),
+        ] {
+            assert_eq!(names(&paths), expected, "{paths:?}");
+        }
+        let objects = read(&[top.clone(), path("tasks.yaml")]).unwrap().objects;
+        assert_eq!(objects.len(), 4, "what was named is no part, so it is said later that it is no object");
+    }
+
+    #[test]
+    fn y09_it_is_said_of_a_file_a_directory_and_standard_input_that_no_object_is_there() {
+        let dir = dir(&[("empty.yaml", ""), ("none.yaml", "# kind: Node\n")]);
+        let top = dir.path().to_owned();
+        let of_files = "no object here: the file holds none; one begins with its kind";
+        let of_directory = "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory";
+        for (paths, expected) in [
+            (vec![top.join("empty.yaml")], format!("{}: {of_files}", top.join("empty.yaml").display())),
+            (
+                vec![top.join("empty.yaml"), top.join("none.yaml")],
+                format!("{0}/empty.yaml, {0}/none.yaml: {of_files}", top.display()),
+            ),
+            (vec![top.clone()], format!("{}: {of_directory}", top.display())),
+        ] {
+            let error = read(&paths).unwrap_err().to_string();
+            assert!(error.starts_with(&expected), "{error}");
+            assert!(paths == [top.clone()] || !error.contains("right in the directory"), "{error}");
+        }
     }
 
     /// It was said at the task, and the line counted from the beginning of the text.

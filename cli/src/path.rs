@@ -1,8 +1,10 @@
 //! The paths of the API, from the rows of the endpoint table: one function for all of them, so that none is written by hand.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
-use stemma_core::object;
+use stemma_core::{catalog, object};
 use stemma_wire::endpoint::{Endpoint, Method, escape};
 
 use crate::api::Write;
@@ -97,6 +99,16 @@ impl Kind {
     /// For an empty name, and for a group's without its cluster.
     pub(crate) fn path(self, name: &str) -> Result<String> {
         self.path_of(self.table().show, name, &[])
+    }
+
+    /// The fields that may be shown of one object, also those that an answer has only at times.
+    pub(crate) fn fields(self) -> BTreeSet<String> {
+        if let Some(fields) = self.table().show.fields() {
+            return fields.names.clone();
+        }
+        // Nothing is chosen of a namespace, and its schema is the one that Glance's clients are given.
+        let schema = catalog::schema("namespace").filter(|_| self == Self::Namespace).unwrap_or_default();
+        schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
     }
 
     /// The row with this method at the path of one object, or at what stands `below` it; none where the kind has no such row.
@@ -253,6 +265,27 @@ mod tests {
         assert_eq!(Kind::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
         let of_no_trait = Kind::Node.path_of(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();
         assert_eq!(of_no_trait.to_string(), "which trait? its name is empty");
+    }
+
+    #[test]
+    fn the_fields_of_each_kind_are_known() {
+        // Some that an answer has only at times are among them: `last_seen` is null until a host has come, and a rule that is sensitive shows no actions.
+        for (kind, fields) in [
+            (Kind::Node, &["state", "notes", "labels", "last_seen", "reported_state", "hold"][..]),
+            (Kind::Nodegroup, &["labels", "node_states", "paused"]),
+            (Kind::Cluster, &["labels", "node_states", "status"]),
+            (Kind::Clustertemplate, &["labels", "release"]),
+            (Kind::Release, &["task_count", "version"]),
+            (Kind::Allocation, &["state", "node_uuid"]),
+            (Kind::Namespace, &["namespace", "display_name", "protected"]),
+            (Kind::Inspectionrule, &["priority", "actions"]),
+            (Kind::Token, &["uses_left", "expires_at"]),
+        ] {
+            let known = kind.fields();
+            for field in fields {
+                assert!(known.contains(*field), "{}: {field}: {known:?}", kind.name());
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use stemma_core::finding::first_few;
 use stemma_core::name::is_run_parts_name;
 
 use crate::args::Files;
+use crate::directory::Once;
 use crate::manifest;
 use crate::output::printable;
 
@@ -42,20 +43,28 @@ pub(crate) fn directories(files: &Files) -> Result<Vec<Directory>> {
     Ok(all)
 }
 
-/// The paths that were named, each followed by the directories below it where `-R` was said; those that are left out by their names are
-/// told. Where it was not said, and manifests stand there, that is told.
+/// The paths that were named, each followed by the directories below it where `-R` was said, and each once; those that are left out by their names
+/// are told. Where it was not said, and manifests stand there, that is told.
 ///
 /// # Errors
 /// When a directory can't be read.
 pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
+    let mut once = Once::of(&files.paths);
     for path in &files.paths {
+        if !once.is_new(path) {
+            continue;
+        }
         paths.push(path.clone());
-        let below = Below::of(path)?;
+        let mut below = Below::of(path)?;
         if files.recursive {
+            once.keep_left_out(&mut below.left_out);
             below.tell_left_out(path, RULE);
-            paths.extend(below.read);
-        } else if let Some(dir) = below.read.iter().find(|dir| has_objects(dir)) {
+            paths.extend(below.read.into_iter().filter(|dir| once.is_new(dir)));
+            continue;
+        }
+        let passed_over = below.read.iter().find(|dir| !once.is_named(dir) && has_objects(dir));
+        if let Some(dir) = passed_over.filter(|dir| once.is_new(dir)) {
             tell!(
                 "warning: {}: manifests stand there and are not read; -R reads the directories below too",
                 dir.display()

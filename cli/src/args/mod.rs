@@ -90,11 +90,12 @@ pub(crate) enum Command {
         /// One task's id; all of them unless said.
         task: Option<String>,
     },
-    /// Check manifests without a controller and print the findings.
+    /// Check manifests without a controller and print the findings, which end with status 0 unless --strict is said.
     Validate {
         #[command(flatten)]
         files: Files,
-        /// End with status 1 where one of the findings is an error or a warning; otherwise findings end with 0.
+        /// End with status 1 where one of the findings is an error or a warning. Without it they end with 0, errors among them too; manifests that
+        /// cannot be read or put together end with 1 either way.
         #[arg(long)]
         strict: bool,
     },

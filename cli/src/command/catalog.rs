@@ -19,7 +19,7 @@ use crate::args::{Global, Kind, Mode};
 use crate::command::apply::print_applied;
 use crate::command::done::note_dry_run;
 use crate::command::written::is_said;
-use crate::directory::{Listing, NAMESPACES};
+use crate::directory::{Listing, NAMESPACES, Once};
 use crate::exit::Exit;
 use crate::manifest::{MAX_MANIFEST, text, unmarked};
 use crate::place::Places;
@@ -152,17 +152,20 @@ fn checked(body: Value) -> Result<(String, Map<String, Value>)> {
     Ok((name, body))
 }
 
-/// The files, and those of the directories.
+/// The files, and those of the directories, each once.
 fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
+    let mut once = Once::of(paths);
     for path in paths {
-        if path.is_dir() { files.extend(of_directory(path)?) } else { files.push(path.clone()) }
+        let taken = if path.is_dir() { of_directory(path, &mut once)? } else { vec![path.clone()] };
+        files.extend(taken.into_iter().filter(|file| once.is_new(file)));
     }
     Ok(files)
 }
 
-fn of_directory(path: &Path) -> Result<Vec<PathBuf>> {
-    let listing = Listing::of(path, NAMESPACES).with_context(|| path.display().to_string())?;
+fn of_directory(path: &Path, once: &mut Once) -> Result<Vec<PathBuf>> {
+    let mut listing = Listing::of(path, NAMESPACES).with_context(|| path.display().to_string())?;
+    once.keep_left_out(&mut listing.left_out);
     listing.tell_left_out(path, NAMESPACES);
     if listing.taken.is_empty() {
         bail!("{} holds no *.json", path.display());

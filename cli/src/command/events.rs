@@ -1,5 +1,6 @@
 //! `events`: what changes, as it happens; `wait`: until something is so.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -123,7 +124,8 @@ pub(crate) async fn awaited(
 /// Waits until objects are as they should be.
 ///
 /// # Errors
-/// With status 1 when the time is over, naming those that are not; with 3 for one that is not there.
+/// With status 1 when the time is over, naming those that are not; with 2 for a field or a state that there is not; with 3 for an object that is not
+/// there.
 pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> Result<()> {
     if names.is_empty() {
         return Err(
@@ -140,7 +142,7 @@ pub(crate) async fn wait(api: &mut Api, kind: Kind, names: &[String], waited: &W
     let looking = async {
         let (mut names, mut is_first) = (names.to_vec(), true);
         loop {
-            match look(api, kind, &names, waited).await {
+            match look(api, kind, &names, waited, is_first).await {
                 Ok(found) => (left, is_first) = (found, false),
                 // A controller that was there comes back.
                 Err(error) if is_first || error.is::<Refusal>() => return Err(error),
@@ -184,15 +186,56 @@ fn check_state(kind: Kind, wanted: &Condition) -> Result<()> {
     Err(Exit::Usage.because(format!("{value:?} is no state of a node{near}: it is one of {}", known.join(", "))))
 }
 
-/// Those that are not yet as they should be, each with what it is; those that are so now are said.
-async fn look(api: &mut Api, kind: Kind, names: &[String], waited: &Waited) -> Result<Vec<(String, String)>> {
-    let mut left = Vec::new();
+/// Refuses a field that no object of the kind has, and a member of one that is no map, for the same reason. What an object has is a field too: a newer
+/// controller may show more than is known here.
+fn check_field(kind: Kind, wanted: &Condition, objects: &[&Value]) -> Result<()> {
+    let Condition::Field { path, .. } = wanted else { return Ok(()) };
+    let (field, member) = path.split_once('.').map_or((path.as_str(), None), |(field, member)| (field, Some(member)));
+    let own = objects.iter().filter_map(|object| object.as_object()).flat_map(|object| object.keys().cloned());
+    let known: BTreeSet<String> = kind.fields().into_iter().chain(own).collect();
+    let one = kind.with_article();
+    if !known.contains(field) {
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        let meant = match near(field, known.iter().copied()) {
+            Some(near) => format!("{}; `-o json` shows all of them", suggest(Some(near))),
+            None => format!(": it has {}", known.join(", ")),
+        };
+        return Err(Exit::Usage.because(format!("--for: {one} has no field {field:?}{meant}")));
+    }
+    // One that is not there yet may be a map.
+    let mut shown = objects.iter().filter_map(|object| object.get(field)).filter(|value| !value.is_null()).peekable();
+    let is_no_map = shown.peek().is_some() && shown.all(|value| !value.is_object());
+    match member.filter(|_| is_no_map) {
+        Some(member) => {
+            let sentence = format!("--for: {field} of {one} is no map, so it has no {member:?}: say {field}=VALUE");
+            Err(Exit::Usage.because(sentence))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Those that are not yet as they should be, each with what it is; those that are so now are said. Where they are looked at for the first time, the
+/// field that is waited for is checked.
+async fn look(
+    api: &mut Api,
+    kind: Kind,
+    names: &[String],
+    waited: &Waited,
+    is_first: bool,
+) -> Result<Vec<(String, String)>> {
+    let mut shown = Vec::new();
     for name in names {
-        let found = match objects(api, kind, std::slice::from_ref(name), &Filter::default()).await {
+        shown.push(match objects(api, kind, std::slice::from_ref(name), &Filter::default()).await {
             Ok(mut found) => found.pop(),
             Err(error) if Exit::of(&error) == Exit::NotFound && waited.wanted == Condition::Deleted => None,
             Err(error) => return Err(error),
-        };
+        });
+    }
+    if is_first {
+        check_field(kind, &waited.wanted, &shown.iter().flatten().collect::<Vec<_>>())?;
+    }
+    let mut left = Vec::new();
+    for (name, found) in names.iter().zip(&shown) {
         match missing(&waited.wanted, found.as_ref()) {
             Some(now) => left.push((name.clone(), now)),
             None => say!("{}/{} {}", kind.name(), printable(name), waited.wanted),
@@ -257,6 +300,43 @@ mod tests {
             (Kind::Allocation, "state=active"),
             (Kind::Node, "labels.state=x"),
             (Kind::Node, "deleted"),
+        ] {
+            assert!(check(kind, condition).is_ok(), "{condition}");
+        }
+    }
+
+    /// It waited for one until its time was over.
+    #[test]
+    fn a_field_that_there_is_not_is_not_waited_for() {
+        let node = json!({"state": "failed", "labels": {"a.b/tier": "gold"}, "hold": null, "of_a_newer_one": 1});
+        let check = |kind, condition: &str| check_field(kind, &condition.parse().unwrap(), &[&node]);
+        for (kind, condition, expected) in [
+            (Kind::Node, "stat=converged", "--for: a node has no field \"stat\" (did you mean \"state\"?); "),
+            (Kind::Node, "note=held", "--for: a node has no field \"note\" (did you mean \"notes\"?); "),
+            (Kind::Node, "label.tier=gold", "--for: a node has no field \"label\" (did you mean \"labels\"?); "),
+            (Kind::Token, "bogus=1", "--for: a join token has no field \"bogus\": it has "),
+            (
+                Kind::Node,
+                "state.name=failed",
+                "--for: state of a node is no map, so it has no \"name\": say state=VALUE",
+            ),
+        ] {
+            let refused = check(kind, condition).unwrap_err();
+            assert_eq!(Exit::of(&refused), Exit::Usage, "{condition}");
+            assert!(refused.to_string().starts_with(expected), "{refused}");
+        }
+        let listed = check(Kind::Token, "bogus=1").unwrap_err().to_string();
+        assert!(listed.contains("expires_at, ") && listed.contains(", uses_left"), "{listed}");
+        for (kind, condition) in [
+            (Kind::Node, "state=converged"),
+            (Kind::Node, "notes=held"),
+            (Kind::Node, "labels.tier=gold"),
+            (Kind::Node, "labels.a.b/tier=gold"),
+            (Kind::Node, "hold.reason=x"),
+            (Kind::Node, "last_error=x"),
+            (Kind::Node, "of_a_newer_one=2"),
+            (Kind::Node, "deleted"),
+            (Kind::Cluster, "node_states.converged=3"),
         ] {
             assert!(check(kind, condition).is_ok(), "{condition}");
         }

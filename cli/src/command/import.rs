@@ -16,6 +16,7 @@ use stemma_wire::endpoint::Endpoint;
 use crate::api::{Api, Refusal, Write};
 use crate::args::{Global, Output};
 use crate::command::question;
+use crate::directory::Listing;
 use crate::manifest::{MAX_MANIFEST, text};
 use crate::output::printable;
 use crate::problem::Problems;
@@ -26,6 +27,8 @@ use crate::yaml::{block, documents};
 const MANAGER: &str = "fuel-import";
 /// Files that hold a list of tasks.
 const TASKS: &[&str] = &["tasks.yaml", "tasks.yml", "deployment_tasks.yaml"];
+/// What the files that are read end with.
+const ENDINGS: &[&str] = &["yaml", "yml"];
 /// Files that are a map of roles as they stand, in Fuel's plugins.
 const ROLES: &[&str] = &["node_roles.yaml"];
 /// The deepest directory that is looked into.
@@ -170,7 +173,8 @@ fn read(path: &Path) -> Result<Found> {
         let below = Below::of(path)?;
         let files = yaml_files(path, &below).with_context(|| path.display().to_string())?;
         below.tell_left_out(path, "one with a name of letters, digits, - and _ is read");
-        files.iter().try_for_each(|file| read_file(&mut found, file, path))?;
+        files.tell_left_out(path, ENDINGS);
+        files.taken.iter().try_for_each(|file| read_file(&mut found, file, path))?;
         if found.tasks.is_empty() {
             bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASKS.join(" or "));
         }
@@ -191,23 +195,30 @@ fn read(path: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// Every YAML file of a directory and those below it, in the order of their paths; what a link leads to is left out.
-fn yaml_files(top: &Path, below: &Below) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+/// Every YAML file of a directory and those below it, in the order of their paths; what a link leads to is not read. Those that are left out by their
+/// names are those of which something would be read otherwise: below the directory only files of tasks are.
+fn yaml_files(top: &Path, below: &Below) -> Result<Listing> {
+    let mut files = Listing::default();
     for dir in std::iter::once(top).chain(below.read.iter().map(PathBuf::as_path)) {
         if dir.strip_prefix(top).is_ok_and(|inner| inner.components().count() > MAX_DEPTH) {
             bail!("{} is nested deeper than {MAX_DEPTH} directories", dir.display());
         }
-        for entry in std::fs::read_dir(dir)? {
-            let entry = entry?;
-            let (path, kind) = (entry.path(), entry.file_type()?);
-            if kind.is_file() && path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
-                files.push(path);
-            }
-        }
+        let Listing { taken, left_out } = Listing::of(dir, ENDINGS)?;
+        let is_file = |file: &PathBuf| std::fs::symlink_metadata(file).is_ok_and(|found| found.is_file());
+        files.taken.extend(taken.into_iter().filter(is_file));
+        files.left_out.extend(left_out.into_iter().filter(|file| dir == top || was_of_tasks(file)));
     }
-    files.sort();
+    files.taken.sort();
+    files.left_out.sort();
     Ok(files)
+}
+
+/// Whether a file that is left out by its name was one of tasks: `tasks.yaml~`, `.tasks.yaml.swp`, `tasks.bak.yaml`.
+fn was_of_tasks(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let is_between = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+    let word = name.split(is_between).find(|word| !word.is_empty()).unwrap_or_default();
+    TASKS.iter().any(|tasks| tasks.split_once('.').is_some_and(|(known, _)| known == word))
 }
 
 /// Tasks stand at any depth; roles and tags right in the directory, since modules keep other YAML below.
@@ -253,8 +264,34 @@ mod tests {
             let name = |path: &PathBuf| path.strip_prefix(dir.path()).unwrap().display().to_string();
             paths.iter().map(name).collect::<Vec<_>>()
         };
-        assert_eq!(names(&yaml_files(dir.path(), &below).unwrap()), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
+        assert_eq!(names(&yaml_files(dir.path(), &below).unwrap().taken), ["lib/astute/tasks.yaml", "lib/tasks.yaml"]);
         assert_eq!(names(&below.left_out), ["lib/d 1", "lib.bak", "lib~"]);
+    }
+
+    #[test]
+    fn y08_files_of_tasks_that_were_put_away_are_neither_read_nor_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("lib/astute")).unwrap();
+        let left_out = [
+            ".openstack.yaml",
+            "lib/.tasks.yaml.swp",
+            "lib/astute/deployment_tasks.yaml.orig",
+            "lib/astute/tasks.yaml~",
+            "lib/tasks copy.yaml",
+            "lib/tasks.bak.yaml",
+            "lib/tasks.yml.rpmsave",
+            "openstack.yaml.bak",
+        ];
+        let read = ["lib/astute/hiera.yaml", "lib/tasks.yaml", "openstack.yaml"];
+        // What is read of modules in no case, whatever its name, is not said.
+        let others = ["lib/astute/hiera.yaml.bak", "lib/.fixtures.yml", "README.md", "lib/tasks.rb"];
+        for name in left_out.iter().chain(&read).chain(&others) {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let files = yaml_files(dir.path(), &Below::of(dir.path()).unwrap()).unwrap();
+        let paths = |names: &[&str]| names.iter().map(|name| dir.path().join(name)).collect::<Vec<_>>();
+        assert_eq!(files.left_out, paths(&left_out));
+        assert_eq!(files.taken, paths(&read));
     }
 
     #[test]

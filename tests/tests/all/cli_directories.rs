@@ -101,3 +101,100 @@ fn y08_a_directory_that_was_put_away_is_not_read_with_the_others_and_said_once()
     assert_eq!(String::from_utf8_lossy(&named.stdout), "node/left\n", "what is named itself is read");
     Ok(())
 }
+
+#[test]
+fn y08_what_is_named_twice_is_read_once_and_what_is_left_out_said_once() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    for (file, name) in [
+        ("a.yaml", "n1"),
+        ("a.yaml~", "left"),
+        ("sub/b.yaml", "n2"),
+        ("sub/b.yaml.bak", "left"),
+        ("sub/deep/c.yaml", "n3"),
+        ("sub/old~/d.yaml", "n4"),
+    ] {
+        let file = dir.path().join(file);
+        std::fs::create_dir_all(file.parent().unwrap_or(dir.path()))?;
+        std::fs::write(file, format!("kind: Node\nname: {name}\n"))?;
+    }
+    let path = dir.path().to_string_lossy().into_owned();
+    let below = |name: &str| format!("{path}/{name}");
+    // Every line of standard error is a warning here, and each begins with what it is about.
+    let read = |more: &[&str], paths: &[String]| -> Result<(String, Vec<String>)> {
+        let named = paths.iter().flat_map(|path| ["-f", path.as_str()]);
+        let read = run("stemma", ["resolve", "-o", "name"].iter().chain(more).copied().chain(named))?;
+        let told = String::from_utf8_lossy(&read.stderr).into_owned();
+        assert!(read.status.success(), "{told}");
+        let warnings = told.lines().map(|line| line.split(';').next().unwrap_or_default().replace(&path, "DIR"));
+        Ok((String::from_utf8_lossy(&read.stdout).into_owned(), warnings.collect()))
+    };
+    let (top, sub) = ("warning: DIR: left out: a.yaml~", "warning: DIR/sub: left out: b.yaml.bak");
+    let old = "warning: DIR: directories left out: sub/old~";
+    let unread = |dir: &str| format!("warning: DIR/{dir}: manifests stand there and are not read");
+    for (more, paths, nodes, warnings) in [
+        (&[][..], vec![path.clone(), path.clone()], "n1", vec![unread("sub"), top.to_owned()]),
+        (&[], vec![path.clone(), below("."), below("a.yaml")], "n1", vec![unread("sub"), top.to_owned()]),
+        (&[], vec![path.clone(), below("sub")], "n1 n2", vec![unread("sub/deep"), top.to_owned(), sub.to_owned()]),
+        (
+            &["-R"],
+            vec![path.clone(), below("sub"), below("sub/deep")],
+            "n1 n2 n3",
+            vec![old.to_owned(), top.to_owned(), sub.to_owned()],
+        ),
+        (&["-R"], vec![below("sub/old~"), path.clone()], "n1 n2 n3 n4", vec![top.to_owned(), sub.to_owned()]),
+    ] {
+        let (read, told) = read(more, &paths)?;
+        let expected: String = nodes.split(' ').map(|name| format!("node/{name}\n")).collect();
+        assert_eq!((read, told), (expected, warnings), "{more:?} {paths:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn y09_of_a_file_without_an_object_it_is_not_said_how_directories_are_read() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let empty = dir.path().join("empty.yaml");
+    std::fs::write(&empty, "")?;
+    let empty = empty.to_string_lossy().into_owned();
+    let refused = run("stemma", ["validate", "-f", &empty])?;
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    assert!(told.contains(&format!("{empty}: no object here: the file holds none")), "{told}");
+    assert!(!told.contains("right in the directory"), "{told}");
+    Ok(())
+}
+
+/// It was left out without a word.
+#[test]
+fn y08_a_file_of_fuels_tasks_that_was_put_away_is_said_once_and_not_read() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let task =
+        |id: &str| format!("- {{id: {id}, type: shell, groups: [web], parameters: {{cmd: /bin/true, timeout: 9}}}}\n");
+    std::fs::create_dir_all(dir.path().join("web/modular"))?;
+    std::fs::write(
+        dir.path().join("openstack.yaml"),
+        "- pk: 1\n  fields: {roles_metadata: {web: {tags: [web]}}, tags_metadata: {web: {}}}\n",
+    )?;
+    for (file, id) in [
+        ("web/tasks.yaml", "taken"),
+        ("web/tasks.yaml~", "left"),
+        ("web/modular/tasks.yaml.bak", "left"),
+        ("web/modular/.tasks.yaml.swp", "left"),
+        ("web/modular/hiera.yaml.bak", "other"),
+    ] {
+        std::fs::write(dir.path().join(file), task(id))?;
+    }
+    let path = dir.path().to_string_lossy().into_owned();
+    let read = run("stemma", ["release", "import", "--fuel", &path, "--name", "fuel", "-o", "manifest"])?;
+    let told = String::from_utf8_lossy(&read.stderr).into_owned();
+    let manifest = String::from_utf8_lossy(&read.stdout).into_owned();
+    assert!(
+        read.status.success() && manifest.contains("taken") && !manifest.contains("id: left"),
+        "{told}\n{manifest}"
+    );
+    let warning = format!(
+        "warning: {path}: left out: web/modular/.tasks.yaml.swp, web/modular/tasks.yaml.bak, web/tasks.yaml~; of a directory "
+    );
+    assert!(told.contains(&warning) && told.matches(": left out: ").count() == 1, "{told}");
+    Ok(())
+}

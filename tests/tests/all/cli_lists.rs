@@ -60,6 +60,33 @@ fn w05_a_list_has_what_its_filters_ask_for_and_no_more() -> Result<()> {
     Ok(())
 }
 
+/// It was waited for until the time was over.
+#[test]
+fn a_field_that_a_kind_has_not_is_not_waited_for() -> Result<()> {
+    let fleet = two_clusters()?;
+    let wait =
+        |object: &str, wanted: &str, most: &str| fleet.cli(&["wait", object, "--for", wanted, "--timeout", most]);
+    for (object, wanted, told) in [
+        ("node/us-1", "stat=converged", "--for: a node has no field \"stat\" (did you mean \"state\"?)"),
+        ("node/us-1", "note=held", "(did you mean \"notes\"?)"),
+        ("cluster/eu", "node_state.converged=1", "(did you mean \"node_states\"?)"),
+        ("nodegroup/eu/web", "bogus=1", "a node group has no field \"bogus\": it has "),
+        ("node/us-1", "state.name=converged", "state of a node is no map"),
+    ] {
+        let output = wait(object, wanted, "1m")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(told), "{wanted}: {text}");
+    }
+    // What is there at times alone is waited for.
+    for wanted in ["notes=held", "hold.reason=x", "labels.a.b/c=d"] {
+        let output = wait("node/us-1", wanted, "1s")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains("not so after 1 s"), "{wanted}: {text}");
+    }
+    assert_eq!(fleet.stemma(&["wait", "node/us-1", "--for", "labels.tier=gold"])?, "node/us-1 has labels.tier=gold\n");
+    Ok(())
+}
+
 /// A role, tag, object or principal that nothing has is no error, and what is misspelled is told by a warning that names it.
 #[test]
 fn what_an_empty_list_was_asked_for_and_nothing_has_is_named() -> Result<()> {

@@ -71,6 +71,35 @@ fn a_label_is_on_the_host_at_once_and_in_a_file_when_it_is_released() -> Result<
     Ok(())
 }
 
+/// It was said to run there no longer.
+#[test]
+fn y06_a_task_that_the_next_release_lacks_is_said_to_run_still_on_a_host_that_is_held() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let apply = |name: &str, text: &str| -> Result<()> {
+        let manifest = fleet.dir().join(name);
+        std::fs::write(&manifest, text)?;
+        fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
+        Ok(())
+    };
+    let explained = || fleet.stemma(&["explain", "node", "n1", "task", "one-mark"]);
+    apply("site.yaml", MANIFEST)?;
+    fleet.stemma(&["create", "node", "n1", "--nodegroup", "c/g"])?;
+    eventually("the first release", || {
+        let said = explained()?;
+        ensure!(said.starts_with("one-mark runs on n1 (c/g)\n") && said.contains("\n  released  yes"), "{said}");
+        Ok(())
+    })?;
+    fleet.stemma(&["node", "hold", "n1", "--reason", "a disk is changed"])?;
+    let next = MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("site@1", "site@2");
+    let next: Vec<&str> = next.lines().filter(|line| !line.contains("id: one-mark")).collect();
+    apply("next.yaml", &next.join("\n"))?;
+    let said = explained()?;
+    let heading = "one-mark still runs on n1 (c/g)\n  host      keeps site@1, which has this task";
+    let next = "\n  next      site@2: the node's release has no such task\n  but       it is held (a disk is changed)";
+    ensure!(said.starts_with(heading) && said.contains(next), "{said}");
+    Ok(())
+}
+
 /// That the file keeps the released value over two looks for drift. Each of them mends the mark after it has looked at the file; a file is
 /// mended three times an hour, so there are two marks.
 fn still_one(agent: &Agent, mark: &str) -> Result<()> {
