@@ -17,7 +17,7 @@ pub(crate) fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostE
     let Some(dir) = host.dir(&HostPath::own(paths::HOOKS))? else { return Ok((Vec::new(), Vec::new())) };
     let (mut names, mut findings) = (Vec::new(), Vec::new());
     let (own, _) = host.identity();
-    if let Some(open) = host.open_to_others(&HostPath::own(paths::HOOKS))? {
+    if let Some((open, _)) = host.open_to_others(&HostPath::own(paths::HOOKS))? {
         findings.push(format!("{open} can be written by others, so no hook is run: chmod go-w, chown root"));
         return Ok((names, findings));
     }

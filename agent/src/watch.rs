@@ -181,10 +181,15 @@ impl Shared {
             let holds = |dir: &Path| watched.parts.get(dir) == Some(&Part::All);
             watched.parts.contains_key(path) || path.parent().is_some_and(holds)
         };
+        // Who may write a directory above one that is watched whole may put another in its place: whether that one is trusted goes by these.
+        let is_on_the_way =
+            |path: &PathBuf| watched.parts.iter().any(|(whole, part)| *part == Part::All && whole.starts_with(path));
+        let are_rights = matches!(event.kind, EventKind::Modify(ModifyKind::Metadata(_)));
+        let is_of_the_way = are_rights && event.paths.iter().any(is_on_the_way);
         if is_above {
             self.is_stale.store(true, Ordering::Release);
         }
-        if is_above || event.paths.iter().any(is_part) {
+        if is_above || is_of_the_way || event.paths.iter().any(is_part) {
             self.changed.notify_one();
         }
     }
@@ -230,6 +235,27 @@ mod tests {
             }
             assert!(is_told(&mut watch).await, "round {round}: it is gone");
         }
+    }
+
+    /// Whether hooks are run and labels read goes by these rights: a finding came and went up to an hour late.
+    #[tokio::test(flavor = "current_thread")]
+    async fn y08_the_rights_of_a_directory_above_one_that_is_watched_whole_are_told() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let dir = root.join("etc/stemma/labels.d");
+        fs::create_dir_all(&dir).unwrap();
+        let mut watch = Watch::new(root.clone(), [(dir, Part::All)].into());
+        for above in ["etc", "etc/stemma"] {
+            fs::set_permissions(root.join(above), fs::Permissions::from_mode(0o775)).unwrap();
+            assert!(is_told(&mut watch).await, "{above}");
+        }
+        let map = root.join("etc/map");
+        fs::write(&map, "").unwrap();
+        let of_file = Watch::new(root.clone(), [(map, Part::File)].into());
+        fs::set_permissions(root.join("etc"), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(200), of_file.changed()).await.is_err(), "of a file");
     }
 
     /// A mount does to a path what a rename does, and is told by nothing: nothing is heard here, and no root is needed.

@@ -32,12 +32,29 @@ pub fn path(name: &str) -> PathBuf {
 /// # Errors
 /// When it can't be started.
 pub fn run<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Result<Output> {
-    Command::new(path(name))
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {name}"))
+    prepared(name, arguments).output().with_context(|| format!("cannot start {name}"))
+}
+
+/// Begins a program several times, each time with arguments of its own, and waits for the end of all only when all have begun.
+///
+/// # Errors
+/// When it can't be started.
+pub fn run_at_once<S: AsRef<OsStr>, A: IntoIterator<Item = S>>(
+    name: &str,
+    calls: impl IntoIterator<Item = A>,
+) -> Result<Vec<Output>> {
+    let begin = |arguments: A| {
+        let mut one = prepared(name, arguments);
+        one.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().with_context(|| format!("cannot start {name}"))
+    };
+    let begun: Vec<Child> = calls.into_iter().map(begin).collect::<Result<_>>()?;
+    begun.into_iter().map(|one| Ok(one.wait_with_output()?)).collect()
+}
+
+fn prepared<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut prepared = Command::new(path(name));
+    prepared.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
+    prepared
 }
 
 /// Runs a program that must succeed, and gives its standard output.

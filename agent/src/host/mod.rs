@@ -57,18 +57,18 @@ pub trait Host {
         path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
     }
 
-    /// The first of the directories that a path names that somebody with neither root's rights nor this user's could write:
+    /// The first of the directories that a path names that somebody with neither root's rights nor this user's could write, and what it is:
     /// whoever can may put another thing in the place of one that was just looked at.
     ///
     /// # Errors
     /// As [`Self::dir`].
-    fn open_to_others(&self, path: &HostPath) -> Result<Option<String>, HostError> {
+    fn open_to_others(&self, path: &HostPath) -> Result<Option<(String, Stat)>, HostError> {
         let (own, _) = self.identity();
         let (mut dir, mut at) = (self.root()?, String::new());
         for name in path.names() {
             at = format!("{at}/{name}");
-            if dir.stat(name)?.is_some_and(|stat| stat.is_open_to_others(own)) {
-                return Ok(Some(at));
+            if let Some(stat) = dir.stat(name)?.filter(|stat| stat.is_open_to_others(own)) {
+                return Ok(Some((at, stat)));
             }
             let Some(below) = dir.dir(name)? else { break };
             dir = below;

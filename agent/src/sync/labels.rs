@@ -2,7 +2,7 @@
 //!
 //! They decide nothing by themselves; they are reported. Of one key in several files the last file by name wins. A file
 //! that someone without rights could have written, or that is no regular file, is left out, and said (S37), and so is one with a name that
-//! `run-parts` would not take.
+//! `run-parts` would not take. Where someone without rights could write the directory or one above it, none is read, as no hook is run.
 
 use std::collections::BTreeMap;
 
@@ -46,11 +46,12 @@ pub(super) fn read(host: &dyn Host) -> LocalLabels {
 }
 
 fn of_dir(host: &dyn Host) -> Result<LocalLabels, HostError> {
-    let Some(dir) = host.dir(&HostPath::own(DIR))? else { return Ok(LocalLabels::default()) };
-    if let Some(finding) = open_to_others(host) {
-        return Ok(LocalLabels::unread(finding));
-    }
+    let path = HostPath::own(DIR);
+    let Some(dir) = host.dir(&path)? else { return Ok(LocalLabels::default()) };
     let own = host.identity().0;
+    if let Some((open, stat)) = host.open_to_others(&path)? {
+        return Ok(LocalLabels::unread(said_of_directory(&open, &stat, own)));
+    }
     let names = dir.names()?.into_iter().filter(|name| !name.starts_with('.'));
     let (names, left): (Vec<_>, Vec<_>) = names.partition(|name| is_run_parts_name(name));
     let mut found = read_files(names.into_iter().map(|name| {
@@ -82,20 +83,20 @@ fn bound(findings: &mut Vec<String>) {
     }
 }
 
-/// Who may write the directory may put a file of somebody else's there.
-fn open_to_others(host: &dyn Host) -> Option<String> {
-    let (parent, name) = DIR.rsplit_once('/')?;
-    let stat = host.dir(&HostPath::own(parent)).ok()??.stat(name).ok()??;
-    let why = written_by_others(&stat, host.identity().0)?;
-    Some(format!("{DIR}: {why}"))
+/// Who may write the directory, or one above it, may put a file of somebody else's there.
+fn said_of_directory(open: &str, stat: &Stat, own: u32) -> String {
+    let below = DIR.strip_prefix(open).unwrap_or_default().trim_start_matches('/');
+    let unread = if below.is_empty() { "it".to_owned() } else { format!("{below} in it") };
+    format!("{open}: {}", written_by_others(stat, own, &unread).unwrap_or_default())
 }
 
-/// Why somebody without the agent's rights could have written this; `None` where only root or the agent's own user can.
-fn written_by_others(stat: &Stat, own: u32) -> Option<String> {
+/// Why somebody without the agent's rights could have written this, so that something is not read; `None` where only root or the agent's own
+/// user can.
+fn written_by_others(stat: &Stat, own: u32, unread: &str) -> Option<String> {
     if stat.mode & 0o022 != 0 {
-        Some(format!("can be written by others (mode {:04o}), so it is not read: chmod go-w it", stat.mode))
+        Some(format!("can be written by others (mode {:04o}), so {unread} is not read: chmod go-w it", stat.mode))
     } else if stat.user != 0 && stat.user != own {
-        Some(format!("belongs to user {}, so it is not read: chown it to root", stat.user))
+        Some(format!("belongs to user {}, so {unread} is not read: chown it to root", stat.user))
     } else {
         None
     }
@@ -106,7 +107,7 @@ fn text(dir: &dyn Dir, name: &str, own: u32) -> Result<String, String> {
     let said = |error: HostError| error.sentence();
     let stat = dir.stat(name).map_err(said)?.ok_or_else(|| format!("{DIR}/{name}: is gone"))?;
     if stat.kind == Kind::File
-        && let Some(why) = written_by_others(&stat, own)
+        && let Some(why) = written_by_others(&stat, own, "it")
     {
         return Err(format!("{DIR}/{name}: {why}"));
     }
@@ -143,18 +144,47 @@ fn label(line: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{Permissions, create_dir_all, set_permissions, write};
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::fs::{DirBuilder, Permissions, create_dir_all, set_permissions, write};
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
+    use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::host::memory::MemoryHost;
     use crate::host::real::RealHost;
+
+    /// The directory below this root, with those above it: nobody else may write them, whatever the umask is.
+    fn made(root: &Path) -> PathBuf {
+        let dir = root.join("etc/stemma/labels.d");
+        DirBuilder::new().recursive(true).mode(0o755).create(&dir).unwrap();
+        dir
+    }
+
+    /// Who may write a directory above could put another in its place, and its labels were read.
+    #[test]
+    fn y08_no_label_is_read_from_a_directory_that_others_may_write() {
+        for (open, unread) in
+            [("/etc", "stemma/labels.d in it"), ("/etc/stemma", "labels.d in it"), ("/etc/stemma/labels.d", "it")]
+        {
+            for (mode, user, said) in [
+                (0o777, 0, format!("can be written by others (mode 0777), so {unread} is not read: chmod go-w it")),
+                (0o775, 0, format!("can be written by others (mode 0775), so {unread} is not read: chmod go-w it")),
+                (0o755, 1000, format!("belongs to user 1000, so {unread} is not read: chown it to root")),
+            ] {
+                let host = MemoryHost::new();
+                host.put("/etc/stemma/labels.d/10-a", "rack=7\n");
+                assert_eq!(read(&host).labels.len(), 1);
+                host.chmod(open, mode);
+                host.chown(open, user);
+                let expected = LocalLabels { labels: BTreeMap::new(), findings: vec![format!("{open}: {said}")] };
+                assert_eq!(read(&host), expected);
+            }
+        }
+    }
 
     #[test]
     fn s37_a_file_that_others_could_have_written_or_that_is_none_is_not_read() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("etc/stemma/labels.d");
-        create_dir_all(&dir).unwrap();
-        set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let dir = made(root.path());
         for (name, mode) in [("10-good", 0o644), ("20-group", 0o664), ("30-all", 0o646)] {
             write(dir.join(name), format!("from-{name}=1\n")).unwrap();
             set_permissions(dir.join(name), Permissions::from_mode(mode)).unwrap();
@@ -183,9 +213,7 @@ mod tests {
     #[test]
     fn y08_what_editors_and_package_managers_leave_is_not_read_and_said_in_one_sentence() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("etc/stemma/labels.d");
-        create_dir_all(&dir).unwrap();
-        set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let dir = made(root.path());
         let left = ["#10-a#", "10-a.bak", "10-a.dpkg-dist", "10-a.orig", "10-a.rpmnew", "10-a.ucf-old", "10-a~"];
         for name in left.into_iter().chain(["10-a", "local", ".10-a.swp"]) {
             let key = if left.contains(&name) { "left" } else { name.trim_start_matches('.') };
@@ -202,8 +230,7 @@ mod tests {
     fn y08_a_finding_names_its_path_once() {
         let root = tempfile::tempdir().unwrap();
         let stemma = root.path().join("etc/stemma");
-        create_dir_all(stemma.join("labels.d")).unwrap();
-        set_permissions(stemma.join("labels.d"), Permissions::from_mode(0o755)).unwrap();
+        made(root.path());
         write(stemma.join("labels.d/10-large"), vec![b'#'; 64 * 1024 + 1]).unwrap();
         write(stemma.join("labels.d/20-latin"), b"a=\xe9\n").unwrap();
         symlink("10-large", stemma.join("labels.d/30-link")).unwrap();
@@ -235,7 +262,7 @@ mod tests {
         for (stat, trusted) in
             [(stat(0, 0o644), true), (stat(7, 0o600), true), (stat(8, 0o600), false), (stat(0, 0o620), false)]
         {
-            assert_eq!(written_by_others(&stat, 7).is_none(), trusted, "{stat:?}");
+            assert_eq!(written_by_others(&stat, 7, "it").is_none(), trusted, "{stat:?}");
         }
     }
 
@@ -253,9 +280,7 @@ mod tests {
     #[test]
     fn y09_a_label_file_of_another_encoding_is_said_to_be_that() {
         let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("etc/stemma/labels.d");
-        create_dir_all(&dir).unwrap();
-        set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let dir = made(root.path());
         let utf_16: Vec<u8> = "rack=7\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for (name, bytes) in [
             ("10-utf-16", &[&[0xff, 0xfe], &utf_16[..]].concat()[..]),

@@ -7,6 +7,7 @@ mod stored;
 
 mod access;
 mod api_examples;
+mod at_once;
 mod attacks;
 mod backup;
 mod baremetal;
@@ -21,6 +22,7 @@ mod cli_several;
 mod cli_states;
 mod clients;
 mod clocks;
+mod contact;
 mod described;
 mod description;
 mod events;

@@ -93,6 +93,7 @@ fn y06_a_host_that_waits_for_one_that_failed_is_said_to_be_blocked_in_every_plac
     eventually("the other host failed", || says(&fleet, "db-1", "failed", None))?;
     eventually("it waits in vain", || says(&fleet, "app-1", "blocked", None))?;
     host_says(&db, "task      db-up                    failed\n")?;
+    host_says(&app, "state     waiting for other hosts\n")?;
     host_says(&app, "task      app-up                   waiting for db-up on tags db\n")?;
     let wide = fleet.stemma(&["get", "nodes", "-o", "wide"])?;
     ensure!(wide.contains("task db-up failed") && wide.contains("db-1 (db-up failed there)"), "{wide}");
@@ -107,9 +108,13 @@ fn y06_a_host_that_has_not_confirmed_is_said_to_be_untold_in_every_place() -> Re
     db.kill()?;
     fleet.stemma(&["label", "node", "db-1", "rack=7"])?;
     says(&fleet, "db-1", "changing", Some("untold"))?;
+    host_says(&db, "untold    it is not told what changes: no agent runs on this host\n")?;
     explains_untold(&fleet)?;
     db.start()?;
-    was_told(&fleet)
+    was_told(&fleet)?;
+    let text = db.status()?;
+    ensure!(!text.contains("untold"), "{text}");
+    Ok(())
 }
 
 /// Sees that the account of the label says who has not got it.
@@ -166,6 +171,7 @@ fn y06_who_waits_for_a_host_that_never_joined_is_said_to_be_blocked_in_every_pla
     let app = fleet.join("app-1", "c/app")?;
     eventually("it waits in vain", || says(&fleet, "app-1", "blocked", None))?;
     says(&fleet, "db-1", "waiting", None)?;
+    host_says(&app, "state     waiting for other hosts\n")?;
     host_says(&app, "task      app-up                   waiting for db-up on tags db\n")?;
     let reason = "app-up waits for db-up on tags db: db-1 (its agent has not joined)";
     ensure!(fleet.stemma(&["get", "nodes", "-o", "wide"])?.contains(reason));

@@ -1,7 +1,7 @@
 //! The loop, where a controller is slow, refuses, or serves another host with the same identity.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -445,8 +445,7 @@ async fn y08_what_is_mounted_over_the_label_files_is_read_by_the_next_check_in()
         std::fs::write(&file, text).unwrap();
         std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     };
-    std::fs::create_dir_all(&dir).unwrap();
-    std::fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).unwrap();
     write("below=1\n");
     // No controller is there: each try is a check-in too.
     sync.speak_at = Some(Instant::now());
