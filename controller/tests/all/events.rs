@@ -294,6 +294,32 @@ async fn a_client_that_missed_more_changes_of_states_than_are_kept_is_told_where
     );
 }
 
+/// A store that takes no write holds up the reconciler: its table says where nodes stood before the last write.
+#[tokio::test]
+async fn y06_a_stream_does_not_begin_with_what_was_so_before_a_write() {
+    let (served, fleet) = (site().await, Fleet::start().await);
+    let table = Arc::clone(&fleet.parts().desired);
+    let model = served.api().cache().model();
+    let stand = |name: &str, is_placed| {
+        let node = model.nodes.find(None, name).unwrap().meta.uuid;
+        table.status().set_facts(node, || Facts { is_placed, ..Facts::default() });
+    };
+    // As if `loose` had been in a group until now.
+    ["n1", "loose"].into_iter().for_each(|name| stand(name, true));
+    let api = Api { desired: Some(Arc::clone(&table)), is_behind: true, ..Api::clone(&served.api()) };
+    let mut stream = Stream::open(Arc::new(api), "/v1/events?class=status", None).await;
+    let mut told = BTreeMap::new();
+    for _ in 0..2 {
+        let (_, _, data) = stream.next().await.unwrap();
+        told.insert(data["name"].as_str().unwrap().to_owned(), data["state"] == "unplaced");
+    }
+    assert_eq!(told, BTreeMap::from([("loose".to_owned(), true), ("n1".to_owned(), false)]));
+    // It goes on with the table.
+    stand("n1", false);
+    let (_, _, data) = stream.next().await.unwrap();
+    assert_eq!((&data["name"], &data["state"]), (&json!("n1"), &json!("unplaced")));
+}
+
 #[tokio::test]
 async fn what_is_no_longer_kept_is_refused() {
     let few = RedbOptions { kept_changes: 8, recent_changes: 8, ..RedbOptions::default() };

@@ -99,6 +99,46 @@ async fn w07_a_write_of_a_rule_says_whom_it_reaches_and_what_it_takes_from_them(
     assert!(warning.contains("CUSTOM_A"), "{warning}");
 }
 
+/// What a rule brings about was found of the node and of the rule, and said twice.
+#[tokio::test]
+async fn y08_what_a_rule_brings_about_is_said_once_in_each_answer() {
+    let fleet = Fleet::start().await;
+    let group =
+        json!({"kind": "NodeGroup", "cluster": "prod", "name": "web", "requirements": {"trait:CUSTOM_A": "forbidden"}});
+    fleet.apply(json!([{"kind": "Cluster", "name": "prod"}, group])).await;
+    let mut host = fleet.join_group("prod/web", "web-1").await;
+    assert!(observe(&mut host, &Observation::default()).await);
+    let label = |key: &str| json!({"op": "set-attribute", "args": {"path": format!("labels/{key}"), "value": "x"}});
+    let actions = json!([label("tier"), label("TIER"), {"op": "add-trait", "args": {"name": "CUSTOM_A"}}]);
+    let once = |what: &str, said: &str| {
+        for part in ["STEMMA_LABEL_TIER", "trait:CUSTOM_A"] {
+            let count = said.matches(part).count();
+            assert_eq!(count, 1, "{what} of {part}: {said}");
+        }
+    };
+    let header = |answer: &hyper::Response<Bytes>| answer.headers()["warning"].to_str().unwrap().to_owned();
+
+    let body = json!({"name": "a", "actions": actions});
+    let made = fleet.answer(Method::POST, "/v1/inspection_rules?dry_run=true", &body).await;
+    once("POST", &header(&made));
+    let strict = fleet.answer(Method::POST, "/v1/inspection_rules?strict=true", &body).await;
+    let refused: Value = serde_json::from_slice(strict.body()).unwrap();
+    once("strict", &refused["findings"].to_string());
+    let mut rule = body.clone();
+    rule["kind"] = "InspectionRule".into();
+    let objects = json!({"objects": [rule]});
+    let (status, applied) = fleet.ask(Method::POST, "/v1/apply?dry_run=true", &objects).await;
+    assert_eq!(status, 200, "{applied}");
+    once("apply", &applied["findings"].to_string());
+    // An edit of a rule that is there.
+    let empty = json!({"name": "a", "actions": [{"op": "log", "args": {"msg": "x"}}]});
+    let (status, _) = fleet.ask(Method::POST, "/v1/inspection_rules", &empty).await;
+    assert_eq!(status, 201);
+    let edit = json!([{"op": "replace", "path": "/actions", "value": actions}]);
+    let edited = fleet.answer(Method::PATCH, "/v1/inspection_rules/a", &edit).await;
+    once("PATCH", &header(&edited));
+}
+
 #[tokio::test]
 async fn s38_51_detected_traits_block_no_operator_and_cost_no_host_its_fleet() {
     let fleet = Fleet::start().await;

@@ -193,6 +193,49 @@ async fn y06_every_read_after_a_write_sees_at_least_that_write() {
     fleet.controller.stop().await;
 }
 
+/// The state of a node that a stream of events begins with.
+async fn first_told(fleet: &Fleet, name: &str) -> String {
+    let request = Request::get("/v1/events?class=status").header("accept", "text/event-stream");
+    let (mut text, mut told) = (String::new(), None);
+    let mut client = fleet.operator();
+    let stream = client.stream(request.body(Bytes::new()).unwrap(), async |piece| {
+        text.push_str(std::str::from_utf8(&piece).unwrap());
+        let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_prefix("data: ")?.strip_suffix('\n'));
+        let node = lines.find_map(|data| serde_json::from_str::<Value>(data).ok().filter(|data| data["name"] == name));
+        told = node.map(|data| data["state"].as_str().unwrap().to_owned());
+        if told.is_some() { Err(std::io::Error::other("it was told")) } else { Ok(()) }
+    });
+    assert!(stream.await.is_err(), "it ends where the node was told of");
+    told.unwrap()
+}
+
+/// `stemma wait` reads the object and follows the events. Begun right behind a write that ends what it waits for, it is met by neither as it
+/// was before that write.
+#[tokio::test]
+async fn y06_a_wait_right_behind_a_write_is_not_met_by_what_stood_before_it() {
+    let (fleet, mut host) = converged().await;
+    for round in 2..8_u64 {
+        fleet.apply(site(&round.to_string())).await;
+        if round % 2 == 0 {
+            assert_ne!(fleet.read("/v1/nodes/n").await["state"], "converged", "round {round}");
+        } else {
+            assert_ne!(first_told(&fleet, "n").await, "converged", "round {round}");
+        }
+        take(&mut host).await;
+        result(&mut host, round, "a", Outcome::Changed).await;
+        until(&fleet, "n", |node| node["state"] == "converged").await;
+    }
+    // A label, and whether it is there at all, are so at once.
+    for value in ["1", "2", "3"] {
+        fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "labels": {"at": value}}])).await;
+        assert_eq!(fleet.read("/v1/nodes/n").await["labels"]["at"], value);
+    }
+    let (status, gone) = fleet.ask(Method::DELETE, "/v1/nodes/n", &Value::Null).await;
+    assert!(status < 300, "{gone}");
+    assert_eq!(fleet.ask(Method::GET, "/v1/nodes/n", &Value::Null).await.0, 404);
+    fleet.controller.stop().await;
+}
+
 #[tokio::test]
 async fn y06_a_node_that_keeps_an_old_task_set_is_held_in_every_answer() {
     let (fleet, mut host) = converged().await;

@@ -196,6 +196,104 @@ async fn y04_a_number_of_a_requirement_keeps_its_text_in_every_form() {
     }
 }
 
+/// What an action gives a label is a text, also where a patch reaches for the value alone.
+#[tokio::test]
+async fn y04_a_number_that_a_rule_gives_a_label_keeps_its_text_in_every_form() {
+    const RULE: &str = "/v1/inspection_rules/r";
+    let served = Served::start().await;
+    let actions = |path: &str, value: &str| {
+        format!(
+            r#"[{{"op": "log", "args": {{"msg": "x"}}}}, {{"op": "set-attribute", "args": {{"path": "{path}", "value": {value}}}}}]"#
+        )
+    };
+    let replace = |place: &str, value: &str| format!(r#"{{"op": "replace", "path": "{place}", "value": {value}}}"#);
+    for (number, text) in [
+        ("1.50", "1.50"),
+        ("1e3", "1e3"),
+        ("-0", "-0"),
+        ("5", "5"),
+        ("true", "true"),
+        ("18446744073709551616", "18446744073709551616"),
+    ] {
+        let (whole, args) = (actions("labels/a", number), format!(r#"{{"path": "labels/a", "value": {number}}}"#));
+        let value = replace("/actions/1/args/value", number);
+        let (to_label, to_property) =
+            (replace("/actions/1/args/path", r#""labels/a""#), replace("/actions/1/args/path", r#""properties/a""#));
+        for (form, header, body, sent_to) in [
+            ("merge patch", MERGE, format!(r#"{{"actions": {whole}}}"#), "labels/a"),
+            ("JSON patch of all", PATCH, format!("[{}]", replace("/actions", &whole)), "labels/a"),
+            ("JSON patch of arguments", PATCH, format!("[{}]", replace("/actions/1/args", &args)), "labels/a"),
+            ("JSON patch of the value", PATCH, format!("[{value}]"), "labels/a"),
+            ("JSON patch of the value, then the path", PATCH, format!("[{value}, {to_label}]"), "properties/a"),
+            ("JSON patch of the path, then the value", PATCH, format!("[{to_label}, {value}]"), "properties/a"),
+            ("JSON patch there and back", PATCH, format!("[{to_property}, {value}, {to_label}]"), "labels/a"),
+        ] {
+            served.send("DELETE", RULE, &[], None).await;
+            let new = format!(r#"{{"name": "r", "actions": {}}}"#, actions(sent_to, r#""x""#));
+            let made = served.send_text("POST", "/v1/inspection_rules", &[], &new).await;
+            assert_eq!(made.status, 201, "{}", made.body);
+            let answer = served.send_text("PATCH", RULE, &[header], &body).await;
+            assert_eq!(answer.status, 200, "{form} of {number}: {}", answer.body);
+            let shown = served.get(RULE).await["actions"][1]["args"].clone();
+            assert_eq!(shown, json!({"path": "labels/a", "value": text}), "{form} of {number}");
+        }
+    }
+    // Of a property it is a number, and one that no field holds is refused as in a write of the whole.
+    let new = format!(r#"{{"name": "p", "actions": {}}}"#, actions("properties/a", "1"));
+    assert_eq!(served.send_text("POST", "/v1/inspection_rules", &[], &new).await.status, 201);
+    let patch = |number: &str| format!("[{}]", replace("/actions/1/args/value", number));
+    let rule = "/v1/inspection_rules/p";
+    assert_eq!(served.send_text("PATCH", rule, &[PATCH], &patch("1.50")).await.status, 200);
+    assert_eq!(served.get(rule).await["actions"][1]["args"]["value"], json!(1.5));
+    let whole = format!(r#"{{"actions": {}}}"#, actions("properties/a", "18446744073709551616"));
+    for (header, body) in [(PATCH, patch("18446744073709551616")), (MERGE, whole)] {
+        let refused = served.send_text("PATCH", rule, &[header], &body).await;
+        assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{}", refused.body);
+        assert_eq!(refused.body["error"]["field"], "actions[1].args.value", "{}", refused.body);
+    }
+    assert_eq!(served.get(rule).await["actions"][1]["args"]["value"], json!(1.5));
+}
+
+/// Labels and annotations that an object has for itself are texts in each form, as those of the levels are.
+#[tokio::test]
+async fn y05_a_number_of_an_objects_own_labels_is_its_text_in_every_form() {
+    let served = Served::start().await;
+    let log = json!({"name": "r", "actions": [{"op": "log", "args": {"msg": "x"}}]});
+    served.expect("POST", "/v1/inspection_rules", &log, 201).await;
+    served.expect("POST", "/v1/releases", &json!({"name": "r", "version": "1"}), 201).await;
+    for (path, map) in
+        [("/v1/inspection_rules/r", "labels"), ("/v1/releases/r@1", "labels"), ("/v1/releases/r@1", "annotations")]
+    {
+        for value in ["5", "1.50", "true", "18446744073709551616"] {
+            for (form, header, body) in [
+                ("merge patch", MERGE, format!(r#"{{"{map}": {{"a": {value}}}}}"#)),
+                (
+                    "JSON patch of the map",
+                    PATCH,
+                    format!(r#"[{{"op": "add", "path": "/{map}", "value": {{"a": {value}}}}}]"#),
+                ),
+                ("JSON patch of a key", PATCH, format!(r#"[{{"op": "add", "path": "/{map}/a", "value": {value}}}]"#)),
+            ] {
+                let answer = served.send_text("PATCH", path, &[header], &body).await;
+                assert_eq!(answer.status, 200, "{form} of {value} in {path} {map}: {}", answer.body);
+                assert_eq!(served.get(path).await[map], json!({"a": value}), "{form} in {path} {map}");
+                let taken = served.send_text("PATCH", path, &[MERGE], &format!(r#"{{"{map}": null}}"#)).await;
+                assert_eq!(taken.status, 200, "{}", taken.body);
+            }
+        }
+        let tested = format!(
+            r#"[{{"op": "add", "path": "/{map}/a", "value": 5}}, {{"op": "test", "path": "/{map}", "value": {{"a": 5}}}},
+                {{"op": "test", "path": "/{map}/a", "value": 5}}, {{"op": "test", "path": "/{map}/a", "value": "5"}},
+                {{"op": "remove", "path": "/{map}/a"}}]"#
+        );
+        let answer = served.send_text("PATCH", path, &[PATCH], &tested).await;
+        assert_eq!(answer.status, 200, "{path} {map}: {}", answer.body);
+        let list = format!(r#"[{{"op": "add", "path": "/{map}/a", "value": [1]}}]"#);
+        let refused = served.send_text("PATCH", path, &[PATCH], &list).await;
+        assert_eq!((refused.status, &refused.body["error"]["field"]), (400, &json!(format!("{map}.a"))), "{map}");
+    }
+}
+
 #[tokio::test]
 async fn y04_a_reserved_word_is_no_role_that_is_given_to_a_node() {
     let served = site().await;

@@ -72,6 +72,11 @@ impl From<BadJson> for ApiError {
     }
 }
 
+/// Whether the values of a map of that name are text.
+pub(crate) fn is_text_map(name: &str) -> bool {
+    TEXT_MAPS.contains(&name)
+}
+
 /// A key as it stands in a path; of a long one its beginning.
 fn step(key: &str) -> String {
     cut(key).escape_debug().to_string()
@@ -100,6 +105,52 @@ pub(crate) fn parse_texts(bytes: &[u8]) -> Result<Value, BadJson> {
 /// As [`parse`].
 pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
     plain(document(bytes)?)
+}
+
+/// Reads one document that is a JSON patch, and where it says something of actions also the same patch with each number there as its text.
+/// Whether such a number is a label's is known once the patch is applied: then [`check_numbers`] looks at those that are not.
+///
+/// # Errors
+/// As [`parse`]; a number of an action that would be rounded stands in the first of both as 0.
+pub(crate) fn parse_patch(bytes: &[u8]) -> Result<(Value, Option<Value>), BadJson> {
+    let raw = document(bytes)?;
+    if !raw.get().starts_with('[') {
+        return Ok((body(raw)?, None));
+    }
+    let items = json::items(raw);
+    let texts: Vec<Option<Value>> = items.iter().map(|item| with_texts(item)).collect();
+    let read = |(at, item): (usize, &&RawValue)| {
+        let read = match operation(item) {
+            Err(bad) if bad.is_number && texts[at].is_some() => with_value(item, stand_ins),
+            read => read,
+        };
+        read.map_err(|bad| bad.within_operation(at, item))
+    };
+    let said: Vec<Value> = items.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+    let says_texts = texts.iter().any(Option::is_some);
+    let whole = says_texts
+        .then(|| said.iter().zip(texts).map(|(said, texts)| texts.unwrap_or_else(|| said.clone())).collect::<Value>());
+    Ok((said.into(), whole))
+}
+
+/// Looks at each number of a patched field whose text may have been kept in the other of both.
+///
+/// # Errors
+/// [`BadJson`] for the first that would be rounded.
+pub(crate) fn check_numbers(field: &str, value: &Value, texts: &Value) -> Result<(), BadJson> {
+    let checked = match (value, texts) {
+        (Value::Number(_), Value::String(text)) => json::number(text).map(drop).map_err(BadJson::from),
+        (Value::Array(values), Value::Array(texts)) => {
+            let mut both = values.iter().zip(texts).enumerate();
+            both.try_for_each(|(at, (value, texts))| check_numbers(&format!("[{at}]"), value, texts))
+        }
+        (Value::Object(values), Value::Object(texts)) => {
+            let mut both = values.iter().filter_map(|(key, value)| Some((key, value, texts.get(key)?)));
+            both.try_for_each(|(key, value, texts)| check_numbers(&step(key), value, texts))
+        }
+        _ => Ok(()),
+    };
+    checked.map_err(|bad| bad.within(field))
 }
 
 fn document(bytes: &[u8]) -> Result<&RawValue, BadJson> {
@@ -137,7 +188,7 @@ fn member(key: &str, raw: &RawValue) -> Result<Value, BadJson> {
     match key {
         REQUIREMENTS => expressions(raw),
         ACTIONS => actions(raw),
-        _ if TEXT_MAPS.contains(&key) => text_map(raw),
+        _ if is_text_map(key) => text_map(raw),
         // The list of an apply.
         "objects" if raw.get().starts_with('[') => list(raw, body),
         _ => plain(raw),
@@ -202,10 +253,17 @@ fn expressions(raw: &RawValue) -> Result<Value, BadJson> {
 /// Reads the actions of an inspection rule, or one of them.
 fn actions(raw: &RawValue) -> Result<Value, BadJson> {
     match raw.get().as_bytes().first() {
-        Some(b'{') => object(raw, |key, raw| if key == "args" { arguments(raw) } else { plain(raw) }),
+        Some(b'{') if sets_attribute(raw) => {
+            object(raw, |key, raw| if key == "args" { arguments(raw) } else { plain(raw) })
+        }
         Some(b'[') => list(raw, actions),
         _ => plain(raw),
     }
+}
+
+/// Whether an action gives an attribute a value. No other one gives a label a value.
+fn sets_attribute(action: &RawValue) -> bool {
+    text_member(action, "op").as_deref() == Some("set-attribute")
 }
 
 /// Reads what an action is given: numbers keep their text where it may be a label's.
@@ -227,8 +285,47 @@ fn are_of_label(args: &RawValue) -> bool {
 
 /// The path of a patch operation.
 fn path_of(operation: &RawValue) -> Option<String> {
-    let members = json::members(operation).ok()?;
-    members.iter().find(|(name, _)| name == "path").and_then(|(_, raw)| json::text(raw.get()).ok())
+    text_member(operation, "path")
+}
+
+/// A member of an object that is a text.
+fn text_member(of: &RawValue, name: &str) -> Option<String> {
+    let members = json::members(of).ok()?;
+    members.iter().find(|(own, _)| own == name).and_then(|(_, raw)| json::text(raw.get()).ok())
+}
+
+/// A patch operation that says something of actions, with each number in its value as its text; `None`: it is another one.
+fn with_texts(operation: &RawValue) -> Option<Value> {
+    let is_of_actions = path_of(operation)?.split('/').nth(1) == Some(ACTIONS);
+    // What a test asks is no value of an action.
+    let says = is_of_actions && text_member(operation, "op")? != "test";
+    if says { with_value(operation, number_texts).ok() } else { None }
+}
+
+/// A patch operation, its value read so.
+fn with_value(operation: &RawValue, read: fn(&RawValue) -> Result<Value, BadJson>) -> Result<Value, BadJson> {
+    object(operation, |key, raw| if key == "value" { read(raw) } else { plain(raw) })
+}
+
+/// A value with each number in it as its text, however deep it stands. Whole numbers stay as [`number_or_text`] has them.
+fn number_texts(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => object(raw, |_, raw| number_texts(raw)),
+        Some(b'[') => list(raw, number_texts),
+        _ => number_or_text(raw),
+    }
+}
+
+/// A value with 0 for each number in it that would be rounded.
+fn stand_ins(raw: &RawValue) -> Result<Value, BadJson> {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => object(raw, |_, raw| stand_ins(raw)),
+        Some(b'[') => list(raw, stand_ins),
+        _ => match plain(raw) {
+            Err(bad) if bad.is_number => Ok(0.into()),
+            read => read,
+        },
+    }
 }
 
 /// The field that a patch operation is of, as refusals of other forms name it.
@@ -249,7 +346,7 @@ fn operand(path: &str, raw: &RawValue) -> Result<Value, BadJson> {
         REQUIREMENTS => expressions(raw),
         ACTIONS if path.ends_with("/args") => arguments(raw),
         ACTIONS => actions(raw),
-        field if !TEXT_MAPS.contains(&field) => plain(raw),
+        field if !is_text_map(field) => plain(raw),
         _ if raw.get().starts_with('{') => text_map(raw),
         _ => number_or_text(raw),
     }
@@ -340,6 +437,39 @@ mod tests {
         ] {
             assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
         }
+    }
+
+    /// Whether a number is a label's is known once the patch is applied.
+    #[test]
+    fn y04_a_patch_that_reaches_into_an_action_has_its_numbers_in_both_forms() {
+        let value = |path: &str, value: &str| format!(r#"[{{"op":"replace","path":"{path}","value":{value}}}]"#);
+        let of = |value: &Value| value[0]["value"].clone();
+        for (path, sent, number, text) in [
+            ("/actions/0/args/value", "1.50", json!(1.5), Some(json!("1.50"))),
+            ("/actions/0/args/value", "5", json!(5), Some(json!(5))),
+            ("/actions/0/args/1", "1e3", json!(1000.0), Some(json!("1e3"))),
+            ("/actions/0/args/value", "18446744073709551616", json!(0), Some(json!("18446744073709551616"))),
+            ("/actions/0/args", r#"{"value":[1.50]}"#, json!({"value": [1.5]}), Some(json!({"value": ["1.50"]}))),
+            ("/conditions/0/args/value", "1.50", json!(1.5), None),
+        ] {
+            let (said, texts) = parse_patch(value(path, sent).as_bytes()).unwrap();
+            assert_eq!((of(&said), texts.as_ref().map(of)), (number, text), "{path} {sent}");
+        }
+        assert!(parse_patch(value("/conditions/0/args/value", "1e400").as_bytes()).unwrap_err().is_number);
+        assert_eq!(
+            check_numbers("actions", &json!([{"args": [1.5]}]), &json!([{"args": ["1.50"]}])).map_err(|e| e.field),
+            Ok(())
+        );
+        let refused = check_numbers("actions", &json!([{"args": [0]}]), &json!([{"args": ["1e400"]}])).unwrap_err();
+        assert_eq!((refused.field.as_str(), refused.is_number), ("actions[0].args[0]", true));
+    }
+
+    #[test]
+    fn y04_only_what_gives_a_label_a_value_has_texts_for_numbers() {
+        let data = r#"{"op":"set-plugin-data","args":{"path":"labels/a","value":1.50}}"#;
+        let expected = json!({"op": "set-plugin-data", "args": {"path": "labels/a", "value": 1.5}});
+        let whole = parse(format!(r#"{{"actions":[{data}]}}"#).as_bytes()).unwrap();
+        assert_eq!(whole, json!({"actions": [expected]}));
     }
 
     #[test]

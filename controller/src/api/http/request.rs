@@ -267,11 +267,25 @@ impl Request {
     /// # Errors
     /// [`ErrorType::RequestMalformed`] for an empty one, or one that is no JSON document that is taken.
     pub(crate) fn json(&self) -> Result<Value, ApiError> {
+        self.check_json()?;
+        Ok(json::parse(&self.body)?)
+    }
+
+    /// The body as a JSON patch, as [`json::parse_patch`] gives it.
+    ///
+    /// # Errors
+    /// As [`Self::json`].
+    pub(crate) fn json_patch(&self) -> Result<(Value, Option<Value>), ApiError> {
+        self.check_json()?;
+        Ok(json::parse_patch(&self.body)?)
+    }
+
+    /// Refuses a request without a JSON body.
+    fn check_json(&self) -> Result<(), ApiError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::new(ErrorType::RequestMalformed, "this request needs a JSON body, and has none"));
         }
-        self.check_media_type()?;
-        Ok(json::parse(&self.body)?)
+        self.check_media_type()
     }
 
     /// Refuses the kinds of bodies that a page of another site may make a browser send without being asked first (S56).

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stemma_core::catalog::Meant;
-use stemma_core::finding::{Finding, Gravest, Severity, rule, strictly};
+use stemma_core::finding::{Finding, Gravest, Rule, Severity, rule, strictly};
 use stemma_core::fleet::Missing;
 use stemma_core::idle;
 use stemma_core::object::{ClusterId, GroupId, Kind, LevelId, NodeId, Object, TemplateId};
@@ -55,7 +55,7 @@ pub(super) fn of_write(api: &Api, work: &Work<'_>) -> Vec<Finding> {
     for cluster in clusters.into_iter().take_while(|_| work.is_awaited()) {
         findings.extend(of_reached(work, cluster, &written));
     }
-    findings.list_by("apply", |finding, host| by(work, finding, host))
+    each_once(findings.list_by("apply", |finding, host| by(work, finding, host)))
 }
 
 /// The findings of a cluster that a write reaches: all about the write's own objects (`written`), and the new ones about others. Each
@@ -82,7 +82,15 @@ fn by(work: &Work<'_>, finding: Finding, host: NodeId) -> Finding {
     Finding { written: work.nearest_to_node(host).filter(|key| *key != finding.place().0), ..finding }
 }
 
-/// The findings that a write makes: what hosts lack by it, roles of its objects that nothing declares, keys and values of its objects that
+/// What is found of a host and said once for all of them, in other words: of requirements by [`NewlyUnmet`], of paths by [`newly_without_path`].
+const TOLD_OF_ALL: [Rule; 2] = [rule::REQUIREMENT_UNMET, rule::TASK_PATH];
+
+/// Whether a finding about one host is none that is said once for all of them.
+fn is_of_host(finding: &Finding) -> bool {
+    TOLD_OF_ALL.iter().all(|rule| finding.code != rule.code)
+}
+
+/// The findings that a write makes, each once: what hosts lack by it, roles of its objects that nothing declares, keys and values of its objects that
 /// the catalogue does not have, and tags and tasks that fall nowhere any more.
 pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     let (before, after) = (&work.before().fleet, &work.model.fleet);
@@ -93,15 +101,21 @@ pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
         own.chain(newly_meeting_below(before, after, id))
     }));
     for cluster in replaced(work).into_iter().take_while(|_| work.is_awaited()) {
-        let odd = newly_odd(before, after, cluster);
-        found.extend(odd.into_iter().filter(|finding| !found.contains(finding)).collect::<Vec<_>>());
+        found.extend(newly_odd(before, after, cluster));
     }
     found.extend(newly_orphaned(before, after, work.told_hosts()));
     found.extend(newly_parked_primaries(before, after, work.told_hosts()));
     found.extend(newly_meeting(before, after, work.told_hosts()));
-    found.extend(newly_ruled(before, after, &work.model.memo, work.told_hosts()));
+    found.extend(newly_ruled(before, after, &work.model.memo, work.told_hosts()).into_iter().filter(is_of_host));
     found.extend(newly_without_path(before, after, &work.model.memo, work.told_hosts()));
-    found
+    each_once(found)
+}
+
+/// Each finding once, by whatever object of the write it is so. What a rule gives a node is found of both, and so is what moves in a cluster.
+fn each_once(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let mut said = BTreeSet::new();
+    findings.retain(|finding| said.insert(Finding { written: None, ..finding.clone() }));
+    findings
 }
 
 /// What is so by a write and was not before it, of hosts, of the objects that it writes, of the catalogue and of where tags and tasks run.
@@ -122,14 +136,14 @@ pub(super) fn brought(api: &Api, work: &Work<'_>) -> Vec<Finding> {
         found.retain(|finding| !known.contains(finding));
         findings.extend_of(found.into_iter().map(|finding| (finding, Some(id))));
     }
-    findings.list_by("write", |finding, host| by(work, finding, host))
+    each_once(findings.list_by("write", |finding, host| by(work, finding, host)))
 }
 
-/// The findings about a host, but for requirements, of which [`NewlyUnmet`] knows what is new; none of one that is not there.
+/// The findings about a host, but for those that are said of all hosts; none of one that is not there.
 fn of_host(api: &Api, model: &Model, id: NodeId) -> Vec<Finding> {
     let Some(node) = model.fleet.node(id) else { return Vec::new() };
     let mut found = state::findings_of_answer(api, model, node, &model.resolve(id.0));
-    found.retain(|finding| finding.code != rule::REQUIREMENT_UNMET.code);
+    found.retain(is_of_host);
     found
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 use stemma_core::field::Form;
+use stemma_core::inspection::take_label_texts;
 use stemma_core::labels::{BodyShape, Layer};
 use stemma_core::manifest::{Author, Fields, MERGE_LABELS, Scope, settle_merge_labels, write};
 use stemma_core::object::{Inherited, Kind, NodeId, Object};
@@ -16,6 +17,7 @@ use super::objects::{Shown, raw, read_body, update};
 use super::stored::shown_fields;
 use super::{by_hand, kept, view, writes};
 use crate::api::Api;
+use crate::api::http::json;
 use crate::api::http::patch::{BadPatch, Operation, Patch, SentPatch, Verb, map_from_text};
 use crate::api::http::request::{HandlerResult, PatchKind, Request};
 use crate::cache::Model;
@@ -41,11 +43,11 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
         return Err(ApiError::new(ErrorType::RequestMediaType, message).detail(advice));
     }
     let releases_primary = parameters.flag("release_primary")?.unwrap_or(false);
-    let intent = Intent::read(kind, request)?;
+    let intent = Intent::read(kind, S::KIND, request)?;
     let edit = |work: &Work<'_>, object: &mut Object<S>| match &intent {
         Intent::Apply(maps) => apply_maps(api, work, &mut object.spec, maps, &caller, force),
         Intent::Merge(fields) => merge(api, work, object, fields.clone(), &caller),
-        Intent::Json(patch) => json_patch(api, work, object, patch.clone(), request, &caller),
+        Intent::Json(patch, texts) => json_patch(api, work, object, (patch.clone(), texts.clone()), request, &caller),
     };
     let answer = |model: &Model, object: &Object<S>| {
         let body = S::show(api, model, object, &request.base);
@@ -74,15 +76,22 @@ fn releases_unparked() -> ApiError {
 enum Intent {
     Apply(Map<String, Value>),
     Merge(Map<String, Value>),
-    Json(SentPatch),
+    /// A JSON patch; of a rule also the same with the texts of numbers in actions, which may be labels'.
+    Json(SentPatch, Option<SentPatch>),
 }
 
 impl Intent {
-    fn read(kind: PatchKind, request: &Request) -> Result<Self, ApiError> {
+    fn read(kind: PatchKind, of: Kind, request: &Request) -> Result<Self, ApiError> {
+        let read = |body| SentPatch::read(body).map_err(|e| bad_patch(&e));
         Ok(match kind {
             PatchKind::Apply => Self::Apply(request.object()?),
             PatchKind::Merge => Self::Merge(request.object()?),
-            PatchKind::Json => Self::Json(SentPatch::read(request.json()?).map_err(|e| bad_patch(&e))?),
+            PatchKind::Json => {
+                let (said, texts) = request.json_patch()?;
+                let said = read(said)?;
+                let texts = texts.filter(|_| of == Kind::InspectionRule).map(read).transpose()?;
+                Self::Json(said, texts.map(SentPatch::without_tests))
+            }
         })
     }
 }
@@ -166,11 +175,12 @@ fn json_patch<S: Shown>(
     api: &Api,
     work: &Work<'_>,
     object: &mut Object<S>,
-    patch: SentPatch,
+    (patch, texts): (SentPatch, Option<SentPatch>),
     request: &Request,
     caller: &Caller,
 ) -> Result<(), ApiError> {
     let adds_new = S::ADD_IS_NEW && request.is_of_openstack();
+    let texts = texts.map(|texts| texts.renamed(S::RENAMED).written_out(|| whole_document(api, work, object)));
     let patch = patch.renamed(S::RENAMED).tested_as(|field, value| as_shown(api, work, &object.spec, field, value));
     let mut patch = patch.written_out(|| whole_document(api, work, object)).map_err(|e| bad_patch(&e))?;
     let before = object.spec.clone();
@@ -197,7 +207,11 @@ fn json_patch<S: Shown>(
     if let Some(merge) = object.spec.inherited_ref().and_then(|own| own.labels.merge) {
         document.insert(MERGE_LABELS.into(), merge.into());
     }
-    let patched = patch.apply(document.clone()).map_err(|e| bad_patch(&e))?;
+    let mut patched = patch.apply(document.clone()).map_err(|e| bad_patch(&e))?;
+    if let Some(texts) = texts {
+        let texts = texts.and_then(|texts| texts.apply(document.clone())).map_err(|e| bad_patch(&e))?;
+        keep_number_texts(&mut patched, &texts)?;
+    }
     let mut changes = changes_of(&document, patched, &said);
     by_hand::settle(&object.spec, &patch, &mut changes);
     S::check_fixed(&work.model, &object.spec, &changes)?;
@@ -209,6 +223,14 @@ fn json_patch<S: Shown>(
     object.meta.name = name;
     object.spec = update(api, work, &object.spec, &read_body::<S>(changes)?, caller, BodyShape::Own)?;
     Ok(())
+}
+
+/// Gives the labels of patched actions the texts of their numbers, as a write of the whole rule would.
+fn keep_number_texts(patched: &mut Map<String, Value>, texts: &Map<String, Value>) -> Result<(), ApiError> {
+    const ACTIONS: &str = "actions";
+    let Some((actions, texts)) = patched.get_mut(ACTIONS).zip(texts.get(ACTIONS)) else { return Ok(()) };
+    take_label_texts(actions, texts);
+    Ok(json::check_numbers(ACTIONS, actions, texts)?)
 }
 
 /// The fields that a patch sets as a whole and that are not stored: what they are shown with until then may be what is said.

@@ -338,11 +338,11 @@ async fn aside(handle: impl FnOnce() -> HandlerResult + Send + 'static) -> Handl
     })
 }
 
-/// Whether an answer says where nodes stand.
+/// Whether an answer says where nodes stand, or what keeps them from standing elsewhere.
 fn shows_states(endpoint: Endpoint) -> bool {
     use Endpoint::{
         ExplainNode, GetCluster, GetGroup, GetNode, ListClusters, ListClustersDetail, ListGroups, ListNodes,
-        ListNodesDetail, ListTasks, Metrics, ShowTask, WatchEvents,
+        ListNodesDetail, ListTasks, Metrics, ResolvedNode, ShowTask, ValidateCluster, WatchEvents,
     };
     matches!(
         endpoint,
@@ -350,6 +350,8 @@ fn shows_states(endpoint: Endpoint) -> bool {
             | ListNodesDetail
             | GetNode
             | ExplainNode
+            | ResolvedNode
+            | ValidateCluster
             | ListClusters
             | ListClustersDetail
             | GetCluster

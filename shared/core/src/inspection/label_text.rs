@@ -33,12 +33,29 @@ pub fn keep_label_texts(actions: &mut [RuleAction], sent: &RawValue, stood: &[Ru
     Ok(())
 }
 
+/// Gives each label in patched actions the text of its number. `texts` are the same actions with each number as its text: which of them is a
+/// label's is known once all of the patch is done.
+pub fn take_label_texts(actions: &mut Value, texts: &Value) {
+    let (Some(actions), Some(texts)) = (actions.as_array_mut(), texts.as_array()) else { return };
+    for (action, texts) in actions.iter_mut().zip(texts) {
+        let is_set = action.get("op").and_then(Value::as_str) == Some(SET);
+        let args = action.get_mut("args").filter(|_| is_set);
+        let Some((args, mut texts)) = args.zip(texts.get("args").cloned()) else { continue };
+        let both = label_argument(args).zip(label_argument(&mut texts));
+        if let Some((value, text)) = both.filter(|(value, text)| value.is_number() && text.is_string()) {
+            *value = text.take();
+        }
+    }
+}
+
 /// The value that an action gives a label; nothing of another action.
 fn label_value(action: &mut RuleAction) -> Option<&mut Value> {
-    if action.op != SET {
-        return None;
-    }
-    match &mut action.args {
+    if action.op == SET { label_argument(&mut action.args) } else { None }
+}
+
+/// The value among arguments of what gives a label one.
+fn label_argument(args: &mut Value) -> Option<&mut Value> {
+    match args {
         Value::Object(args) if args.get("path").is_some_and(is_label) => args.get_mut("value"),
         Value::Array(args) => match args.as_mut_slice() {
             [path, value] if is_label(path) => Some(value),
@@ -104,6 +121,25 @@ mod tests {
         for value in ["null", "[1]", "{}"] {
             let refused = kept(&set("labels/a", value), &[]).unwrap_err();
             assert!(refused.starts_with("[0].args.value: a label is a text"), "{value}: {refused}");
+        }
+    }
+
+    #[test]
+    fn y04_a_patched_label_takes_the_text_and_anything_else_the_number() {
+        let action = |op: &str, args: Value| json!([{"op": op, "args": args}]);
+        let forms: [fn(&str, Value) -> Value; 2] =
+            [|path, value| json!({"path": path, "value": value}), |path, value| json!([path, value])];
+        for (op, path, expected) in [
+            ("set-attribute", "labels/a", json!("1.50")),
+            ("set-attribute", "/labels/a", json!("1.50")),
+            ("set-attribute", "properties/a", json!(1.5)),
+            ("set-plugin-data", "labels/a", json!(1.5)),
+        ] {
+            for args in forms {
+                let mut actions = action(op, args(path, json!(1.5)));
+                take_label_texts(&mut actions, &action(op, args(path, json!("1.50"))));
+                assert_eq!(actions, action(op, args(path, expected.clone())), "{op} {path}");
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::{CompiledRelease, TaskIx};
 use crate::condition::{Author, Template};
 use crate::input::Inputs;
 use crate::task::{
-    Leaves, PathRefused, Task, at_or_above, check_path, check_put, is_template, place, sure_directory, task_type,
+    Leaves, PathRefused, Task, at_or_above, check_path, check_put, is_template, spellings, sure_directory, task_type,
 };
 
 /// Where a task puts a file, or keeps one away.
@@ -19,8 +19,8 @@ pub struct TaskPath {
     text: PathText,
     /// What the task leaves there.
     pub leaves: Leaves,
-    /// The place at or below which it lies, whatever its template gives; empty: anywhere.
-    at_or_below: Box<str>,
+    /// The spellings of what it lies at or below, whatever its template gives; the empty text: anywhere.
+    at_or_below: Box<[String]>,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl TaskPath {
             return Some(Self { text: PathText::Template(author.path(text)?), leaves, at_or_below });
         }
         check_path(text).ok()?;
-        Some(Self { text: PathText::Plain(text.into()), leaves, at_or_below: place(text).into() })
+        Some(Self { text: PathText::Plain(text.into()), leaves, at_or_below: spellings(text).into() })
     }
 
     /// Whether its author wrote it out, so that it is the same on each host.
@@ -75,10 +75,10 @@ impl TaskPath {
 
 /// Those of these tasks whose paths may be, or lie above or below, that of another of them, or may be none that a host takes.
 pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> Box<[TaskIx]> {
-    let at = |ix: &TaskIx| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below);
+    let at = |ix: &TaskIx| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below).unwrap_or_default();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for place in tasks.iter().filter_map(at) {
-        *counts.entry(place).or_default() += 1;
+    for spelling in tasks.iter().flat_map(at) {
+        *counts.entry(spelling.as_str()).or_default() += 1;
     }
     let mut meeting = BTreeSet::new();
     for (place, count) in &counts {
@@ -89,6 +89,6 @@ pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> Box
         }
     }
     let may_be_none = |ix: &TaskIx| release.task(*ix).path.as_ref().is_some_and(|path| !path.is_plain());
-    let lacks = |ix: &TaskIx| may_be_none(ix) || at(ix).is_some_and(|place| meeting.contains(place));
+    let lacks = |ix: &TaskIx| may_be_none(ix) || at(ix).iter().any(|spelling| meeting.contains(spelling.as_str()));
     tasks.iter().copied().filter(lacks).collect()
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::path::{at_or_above, is_at_or_below, place};
+use super::path::{at_or_above, is_at_or_below, spellings};
 
 /// What a task leaves at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,22 +57,25 @@ impl<T: Clone> Claims<T> {
     /// [`PathTaken`] where a task before it has the path, one below it, or a file above it. Tasks that leave nothing take nothing from each
     /// other.
     pub fn claim(&mut self, by: T, path: &str, leaves: Leaves) -> Result<(), PathTaken<T>> {
-        let place = place(path);
-        if let Some(first) = self.in_the_way(&place, leaves) {
+        let spellings = spellings(path);
+        if let Some(first) = self.in_the_way(&spellings, leaves) {
             return Err(PathTaken { first: first.clone(), path: path.to_owned() });
         }
         let claims = match leaves {
             Leaves::File => &mut self.files,
             Leaves::Nothing => &mut self.nothing,
         };
-        claims.entry(place).or_insert(Claim { by, path: path.to_owned(), leaves });
+        let claim = Claim { by, path: path.to_owned(), leaves };
+        for spelling in spellings {
+            claims.entry(spelling).or_insert_with(|| claim.clone());
+        }
         Ok(())
     }
 
-    fn in_the_way(&self, place: &str, leaves: Leaves) -> Option<&Claim<T>> {
-        let file = on_the_line(&self.files, place);
+    fn in_the_way(&self, spellings: &[String], leaves: Leaves) -> Option<&Claim<T>> {
+        let file = of_one_line(&self.files, spellings);
         match leaves {
-            Leaves::File => file.or_else(|| on_the_line(&self.nothing, place)),
+            Leaves::File => file.or_else(|| of_one_line(&self.nothing, spellings)),
             Leaves::Nothing => file,
         }
     }
@@ -82,12 +85,13 @@ impl<T> PathTaken<T> {
     /// Why the path is not the task's, and what to do, where the first task has this id.
     pub fn sentence(&self, first_id: &str) -> String {
         let Self { first, path } = self;
-        let (own, other) = (place(path), place(&first.path));
+        let (own, other) = (spellings(path), spellings(&first.path));
+        let lies_below = || own.iter().any(|own| other.iter().any(|other| is_at_or_below(own, other)));
         let how = if *path == first.path {
             format!("{path} is the path of task {first_id} too")
-        } else if own == other {
+        } else if own[0] == other[0] {
             format!("{path} is {} by a link, the path of task {first_id}", first.path)
-        } else if is_at_or_below(&own, &other) {
+        } else if lies_below() {
             format!("{path} lies below {}, the path of task {first_id}", first.path)
         } else {
             format!("{path} is a directory above {}, the path of task {first_id}", first.path)
@@ -101,6 +105,11 @@ impl<T> PathTaken<T> {
              or give it another path"
         )
     }
+}
+
+/// The first claim that one of these spellings meets.
+fn of_one_line<'a, T>(claims: &'a BTreeMap<String, Claim<T>>, spellings: &[String]) -> Option<&'a Claim<T>> {
+    spellings.iter().find_map(|spelling| on_the_line(claims, spelling))
 }
 
 /// The claim of a place, of the nearest above it, or of one below it.
@@ -153,6 +162,29 @@ mod tests {
             (("/var/runner", File), ("/runner", File), false),
             (("/binary", File), ("/usr/binary", File), false),
             (("/usr/bin/x", File), ("/usr/sbin/x", File), false),
+            // A link is taken with the directory in which it lies, and is one itself.
+            (("/var", File), ("/var/run/x", File), true),
+            (("/var/run/x", File), ("/var", File), true),
+            (("/var", Nothing), ("/var/run/x", File), true),
+            (("/var/run/x", File), ("/var", Nothing), true),
+            (("/var", Nothing), ("/var/run/x", Nothing), false),
+            (("/var/lock/x", File), ("/var", File), true),
+            (("/usr/tmp/x", File), ("/usr", File), true),
+            (("/var/spool", File), ("/var/spool/mail/x", File), true),
+            (("/var/spool", File), ("/var/mail/x", File), true),
+            (("/var/mail/x", File), ("/var/spool/mail/x", File), true),
+            (("/var/run", File), ("/run/x", File), true),
+            (("/run/x", File), ("/var/run", Nothing), true),
+            (("/var/run", Nothing), ("/run/x", File), true),
+            (("/bin", File), ("/usr/bin/y", File), true),
+            (("/usr/bin/y", File), ("/bin", Nothing), true),
+            (("/usr", File), ("/bin/y", File), true),
+            (("/var", File), ("/run/x", File), false),
+            (("/run/x", File), ("/var", Nothing), false),
+            (("/usr", File), ("/var/tmp/x", File), false),
+            (("/var/spool/cron", File), ("/var/mail/x", File), false),
+            (("/var/run/x", File), ("/var/runner", File), false),
+            (("/var/run/x", File), ("/var/lock/x", File), false),
         ] {
             let expected = if is_refused { vec![(1, 0)] } else { vec![] };
             assert_eq!(refused(&[first, second]), expected, "{first:?} {second:?}");
@@ -178,6 +210,12 @@ mod tests {
             (("/z", Leaves::Nothing), "/z", "/z is the path of task a too, which comes first and keeps it away: "),
             (("/run/z", Leaves::File), "/var/run/z", "/var/run/z is /run/z by a link, the path of task a, which "),
             (("/z", Leaves::File), "/z/y", "/z/y lies below /z, the path of task a, which comes first and writes it: "),
+            (
+                ("/var", Leaves::File),
+                "/var/run/z",
+                "/var/run/z lies below /var, the path of task a, which comes first and ",
+            ),
+            (("/var/run/z", Leaves::File), "/var", "/var is a directory above /var/run/z, the path of task a, which "),
             (("/z/y", Leaves::File), "/z", "/z is a directory above /z/y, the path of task a, which comes first "),
         ] {
             let said = said(first, second);

@@ -28,7 +28,7 @@ pub use path::{
     AGENT_CONFIG, AGENT_RUN, AGENT_STATE, HOST_LABEL_MAP, PathRefused, check_beside, check_path, check_put,
     check_replaceable, is_at_or_below, is_template,
 };
-pub(crate) use path::{at_or_above, place, sure_directory};
+pub(crate) use path::{at_or_above, spellings, sure_directory};
 pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, Writes, task_type};
 
 use crate::field::{Form, REQUIRED, described};

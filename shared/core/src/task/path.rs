@@ -39,8 +39,11 @@ const LINKS: [(&str, &str); 10] = [
     ("/usr/tmp", "/var/tmp"),
     ("/var/lock", "/run/lock"),
     ("/var/run", "/run"),
-    ("/var/spool/mail", "/var/mail"),
+    MAIL,
 ];
+
+/// The directories of mail: the first is the link on some hosts, and the second on others.
+const MAIL: (&str, &str) = ("/var/spool/mail", "/var/mail");
 
 /// Why a text is no path that an agent would touch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -129,14 +132,33 @@ pub fn is_at_or_below(path: &str, other: &str) -> bool {
 
 /// A path without the links that are known.
 pub(crate) fn place(path: &str) -> String {
-    let link = LINKS.iter().find(|(from, _)| is_at_or_below(path, from));
-    link.map_or_else(|| path.to_owned(), |(from, to)| format!("{to}{}", &path[from.len()..]))
+    LINKS.iter().find_map(|(from, to)| moved(path, from, to)).unwrap_or_else(|| path.to_owned())
+}
+
+/// Every spelling of a path by the links that are known, its place first: each names directories that it needs.
+///
+/// Its place alone is not enough: `/var/run/x` also needs `/var`, in which the link lies.
+pub(crate) fn spellings(path: &str) -> Vec<String> {
+    let place = place(path);
+    let by_mail = moved(&place, MAIL.1, MAIL.0);
+    let mut spellings = vec![place];
+    for other in [path.to_owned()].into_iter().chain(by_mail) {
+        if !spellings.contains(&other) {
+            spellings.push(other);
+        }
+    }
+    spellings
+}
+
+/// A path at or below the one directory, at or below the other; `None`: it is elsewhere.
+fn moved(path: &str, from: &str, to: &str) -> Option<String> {
+    is_at_or_below(path, from).then(|| format!("{to}{}", &path[from.len()..]))
 }
 
 /// The link that is known at or above a path, and what it leads to. Which of the two directories of mail is the link differs from host
 /// to host, so nothing is said of those.
 pub(super) fn known_link(path: &str) -> Option<(&'static str, &'static str)> {
-    LINKS.iter().copied().find(|(from, to)| *to != "/var/mail" && is_at_or_below(path, from))
+    LINKS.iter().copied().find(|link| *link != MAIL && is_at_or_below(path, link.0))
 }
 
 /// Whether a link that is known lies below a directory, so that a path below it may lie elsewhere.
@@ -154,12 +176,12 @@ pub fn is_template(text: &str) -> bool {
     ["{{", "{%", "{#"].iter().any(|tag| text.contains(tag))
 }
 
-/// The place of the directory in which a path surely lies that a template gives; empty where no such is known below the root.
-pub(crate) fn sure_directory(template: &str) -> String {
+/// The spellings of the directory in which a path surely lies that a template gives; the empty text where no such is known below the root.
+pub(crate) fn sure_directory(template: &str) -> Vec<String> {
     let head = Around::tags(template).map_or("", |around| around.head);
     let directory = head.rsplit_once('/').map_or("", |(directory, _)| directory);
     // What stands behind it may lead through a link that is known.
-    if has_links(directory) { String::new() } else { place(directory) }
+    if has_links(directory) { vec![String::new()] } else { spellings(directory) }
 }
 
 /// Judges a path as an author wrote it: of a template what stands before its first tag and after its last.
@@ -281,6 +303,7 @@ mod tests {
     #[test]
     fn y01_the_directory_of_a_template_is_what_no_value_changes() {
         for (template, directory) in [
+            ("/var/spool/{{ params.x }}", ""),
             ("/etc/app/{{ params.x }}.conf", "/etc/app"),
             ("/etc/app/x-{{ params.x }}", "/etc/app"),
             ("/etc/{{ params.x }}/y", "/etc"),
@@ -295,7 +318,27 @@ mod tests {
             ("{# x #}/etc/z", ""),
             ("/etc/{{ params.x", ""),
         ] {
-            assert_eq!(sure_directory(template), directory, "{template}");
+            assert_eq!(sure_directory(template)[0], directory, "{template}");
+        }
+        assert_eq!(sure_directory("/var/run/{{ params.x }}"), ["/run", "/var/run"]);
+    }
+
+    #[test]
+    fn y01_a_path_is_spelled_as_it_is_written_and_by_each_link_that_is_known() {
+        for (path, expected) in [
+            ("/etc/z", &["/etc/z"][..]),
+            ("/run/z", &["/run/z"]),
+            ("/var/run/z", &["/run/z", "/var/run/z"]),
+            ("/var/run", &["/run", "/var/run"]),
+            ("/bin/z", &["/usr/bin/z", "/bin/z"]),
+            ("/usr/tmp/z", &["/var/tmp/z", "/usr/tmp/z"]),
+            ("/var/mail/z", &["/var/mail/z", "/var/spool/mail/z"]),
+            ("/var/spool/mail/z", &["/var/mail/z", "/var/spool/mail/z"]),
+            ("/var/spool", &["/var/spool"]),
+            ("/var/mailbox", &["/var/mailbox"]),
+            ("", &[""]),
+        ] {
+            assert_eq!(spellings(path), expected, "{path}");
         }
     }
 

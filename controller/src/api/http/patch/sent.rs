@@ -51,6 +51,12 @@ impl SentPatch {
         operations.into_iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
+    /// The same without what it only asks.
+    pub(crate) fn without_tests(mut self) -> Self {
+        self.0.retain(|sent| !matches!(sent, Sent::Test { .. }));
+        self
+    }
+
     /// The same with our own names of fields, each behind the name that another system has for it.
     pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
         for field in self.0.iter_mut().flat_map(Sent::paths).filter_map(|path| path.first_mut()) {
@@ -187,6 +193,7 @@ fn read(value: Value) -> Result<Sent, BadPatch> {
     let valued = || value.ok_or_else(|| malformed(format!("the operation on {path:?} has no value")));
     let value = if matches!(&*word, "add" | "replace" | "test") { valued()? } else { Value::Null };
     let path = read_pointer(&path)?;
+    let value = in_map_of_texts(&path, value);
     Ok(match &*word {
         "add" => Sent::Edit(Operation { verb: Verb::Add, value: Some(value), path }),
         "replace" => Sent::Edit(Operation { verb: Verb::Replace, value: Some(value), path }),
@@ -196,6 +203,14 @@ fn read(value: Value) -> Result<Sent, BadPatch> {
         "move" => Sent::Move { from, path },
         _ => return Err(malformed(format!("the operation {:?} is not taken", beginning(&word)))),
     })
+}
+
+/// What an operation says of a key of a map of text, or asks of it: a number, `true` and `false` are their text, as where the whole map comes.
+fn in_map_of_texts(path: &[String], value: Value) -> Value {
+    match path {
+        [map, _] if json::is_text_map(map) && (value.is_number() || value.is_boolean()) => value.to_string().into(),
+        _ => value,
+    }
 }
 
 /// Reads a JSON pointer (RFC 6901): an empty member is the key "", and the whole document has no path here.

@@ -155,6 +155,8 @@ impl Stream {
         if self.asked.filter.statuses {
             self.tell_all_statuses().await?;
         }
+        // What the table of states comes to say from now on is told as it comes.
+        self.asked.api.is_behind = false;
         let mut changes = self.catch_up(changes).await?;
         let mut alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stemma_core::access::Place;
 use stemma_core::object::{
-    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec,
+    AllocationSpec, ClusterId, ClusterSpec, ClusterTemplateSpec, InspectionRuleSpec, Kind, NamespaceSpec, Node,
     NodeGroupSpec, NodeSpec, Object, ReleaseSpec,
 };
 use stemma_core::selector::Selector;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::super::audit::Seen;
 use super::super::objects::Shown;
-use super::super::{changes, view};
+use super::super::{changes, state, view};
 use super::Filter;
 use crate::api::Api;
 use crate::cache::Model;
@@ -24,6 +24,7 @@ use crate::records::audit::{Action, AuditEvent, AuditRecord, AuditedObject};
 use crate::records::{codec, key};
 use crate::registry::names::ModelNames;
 use crate::registry::{damaged, store_error};
+use crate::status::NodeStatus;
 use crate::store::{Change, EventKind, Revision};
 
 /// Whether somebody made it: what hosts say has no audit event.
@@ -75,20 +76,28 @@ pub(super) fn statuses(api: &Api, filter: &Filter, nodes: &[Uuid]) -> String {
     let model = api.model();
     let mut text = String::new();
     for node in nodes.iter().filter_map(|node| model.nodes.get(*node)) {
-        let status = api.desired.as_ref().and_then(|desired| desired.status().get(node.meta.uuid));
-        let Some(status) = status else { continue };
+        let Some(NodeStatus { status, liveness }) = stands(api, &model, node) else { continue };
         if filter.selector.as_ref().is_some_and(|selector| !model.fleet.selects(node, selector)) {
             continue;
         }
         let cluster = model.fleet.cluster_of_node(node.id()).and_then(|cluster| name_of(&model, cluster));
         let data = json!({
             "kind": Kind::Node.word(), "uuid": node.meta.uuid, "name": NodeSpec::name_text(&node.meta.name),
-            "cluster": cluster, "state": status.status.state, "state_reason": status.status.reason,
-            "connection": status.liveness.name(),
+            "cluster": cluster, "state": status.state, "state_reason": status.reason, "connection": liveness.name(),
         });
         let _infallible = write!(text, "event: status\ndata: {data}\n\n");
     }
     text
+}
+
+/// Where a node stands as of the last pass; where that is behind what whoever asks may have written, as of the model.
+fn stands(api: &Api, model: &Model, node: &Node) -> Option<NodeStatus> {
+    let desired = api.desired.as_ref()?;
+    if !api.is_behind {
+        return desired.status().get(node.meta.uuid);
+    }
+    let facts = state::facts_of(api, model, node, &model.resolve(node.meta.uuid));
+    Some(NodeStatus { status: facts.status(), liveness: facts.liveness })
 }
 
 fn commit(change: &Change) -> Result<Option<AuditEvent>, ApiError> {

@@ -28,7 +28,8 @@ impl Fields for ReleaseSpec {
         field!(
             Self,
             annotations: Form::Map,
-            Help::new("{}", "Annotations of the release itself.", r#"{"source": "git"}"#)
+            Help::new("{}", "Annotations of the release itself.", r#"{"source": "git"}"#),
+            sound::annotations
         ),
         field!(
             Self,

@@ -19,6 +19,7 @@ use super::reader::read;
 use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
+use crate::json;
 use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
 use crate::object::{
     Association, Definition, ExtensionUse, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec,
@@ -43,10 +44,28 @@ pub(super) fn replace<T: Default + DeserializeOwned>(to: &mut T, raw: &RawValue)
     Ok(std::mem::replace(to, value(raw)?))
 }
 
-/// A release's labels, which are texts.
+/// Labels of an object itself, which are texts.
 pub(super) fn texts(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    *to = value(raw).map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
+    *to = map_of_texts(raw).map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
     Ok(())
+}
+
+/// Annotations of an object itself, which are texts too.
+pub(super) fn annotations(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = map_of_texts(raw)?;
+    Ok(())
+}
+
+/// A map of texts. A number, `true` and `false` are taken by their text, as in the maps of a level: so a JSON patch of one key, whose value comes
+/// without the map around it, says the same as a write of the whole map.
+fn map_of_texts(raw: &RawValue) -> Result<BTreeMap<String, String>, BodyError> {
+    let Ok(members) = json::members(raw) else { return value(raw) };
+    let text = |(key, raw): (String, &RawValue)| -> Result<(String, String), BodyError> {
+        let is_bare = raw.get().starts_with(|first: char| first.is_ascii_digit() || matches!(first, '-' | 't' | 'f'));
+        let text = if is_bare { raw.get().to_owned() } else { read(raw).map_err(|error| error.within(&key))? };
+        Ok((key, text))
+    };
+    members.into_iter().map(text).collect()
 }
 
 /// A text of at most so many characters.
