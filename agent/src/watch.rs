@@ -199,6 +199,8 @@ impl Shared {
 mod tests {
     use std::time::Duration;
 
+    use notify::event::MetadataKind;
+
     use super::*;
 
     /// How long the kernel may take to tell of a change on a busy machine.
@@ -254,8 +256,13 @@ mod tests {
         let map = root.join("etc/map");
         fs::write(&map, "").unwrap();
         let of_file = Watch::new(root.clone(), [(map, Part::File)].into());
-        fs::set_permissions(root.join("etc"), fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(200), of_file.changed()).await.is_err(), "of a file");
+        let rights = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Permissions));
+        of_file.shared.take(Ok(Event::new(rights).add_path(root.join("etc"))));
+        tokio::select! {
+            biased;
+            () = of_file.changed() => panic!("it is told of the rights above a file"),
+            () = std::future::ready(()) => {}
+        }
     }
 
     /// A mount does to a path what a rename does, and is told by nothing: nothing is heard here, and no root is needed.

@@ -220,7 +220,8 @@ pub(crate) enum Primary {
 pub(crate) enum Release {
     /// Import another system's library as a release.
     Import {
-        /// A directory of Fuel's `tasks.yaml` files, or one JSON file with `graphs`, `roles` and `tags`.
+        /// A directory of Fuel's `tasks.yaml` files, or one JSON file with `graphs`, `roles` and `tags`. Files and directories whose names
+        /// `run-parts` would not take are left out and said.
         #[arg(long, value_name = "PATH")]
         fuel: PathBuf,
         /// The release's name.

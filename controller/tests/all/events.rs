@@ -305,7 +305,9 @@ async fn y06_a_stream_does_not_begin_with_what_was_so_before_a_write() {
         table.status().set_facts(node, || Facts { is_placed, ..Facts::default() });
     };
     // As if `loose` had been in a group until now.
-    ["n1", "loose"].into_iter().for_each(|name| stand(name, true));
+    for name in ["n1", "loose"] {
+        stand(name, true);
+    }
     let api = Api { desired: Some(Arc::clone(&table)), is_behind: true, ..Api::clone(&served.api()) };
     let mut stream = Stream::open(Arc::new(api), "/v1/events?class=status", None).await;
     let mut told = BTreeMap::new();

@@ -199,7 +199,7 @@ async fn first_told(fleet: &Fleet, name: &str) -> String {
     let (mut text, mut told) = (String::new(), None);
     let mut client = fleet.operator();
     let stream = client.stream(request.body(Bytes::new()).unwrap(), async |piece| {
-        text.push_str(std::str::from_utf8(&piece).unwrap());
+        text.push_str(&String::from_utf8_lossy(&piece));
         let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_prefix("data: ")?.strip_suffix('\n'));
         let node = lines.find_map(|data| serde_json::from_str::<Value>(data).ok().filter(|data| data["name"] == name));
         told = node.map(|data| data["state"].as_str().unwrap().to_owned());

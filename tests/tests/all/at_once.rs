@@ -2,7 +2,6 @@
 //! running agent and without one.
 
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -18,12 +17,10 @@ kind: Cluster\nname: c\nrelease: r@1\n---\nkind: NodeGroup\ncluster: c\nname: g\
 const ROUND: [&[&str]; 8] =
     [&["once"], &["pause"], &["once"], &["check"], &["once"], &["resume"], &["once"], &["status", "-o", "json"]];
 
-/// For so long rounds follow one another beside a running agent.
-const BESIDE: Duration = Duration::from_secs(3);
-/// And without one: each `once` runs the tasks itself then.
-const WITHOUT: Duration = Duration::from_secs(6);
-/// So many rounds there are at least.
-const LEAST: usize = 5;
+/// How many rounds follow one another beside a running agent.
+const BESIDE: usize = 8;
+/// How many do without one: each `once` runs the tasks itself then.
+const WITHOUT: usize = 16;
 
 /// What `once` says, with status 1, on a host that is paused.
 const PAUSED: &str =
@@ -51,11 +48,8 @@ fn said(host: &Agent) -> Result<Value> {
 
 /// Rounds of all verbs, and then each by itself: what it was to do is done.
 fn rounds(host: &Agent, agent_runs: bool) -> Result<()> {
-    let time = if agent_runs { BESIDE } else { WITHOUT };
-    let (begun, mut count) = (Instant::now(), 0);
-    while count < LEAST || begun.elapsed() < time {
-        count += 1;
-        end_well(host, &ROUND).with_context(|| format!("round {count}"))?;
+    for round in 0..if agent_runs { BESIDE } else { WITHOUT } {
+        end_well(host, &ROUND).with_context(|| format!("round {round}"))?;
     }
     for (verb, is_paused) in [("pause", true), ("resume", false)] {
         end_well(host, &[&[verb]])?;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use stemma_tests::chance::Chance;
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::ports::Closed;
-use stemma_tests::program::{eventually, eventually_within, run};
+use stemma_tests::program::{eventually, eventually_within, file_contains, run};
 use stemma_tests::proxy::Proxy;
 
 use crate::states::says;
@@ -56,7 +56,11 @@ fn is_untold(host: &Agent, why: &str) -> Result<()> {
 /// Sees that a host and its controller say of nothing that it was not told.
 fn is_told(fleet: &Fleet, host: &Agent) -> Result<()> {
     converged(fleet)?;
-    ensure!(!fleet.stemma(&["get", "nodes"])?.contains("untold"));
+    eventually("its controller says it", || {
+        let list = fleet.stemma(&["get", "nodes"])?;
+        ensure!(!list.contains("untold"), "{list}");
+        Ok(())
+    })?;
     eventually("the host says it", || {
         let (text, told) = (host.status()?, told(host)?);
         ensure!(text.contains("contact   connected to https://") && !text.contains("untold"), "{text}");
@@ -108,9 +112,7 @@ fn y06_a_host_whose_line_is_cut_is_said_to_be_untold_in_every_place() -> Result<
     ensure!(!held.contains("rack"), "{held}");
     proxy.turn_to(agents);
     is_told(&fleet, &host)?;
-    let held = std::fs::read_to_string(host.path("run/stemma/labels.json"))?;
-    ensure!(held.contains("\"rack\":\"7\""), "{held}");
-    Ok(())
+    eventually("the label", || file_contains(&host.path("run/stemma/labels.json"), "\"rack\":\"7\""))
 }
 
 /// It said that it was connected, as it had been before its agent was started with the damaged key.

@@ -112,9 +112,11 @@ fn y06_a_host_that_has_not_confirmed_is_said_to_be_untold_in_every_place() -> Re
     explains_untold(&fleet)?;
     db.start()?;
     was_told(&fleet)?;
-    let text = db.status()?;
-    ensure!(!text.contains("untold"), "{text}");
-    Ok(())
+    eventually("the host says it", || {
+        let text = db.status()?;
+        ensure!(!text.contains("untold"), "{text}");
+        Ok(())
+    })
 }
 
 /// Sees that the account of the label says who has not got it.

@@ -2,7 +2,7 @@
 //!
 //! `serde_json` alone takes the last of two equal keys, turns `1.50` into a float whose text is `1.5`, and rounds an integer
 //! of more than 64 bits. A label's value is text, and a number there means its JSON text, so the maps of text are
-//! read from the raw document. So are requirements, whose expressions are text, and what actions of inspection rules are given, since it may be
+//! read from the raw document. So are requirements, whose expressions are text, and what an action of an inspection rule gives, since it may be
 //! a label's. Elsewhere a number is a number, and one that would be rounded is refused.
 
 use serde_json::value::RawValue;
@@ -107,18 +107,18 @@ pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
     plain(document(bytes)?)
 }
 
-/// Reads one document that is a JSON patch, and where it says something of actions also the same patch with each number there as its text.
+/// Reads one document that is a JSON patch, and where it says something of actions that its object has (`has_actions`) also the same patch with each number there as its text.
 /// Whether such a number is a label's is known once the patch is applied: then [`check_numbers`] looks at those that are not.
 ///
 /// # Errors
 /// As [`parse`]; a number of an action that would be rounded stands in the first of both as 0.
-pub(crate) fn parse_patch(bytes: &[u8]) -> Result<(Value, Option<Value>), BadJson> {
+pub(crate) fn parse_patch(bytes: &[u8], has_actions: bool) -> Result<(Value, Option<Value>), BadJson> {
     let raw = document(bytes)?;
     if !raw.get().starts_with('[') {
         return Ok((body(raw)?, None));
     }
     let items = json::items(raw);
-    let texts: Vec<Option<Value>> = items.iter().map(|item| with_texts(item)).collect();
+    let texts: Vec<Option<Value>> = items.iter().map(|item| with_texts(item).filter(|_| has_actions)).collect();
     let read = |(at, item): (usize, &&RawValue)| {
         let read = match operation(item) {
             Err(bad) if bad.is_number && texts[at].is_some() => with_value(item, stand_ins),
@@ -452,10 +452,10 @@ mod tests {
             ("/actions/0/args", r#"{"value":[1.50]}"#, json!({"value": [1.5]}), Some(json!({"value": ["1.50"]}))),
             ("/conditions/0/args/value", "1.50", json!(1.5), None),
         ] {
-            let (said, texts) = parse_patch(value(path, sent).as_bytes()).unwrap();
+            let (said, texts) = parse_patch(value(path, sent).as_bytes(), true).unwrap();
             assert_eq!((of(&said), texts.as_ref().map(of)), (number, text), "{path} {sent}");
         }
-        assert!(parse_patch(value("/conditions/0/args/value", "1e400").as_bytes()).unwrap_err().is_number);
+        assert!(parse_patch(value("/conditions/0/args/value", "1e400").as_bytes(), true).unwrap_err().is_number);
         assert_eq!(
             check_numbers("actions", &json!([{"args": [1.5]}]), &json!([{"args": ["1.50"]}])).map_err(|e| e.field),
             Ok(())

@@ -275,9 +275,9 @@ impl Request {
     ///
     /// # Errors
     /// As [`Self::json`].
-    pub(crate) fn json_patch(&self) -> Result<(Value, Option<Value>), ApiError> {
+    pub(crate) fn json_patch(&self, has_actions: bool) -> Result<(Value, Option<Value>), ApiError> {
         self.check_json()?;
-        Ok(json::parse_patch(&self.body)?)
+        Ok(json::parse_patch(&self.body, has_actions)?)
     }
 
     /// Refuses a request without a JSON body.

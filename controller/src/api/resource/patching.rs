@@ -87,10 +87,9 @@ impl Intent {
             PatchKind::Apply => Self::Apply(request.object()?),
             PatchKind::Merge => Self::Merge(request.object()?),
             PatchKind::Json => {
-                let (said, texts) = request.json_patch()?;
+                let (said, texts) = request.json_patch(of == Kind::InspectionRule)?;
                 let said = read(said)?;
-                let texts = texts.filter(|_| of == Kind::InspectionRule).map(read).transpose()?;
-                Self::Json(said, texts.map(SentPatch::without_tests))
+                Self::Json(said, texts.map(read).transpose()?.map(SentPatch::without_tests))
             }
         })
     }
