@@ -80,6 +80,8 @@ async fn y04_a_value_that_there_is_not_is_refused_alike_in_every_form_of_a_write
         (CLUSTER, "primaries", json!({"Self": "n"}), "primaries.Self"),
         (CLUSTER, "primaries", json!({"w": "a\u{2028}b"}), "primaries.w"),
         (CLUSTER, "rollout", json!({"order": ["a\nb"]}), "rollout.order[0]"),
+        (CLUSTER, "primaries", json!({"w": "a/b"}), "primaries.w"),
+        (CLUSTER, "rollout", json!({"order": ["*"]}), "rollout.order[0]"),
     ] {
         for (form, answer) in answers(&served, kind, field, &value).await {
             let said = format!("{form} of {value}: {}", answer.body);
@@ -137,6 +139,57 @@ async fn y04_a_number_past_2_53_is_refused_however_it_is_written() {
     let shown = served.get(NODE.2).await["properties"].clone();
     let answer = served.send("PATCH", NODE.2, &[MERGE], Some(&json!({"properties": shown}))).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// `100` and `100.0` were two values of `properties` and its like, and of parameters the one that was written first stayed.
+#[tokio::test]
+async fn y04_a_whole_number_is_one_value_in_every_form() {
+    const JSON: (&str, &str) = ("content-type", "application/json");
+    let served = site().await;
+    for field in ["parameters", "properties", "extra", "instance_info"] {
+        for (number, integer) in [("1e2", "100"), ("100.0", "100"), ("-0", "0"), ("1e16", "10000000000000000")] {
+            let map = |number: &str| format!(r#"{{"{field}": {{"a": [{number}]}}}}"#);
+            let patch = format!(r#"[{{"op": "add", "path": "/{field}", "value": {{"a": [{number}]}}}}]"#);
+            let object = format!(r#"{{"objects": [{{"kind": "Node", "name": "n", {}]}}"#, &map(number)[1..]);
+            for (form, method, path, header, body) in [
+                ("merge patch", "PATCH", NODE.2, MERGE, map(number)),
+                ("JSON patch", "PATCH", NODE.2, PATCH, patch.clone()),
+                ("apply", "POST", "/v1/apply?force=true&manager=one", JSON, object.clone()),
+            ] {
+                let before = served.send_text("PATCH", NODE.2, &[MERGE], &map("1.5")).await;
+                assert_eq!(before.status, 200, "{}", before.body);
+                let answer = served.send_text(method, path, &[header], &body).await;
+                assert_eq!(answer.status, 200, "{form} of {field} {number}: {}", answer.body);
+                let shown = served.get(NODE.2).await[field]["a"].to_string();
+                assert_eq!(shown, format!("[{integer}]"), "{form} of {field} {number}");
+            }
+            let agreeing = object.replace(number, integer);
+            let answer = served.send_text("POST", "/v1/apply?manager=other", &[JSON], &agreeing).await;
+            assert_eq!(answer.status, 200, "two managers agree on {field} {number}: {}", answer.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn y04_what_a_rule_gives_is_refused_alike_in_every_form_of_a_write() {
+    const RULE: Kind = ("InspectionRule", "/v1/inspection_rules", "/v1/inspection_rules/r");
+    let served = Served::start().await;
+    let log = json!({"name": "r", "actions": [{"op": "log", "args": {"msg": "x"}}]});
+    served.expect("POST", RULE.1, &log, 201).await;
+    for (op, args, place) in [
+        ("set-attribute", json!({"path": "properties/p", "value": 9_007_199_254_740_993_u64}), "value"),
+        ("set-attribute", json!({"path": "properties/a\nb", "value": 1}), "path"),
+        ("set-capability", json!({"name": " ", "value": "1"}), "name"),
+        ("set-plugin-data", json!({"path": "", "value": 1}), "path"),
+    ] {
+        let actions = json!([{"op": op, "args": args}]);
+        for (form, answer) in answers(&served, RULE, "actions", &actions).await {
+            let said = format!("{form} of {actions}: {}", answer.body);
+            assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{said}");
+            let found = answer.body["error"]["field"].as_str().unwrap_or_default();
+            assert_eq!(found.trim_start_matches("objects[0]."), format!("actions[0].args.{place}"), "{said}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::digest::canonical_json;
 use crate::name::cut;
@@ -252,6 +252,52 @@ pub fn inexact(value: &Value) -> Option<(String, InvalidJson)> {
     }
 }
 
+/// Makes each whole number of a value the integer that it is, however its author wrote it: `1e2` and `100.0` are `100`, and `-0` is `0`. Hosts
+/// read it so, since canonical JSON (RFC 8785) prints it so. One that no integer of 64 bits holds stays a float.
+pub fn whole_to_integers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if let Some(integer) = integer(number) {
+                *number = integer;
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(whole_to_integers),
+        Value::Object(map) => map.values_mut().for_each(whole_to_integers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// The integer as which canonical JSON prints a float; nothing of any other number.
+fn integer(number: &Number) -> Option<Number> {
+    if !number.is_f64() {
+        return None;
+    }
+    let text = canonical_json(&Value::Number(number.clone()));
+    let unsigned = text.parse::<u64>().ok().map(Number::from);
+    unsigned.or_else(|| text.parse::<i64>().ok().map(Number::from))
+}
+
+/// Reads free JSON that is an object: of a body, or of the store, where an older program left whole numbers as floats.
+pub(crate) fn free_object<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>, D::Error> {
+    let mut object: Map<String, Value> = Map::deserialize(from)?;
+    object.values_mut().for_each(whole_to_integers);
+    Ok(object)
+}
+
+/// The text that Python has for a number: `1.0`, `1e-07`, `1e+16`.
+pub fn python_number(number: &Number) -> String {
+    let Some(float) = number.as_f64().filter(|_| number.is_f64()) else { return number.to_string() };
+    let scientific = format!("{float:e}");
+    let (mantissa, exponent) = scientific.split_once('e').expect("it is written with an exponent");
+    let exponent: i32 = exponent.parse().expect("the exponent of a double is a small whole number");
+    if (-4..16).contains(&exponent) {
+        let text = float.to_string();
+        return if text.contains('.') { text } else { text + ".0" };
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
+}
+
 /// Reads a JSON string.
 ///
 /// # Errors
@@ -432,6 +478,60 @@ mod tests {
             "1.00000000000000000001e300",
         ] {
             assert_eq!(number(text), Err(InvalidJson::Inexact { number: text.to_owned() }), "{text}");
+        }
+    }
+
+    /// What RFC 8785 prints of each, in section 3.2.2.3 and appendix B; 2^63 - 1 and 2^64 - 1 are the greatest integers of 64 bits.
+    #[test]
+    fn y04_a_whole_number_is_one_integer_however_it_is_written() {
+        for (written, integer) in [
+            ("1e2", "100"),
+            ("100.0", "100"),
+            ("1.0E+2", "100"),
+            ("-0", "0"),
+            ("-0.0", "0"),
+            ("-25e1", "-250"),
+            ("9007199254740992.0", "9007199254740992"),
+            ("-9007199254740992.0", "-9007199254740992"),
+            ("1e16", "10000000000000000"),
+            ("1e19", "10000000000000000000"),
+            ("{\"a\": [1.0, {\"b\": -2e0}]}", "{\"a\":[1,{\"b\":-2}]}"),
+            ("[9223372036854775807, 18446744073709551615, 7]", "[9223372036854775807,18446744073709551615,7]"),
+            ("[1.5, -0.25, \"1.0\", true, null]", "[1.5,-0.25,\"1.0\",true,null]"),
+        ] {
+            let mut value: Value = serde_json::from_str(written).unwrap();
+            whole_to_integers(&mut value);
+            assert_eq!(value.to_string(), integer, "{written}");
+        }
+        for too_large in ["1e20", "-1e19", "1e300"] {
+            let mut value: Value = serde_json::from_str(too_large).unwrap();
+            whole_to_integers(&mut value);
+            assert!(value.is_f64(), "{too_large}");
+        }
+    }
+
+    /// The texts are those of `repr` in Python 3.
+    #[test]
+    fn y04_a_number_has_the_text_of_python() {
+        for (json, text) in [
+            ("7", "7"),
+            ("-7", "-7"),
+            ("1.0", "1.0"),
+            ("-0.0", "-0.0"),
+            ("1.50", "1.5"),
+            ("1e3", "1000.0"),
+            ("0.0001", "0.0001"),
+            ("0.00001", "1e-05"),
+            ("1.5e-5", "1.5e-05"),
+            ("1e-7", "1e-07"),
+            ("-2.5e-300", "-2.5e-300"),
+            ("1234567890123456.7", "1234567890123456.8"),
+            ("1e15", "1000000000000000.0"),
+            ("1e16", "1e+16"),
+            ("1.2345678901234568e+17", "1.2345678901234568e+17"),
+            ("5e-324", "5e-324"),
+        ] {
+            assert_eq!(python_number(&serde_json::from_str(json).unwrap()), text, "{json}");
         }
     }
 

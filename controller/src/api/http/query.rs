@@ -20,6 +20,9 @@ const MOST_PARAMETERS: usize = 64;
 const EMPTY_TO_IRONIC: [&str; 8] =
     ["fields", "resource_class", "driver", "owner", "lessee", "conductor_group", "instance_uuid", "shard"];
 
+/// Of a parameter without a value, or with blanks alone.
+const WITHOUT_VALUE: &str = "it has no value: give it one, or leave it out";
+
 /// A query string, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parameters(Vec<(String, String)>);
@@ -123,7 +126,7 @@ impl Parameters {
     pub(crate) fn check_not_empty(&self, query: Query, is_of_ironic: bool) -> Result<(), BadQuery> {
         let mut asked = query.names().filter(|name| !(is_of_ironic && EMPTY_TO_IRONIC.contains(name)));
         asked.try_for_each(|name| match self.all(name).find(|value| is_blank(value)) {
-            Some(value) => Err(BadQuery::value(name, value, "it is not empty")),
+            Some(value) => Err(BadQuery::value(name, value, WITHOUT_VALUE)),
             None => Ok(()),
         })
     }
@@ -184,7 +187,7 @@ impl Parameters {
     /// [`BadQuery`] for several values, and an empty or blank one: a blank selector would mean everything.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, BadQuery> {
         match self.one(name)? {
-            Some(value) if is_blank(value) => Err(BadQuery::value(name, value, "it is not empty")),
+            Some(value) if is_blank(value) => Err(BadQuery::value(name, value, WITHOUT_VALUE)),
             value => Ok(value),
         }
     }
@@ -334,7 +337,10 @@ mod tests {
         for text in ["selector=", "marker=", "sort_key=%20", "limit="] {
             assert!(read(text, false).is_err() && read(text, true).is_err(), "{text}");
         }
-        assert_eq!(read("owner=", false).unwrap_err().to_string(), "owner=\"\" is not taken: it is not empty");
+        assert_eq!(
+            read("owner=", false).unwrap_err().to_string(),
+            "owner=\"\" is not taken: it has no value: give it one, or leave it out"
+        );
         assert_eq!(read("fields=", true), Ok(Some(BTreeSet::new())));
         assert_eq!(read("fields=name,uuid", false), Ok(Some(BTreeSet::from(["name", "uuid"]))));
     }

@@ -248,7 +248,11 @@ impl Cel {
         {
             return ConditionError::Absent { reference: reference.clone() };
         }
-        let reason = error.to_string().chars().take(MAX_REASON).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let reason = match error {
+            ExecutionError::UnsupportedBinaryOperator(operator, left, right) => value::untaken(operator, left, right),
+            other => other.to_string(),
+        };
+        let reason = reason.chars().take(MAX_REASON).map(|c| if c.is_control() { ' ' } else { c }).collect();
         ConditionError::Failed { reason }
     }
 }

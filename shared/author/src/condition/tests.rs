@@ -138,6 +138,7 @@ fn a_condition_without_an_answer_says_why() {
         ("params.n", "gives a number, not a boolean"),
         ("labels.tier", "gives text, not a boolean"),
         ("params.n / 0 == 1", "Division by zero"),
+        ("params.n / params.f == 1.0", "'div' does not take an int and a double: write int(…) or double(…) around one"),
         ("params.n > labels.tier", "overload"),
         ("nodes(tag='web')[5].name == 'x'", "out of bounds"),
         ("labels.other == 'x'", "`labels.other` is not among the inputs"),

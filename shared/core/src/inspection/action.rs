@@ -12,10 +12,10 @@ use super::gives::Gives;
 use super::limits::{Failure, InvalidRule, MAX_DATA, MAX_DATA_DEPTH};
 use super::path::Path;
 use super::ruled::{CAPABILITIES, State, extended};
-use super::text::{Text, python_text};
-use crate::json::is_within_depth;
+use super::text::{Scope, Text, python_text};
+use crate::json::{inexact, is_within_depth};
 use crate::key::{LabelKey, is_restricted};
-use crate::name::{cut, near, suggest};
+use crate::name::{cut, has_control, is_blank, near, suggest};
 use crate::object::RuleAction;
 use crate::traits::Trait;
 
@@ -109,6 +109,68 @@ impl Action {
         Ok(read)
     }
 
+    /// Checks what is asked of an action that is new. What else may be wrong with it is told of the whole rule.
+    pub(super) fn check_new(written: &RuleAction) -> Result<(), InvalidRule> {
+        let Ok(action) = Self::new(written, true) else { return Ok(()) };
+        let checked = action.check_number(&written.args).and_then(|()| action.check_names());
+        checked.map_err(|wrong| wrong.within("args"))
+    }
+
+    /// Checks the numbers in what a property is given. A label is given a text.
+    fn check_number(&self, args: &Value) -> Result<(), InvalidRule> {
+        let is_label = self.at.as_ref().is_some_and(|at| Path::written(at.source()).first().0 == "labels");
+        if is_label || !matches!(self.verb, Verb::Set | Verb::Extend) {
+            return Ok(());
+        }
+        let value = match args {
+            Value::Array(in_order) => in_order.get(1),
+            by_name => by_name.get("value"),
+        };
+        match value.and_then(inexact) {
+            Some((place, why)) => Err(InvalidRule::new(&format!("value{place}"), why.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks what it gives a name, as far as that is known before any report has come: of a loop, each item that nothing is filled into.
+    fn check_names(&self) -> Result<(), InvalidRule> {
+        let Some(at) = &self.at else { return Ok(()) };
+        let field = if self.verb == Verb::SetCapability { "name" } else { "path" };
+        let check = |path: &Path| self.check_name(path).map_err(|why| InvalidRule::new(field, why));
+        let Some(items) = &self.items else { return check(&Path::written(at.source())) };
+        let (nothing, mut budget) = (Value::Null, Budget::of_report());
+        let scope = Scope { node: &nothing, inventory: &nothing, plugin_data: &nothing, item: None };
+        items.items().iter().try_for_each(|written| {
+            let filled = written
+                .fill(scope, &mut budget)
+                .and_then(|item| Path::fill(at, Some(written), Scope { item: Some(&item), ..scope }, &mut budget));
+            // What takes too much is told at the report.
+            filled.map_or(Ok(()), |path| check(&path))
+        })
+    }
+
+    /// Checks the name of what it gives: a property, a capability, or a part of plugin data. A label and a trait have their own rules, and
+    /// what takes away may name what an older program gave.
+    fn check_name(&self, path: &Path) -> Result<(), String> {
+        match self.verb {
+            Verb::Set | Verb::Extend => match path.first() {
+                ("properties", name) => check_visible("a property", name),
+                _ => Ok(()),
+            },
+            Verb::SetCapability => check_visible("a capability", path.text()),
+            Verb::SetData | Verb::ExtendData => {
+                path.names().into_iter().try_for_each(|name| check_visible("a part of plugin data", name))
+            }
+            Verb::Fail
+            | Verb::Log
+            | Verb::Delete
+            | Verb::UnsetCapability
+            | Verb::AddTrait
+            | Verb::RemoveTrait
+            | Verb::UnsetData => Ok(()),
+        }
+    }
+
     /// Checks what is known before any report has come.
     fn check(&self, grants: bool) -> Result<(), InvalidRule> {
         let Some(at) = self.known_at() else { return Ok(()) };
@@ -184,6 +246,10 @@ impl Action {
             (Some(at), None) => Path::written(at.source()),
             (None, _) => Path::written(""),
         };
+        // What its author wrote was checked where it was written.
+        if at.has_value() {
+            self.check_name(&at).map_err(Failure::Argument)?;
+        }
         let item = item.map(|(_, item)| item);
         let value = self.value.as_ref().map(|value| value.fill(state.scope(item), budget)).transpose()?;
         let value = value.unwrap_or_default();
@@ -211,6 +277,17 @@ impl Action {
         }
         Ok(())
     }
+}
+
+/// Refuses a name that shows nothing, or that has what controls a terminal or ends a line.
+fn check_visible(what: &str, name: &str) -> Result<(), String> {
+    if is_blank(name) {
+        return Err(format!("{:?} is no name of {what}: it has nothing that can be seen", cut(name)));
+    }
+    if has_control(name) {
+        return Err(format!("{:?} is no name of {what}: it has a control character", cut(name)));
+    }
+    Ok(())
 }
 
 fn check_level(level: Option<&Value>) -> Result<(), InvalidRule> {

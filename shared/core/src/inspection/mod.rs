@@ -54,6 +54,14 @@ pub fn check_rule(spec: &InspectionRuleSpec) -> Result<(), InvalidRule> {
     })
 }
 
+/// Checks what is asked of an action that is new: one that stands in the store, as an older program took it, goes on as it is.
+///
+/// # Errors
+/// The first part of it that is wrong.
+pub fn check_new_action(action: &RuleAction) -> Result<(), InvalidRule> {
+    action::Action::check_new(action)
+}
+
 /// Checks that traits which actions add or take away by name are known ones.
 ///
 /// # Errors

@@ -56,6 +56,11 @@ impl Path {
         &self.text
     }
 
+    /// Whether a value is filled into it.
+    pub(super) fn has_value(&self) -> bool {
+        !self.values.is_empty()
+    }
+
     /// The names between the dots that the author wrote; one at least.
     pub(super) fn names(&self) -> Vec<&str> {
         let mut names = Vec::new();

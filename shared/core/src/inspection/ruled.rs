@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::limits::{Failure, MAX_LABELS, MAX_NOTE, MAX_NOTES, MAX_PROPERTIES};
 use super::text::Scope;
+use crate::json::whole_to_integers;
 use crate::key::{LabelKey, LabelValue};
 use crate::name::cut;
 use crate::traits::{MAX_TRAITS, RuledTraits, Trait, TraitNames};
@@ -245,13 +246,15 @@ impl<'a> State<'a> {
     }
 
     /// Gives a property, unless an operator or a rule asked before did.
-    pub(super) fn set_property(&mut self, name: String, value: Value) -> Result<(), Failure> {
+    pub(super) fn set_property(&mut self, name: String, mut value: Value) -> Result<(), Failure> {
+        whole_to_integers(&mut value);
         let holds = self.ruled.properties.get(&name).is_some_and(|ruled| ruled.rule != self.rule);
         if holds || self.own.contains_key(&name) { Ok(()) } else { self.put_property(name, value) }
     }
 
     /// Gives a list one more item; a list of the operators' stays as it is.
-    pub(super) fn extend_property(&mut self, name: String, value: Value, unique: bool) -> Result<(), Failure> {
+    pub(super) fn extend_property(&mut self, name: String, mut value: Value, unique: bool) -> Result<(), Failure> {
+        whole_to_integers(&mut value);
         if self.own.contains_key(&name) {
             return Ok(());
         }

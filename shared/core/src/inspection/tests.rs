@@ -198,6 +198,34 @@ fn y03_a_value_in_a_path_is_one_step() {
     }
 }
 
+/// A host whose label was a blank gave its node a property of that name.
+#[test]
+fn y04_a_name_that_a_hosts_value_makes_can_be_seen() {
+    let mut inspected = inspected();
+    inspected.plugin_data = json!({"labels": {"blank": " ", "line": "a\nb", "good": "a b"}});
+    let told = |op: &str, at: &str, name: &str, label: &str| {
+        let item = format!("{{plugin_data[labels][{label}]}}");
+        let action = json!({"op": op, "args": {at: name, "value": 1.0}, "loop": [item]});
+        given_of([json!({"name": "r", "actions": [action]})], &inspected).join("\n")
+    };
+    for (op, at, name, of) in [
+        ("set-attribute", "path", "properties/{item}", "a property"),
+        ("extend-attribute", "path", "properties/{item}", "a property"),
+        ("set-capability", "name", "{item}", "a capability"),
+        ("set-plugin-data", "path", "nics.{item}", "a part of plugin data"),
+        ("extend-plugin-data", "path", "{item}", "a part of plugin data"),
+    ] {
+        let blank = format!("Failed r: \" \" is no name of {of}: it has nothing that can be seen");
+        assert_eq!(told(op, at, name, "blank"), blank, "{op}");
+        let line = format!("Failed r: \"a\\nb\" is no name of {of}: it has a control character");
+        assert_eq!(told(op, at, name, "line"), line, "{op}");
+    }
+    assert_eq!(told("set-attribute", "path", "properties/{item}", "good"), "a b: 1 by r");
+    // What the author of a stored rule wrote goes on.
+    let stored = act("set-attribute", json!({"path": "properties/ ", "value": "v"}));
+    assert_eq!(given([json!({"name": "r", "actions": [stored]})]), [" : \"v\" by r"]);
+}
+
 #[test]
 fn a_rule_that_fails_does_nothing_and_one_that_refuses_ends_the_run() {
     let add = |name: &str| act("add-trait", json!({"name": name}));

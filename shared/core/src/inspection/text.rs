@@ -4,13 +4,13 @@
 //! A place that leads nowhere leaves the whole text as it is written, as in Ironic. So does a form of Python's that is not
 //! known here (`!r`, `:>8`).
 
-use std::fmt::Write as _;
 use std::ops::Range;
 
 use serde_json::Value;
 
 use super::budget::Budget;
 use super::limits::{Failure, InvalidRule, MAX_STEPS_OF_PATH, MAX_TEXT};
+use crate::json::python_number;
 
 /// What is never told of an inventory.
 const MASKED: [&str; 3] = ["password", "auth_token", "bmc_password"];
@@ -240,7 +240,7 @@ fn write_value(to: &mut String, value: &Value, within: bool) -> Result<(), Failu
         Value::Null => to.push_str("None"),
         Value::Bool(true) => to.push_str("True"),
         Value::Bool(false) => to.push_str("False"),
-        Value::Number(number) => write!(to, "{number}").expect("text is written to memory"),
+        Value::Number(number) => to.push_str(&python_number(number)),
         Value::String(text) if within => write_quoted(to, text),
         Value::String(text) => to.push_str(text),
         Value::Array(items) => {
@@ -317,6 +317,20 @@ mod tests {
         ] {
             let text = Text::new(source).unwrap();
             assert_eq!(text.fill(scope, &mut Budget::of_report()).unwrap(), filled, "{source}");
+        }
+    }
+
+    /// The texts are those of `str` in Python 3.
+    #[test]
+    fn y09_numbers_are_filled_in_as_python_writes_them() {
+        for (json, text) in [
+            ("1e-7", "1e-07"),
+            ("0.00001", "1e-05"),
+            ("0.0001", "0.0001"),
+            ("1e16", "1e+16"),
+            ("[1e-7, {\"a\": 2.50}]", "[1e-07, {'a': 2.5}]"),
+        ] {
+            assert_eq!(python_text(&serde_json::from_str(json).unwrap()).unwrap(), text, "{json}");
         }
     }
 

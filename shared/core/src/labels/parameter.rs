@@ -15,9 +15,9 @@ pub const MAX_PARAMETER_DEPTH: usize = 16;
 /// What the parameters of one level may have together, as JSON text, in bytes.
 pub const MAX_PARAMETERS: usize = 64 * 1024;
 
-/// A parameter: any JSON value but `null`. Equal by canonical JSON (RFC 8785): `1` and `1.0` are one number, and the
-/// order of an object's keys means nothing.
-#[derive(Clone, Serialize, derive_more::Deref, derive_more::Debug)]
+/// A parameter: any JSON value but `null`. `1` and `1.0` are one number, and the order of an object's keys means nothing, as in canonical
+/// JSON (RFC 8785).
+#[derive(Clone, PartialEq, Eq, Serialize, derive_more::Deref, derive_more::Debug)]
 #[debug("{_0:?}")]
 #[deref(forward)]
 #[serde(transparent)]
@@ -54,17 +54,18 @@ pub struct ParametersTooLarge {
 }
 
 impl ParameterValue {
-    /// Takes a value.
+    /// Takes a value, its whole numbers as integers.
     ///
     /// # Errors
     /// [`InvalidParameter`]: `null`, or nested too deep.
-    pub fn new(value: Value) -> Result<Self, InvalidParameter> {
+    pub fn new(mut value: Value) -> Result<Self, InvalidParameter> {
         if value.is_null() {
             return Err(InvalidParameter::Null);
         }
         if !json::is_within_depth(&value, MAX_PARAMETER_DEPTH) {
             return Err(InvalidParameter::TooDeep);
         }
+        json::whole_to_integers(&mut value);
         Ok(Self(Arc::new(value)))
     }
 
@@ -82,14 +83,6 @@ impl ParameterValue {
     }
 }
 
-impl PartialEq for ParameterValue {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || is_same(&self.0, &other.0)
-    }
-}
-
-impl Eq for ParameterValue {}
-
 impl<'de> Deserialize<'de> for ParameterValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::new(Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
@@ -104,25 +97,6 @@ pub fn check_parameters(provided: &OwnedMap<LabelKey, ParameterValue>) -> Result
     let size = |value: &ParameterValue| value.to_string().len();
     let bytes = provided.iter().map(|(key, entry)| key.len() + entry.said.value().map_or(0, size)).sum();
     if bytes > MAX_PARAMETERS { Err(ParametersTooLarge { bytes }) } else { Ok(()) }
-}
-
-fn is_same(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Number(one), Value::Number(other)) => one == other || is_same_number(one, other),
-        (Value::Array(one), Value::Array(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
-        }
-        (Value::Object(one), Value::Object(other)) => {
-            one.len() == other.len()
-                && one.iter().all(|(key, value)| other.get(key).is_some_and(|theirs| is_same(value, theirs)))
-        }
-        _ => one == other,
-    }
-}
-
-/// Whole numbers are told apart exactly, also past 2^53 where canonical JSON would round them.
-fn is_same_number(one: &serde_json::Number, other: &serde_json::Number) -> bool {
-    if one.is_f64() || other.is_f64() { one.as_f64() == other.as_f64() } else { false }
 }
 
 #[cfg(test)]
@@ -151,6 +125,18 @@ mod tests {
             (json!(9_007_199_254_740_993_u64), json!(9_007_199_254_740_992_u64), false),
         ] {
             assert_eq!(value(one.clone()) == value(other.clone()), same, "{one} {other}");
+        }
+    }
+
+    /// The integers are what canonical JSON prints (RFC 8785), which hosts are given.
+    #[test]
+    fn y04_a_whole_number_is_one_value_in_the_store_and_on_hosts() {
+        for (written, integer) in [("1e2", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("[2.0]", "[2]")] {
+            let raw = RawValue::from_string(written.to_owned()).unwrap();
+            let read = ParameterValue::from_json(&raw).unwrap().unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), integer, "{written}");
+            let stored: ParameterValue = serde_json::from_str(written).unwrap();
+            assert_eq!(stored.to_string(), integer, "{written}, as an older program stored it");
         }
     }
 

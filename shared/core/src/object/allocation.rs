@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{ClusterId, Extra, FieldOwners, GroupId, NodeId};
+use crate::json::free_object;
 use crate::requirement::Requirements;
 use crate::traits::Trait;
 
@@ -36,7 +37,7 @@ pub struct AllocationSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<AllocationDecision>,
     /// Ironic's further fields.
-    #[serde(skip_serializing_if = "Extra::is_empty")]
+    #[serde(deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// Who gave which field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]

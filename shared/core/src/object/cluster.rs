@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{ClusterId, Extra, FieldOwners, TagSpec, TemplateId};
 use crate::field::{Form, REQUIRED, described, whole};
 use crate::host_labels::HostLabels;
+use crate::json::free_object;
 use crate::labels::{AnnotationLayer, LabelLayer, ParameterLayer};
 use crate::lifecycle::Lifecycle;
 use crate::name::{Name, ReleaseRef, TagName, cut, suggest};
@@ -45,7 +46,7 @@ pub struct ClusterTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_labels: Option<HostLabels>,
     /// Magnum's further fields.
-    #[serde(skip_serializing_if = "Extra::is_empty")]
+    #[serde(deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// Who gave which field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
@@ -86,7 +87,7 @@ pub struct ClusterSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub primaries: BTreeMap<TagName, String>,
     /// Magnum's further fields.
-    #[serde(skip_serializing_if = "Extra::is_empty")]
+    #[serde(deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// Who gave which field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
@@ -234,7 +235,7 @@ pub struct NodeGroupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_after_seconds: Option<u32>,
     /// Magnum's further fields.
-    #[serde(default, skip_serializing_if = "Extra::is_empty")]
+    #[serde(default, deserialize_with = "free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// Who gave which field.
     #[serde(default, skip_serializing_if = "FieldOwners::is_empty")]

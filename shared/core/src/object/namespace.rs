@@ -11,6 +11,7 @@ use serde_json::{Number, Value};
 
 use super::{FieldOwners, Timestamp};
 use crate::field::{Described, Form, REQUIRED, described};
+use crate::json::python_number;
 
 /// How many entries a list or map of a namespace has at most.
 pub const MAX_MEMBERS: usize = 1_000;
@@ -123,7 +124,7 @@ impl<'de> Deserialize<'de> for DefaultText {
             Value::Null | Value::Array(_) | Value::Object(_) => None,
             Value::Bool(true) => Some("True".to_owned()),
             Value::Bool(false) => Some("False".to_owned()),
-            Value::Number(number) => Some(number.to_string()),
+            Value::Number(number) => Some(python_number(&number)),
             Value::String(text) => Some(text),
         }))
     }
@@ -160,7 +161,7 @@ described! {
         /// For people.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub description: Option<String> = Form::Text, "none", r#""How soon it is mended.""#;
-        /// Which of `<or>`, `<in>` and `<all-in>` a requirement may use on it; an empty list: none of them.
+        /// Which of `<or>`, `<in>` and `<all-in>` a requirement may use on it; an empty list: none of them. Other words are kept, and allow nothing.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub operators: Option<Vec<String>> = VALUES, "any", r#"["<or>"]"#;
         /// The values that it may have.
@@ -169,7 +170,7 @@ described! {
         /// What is in its list.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub items: Option<Items> = Form::Object(Items::PARTS), "anything", r#"{"type": "string", "enum": ["a", "b"]}"#;
-        /// What it is where nobody says, kept as text; nothing here acts on it.
+        /// What it is where nobody says, kept as the text that Python has for it, as in Glance: `1.50` as `1.5`, `true` as `True`; nothing here acts on it.
         #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
         pub default: Option<DefaultText> = Form::Any, "none", r#""silver""#;
         /// Whether it is set by the system alone; nothing here acts on it.
@@ -352,6 +353,10 @@ mod tests {
             (json!({"operators": []}), json!({"operators": []})),
             (json!({"default": 5}), json!({"default": "5"})),
             (json!({"default": 0.7}), json!({"default": "0.7"})),
+            (json!({"default": 1.50}), json!({"default": "1.5"})),
+            (json!({"default": 1e2}), json!({"default": "100.0"})),
+            (json!({"default": 1e-7}), json!({"default": "1e-07"})),
+            (json!({"default": 1e16}), json!({"default": "1e+16"})),
             (json!({"default": true}), json!({"default": "True"})),
             (json!({"default": ["a"]}), json!({"default": null})),
             (json!({"default": null}), json!({"default": null})),

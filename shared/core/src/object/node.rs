@@ -63,10 +63,10 @@ pub struct NodeSpec {
     #[serde(skip_serializing_if = "TraitSet::is_empty")]
     pub suppressed_traits: TraitSet,
     /// Ironic's `properties`: read by requirements.
-    #[serde(skip_serializing_if = "Extra::is_empty")]
+    #[serde(deserialize_with = "json::free_object", skip_serializing_if = "Extra::is_empty")]
     pub properties: Extra,
     /// Ironic's `instance_info`.
-    #[serde(skip_serializing_if = "Extra::is_empty")]
+    #[serde(deserialize_with = "json::free_object", skip_serializing_if = "Extra::is_empty")]
     pub instance_info: Extra,
     /// How far its instance has come, in Ironic's words; `None`: it was never said.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +81,7 @@ pub struct NodeSpec {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub parked: bool,
     /// Ironic's further fields (`driver`, `resource_class`, …).
-    #[serde(skip_serializing_if = "Extra::is_empty")]
+    #[serde(deserialize_with = "json::free_object", skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
     /// Who gave which field, trait and tag.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Extra, FieldOwners};
-use crate::field::{Form, REQUIRED, described};
+use crate::field::{Form, REQUIRED, described, whole};
+use crate::json::free_object;
 use crate::name::{Name, ReleaseRef, TagName};
 use crate::task::Task;
 
@@ -44,7 +45,7 @@ pub struct ReleaseSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<ExtensionUse>,
     /// Fields of another system, kept and without meaning here.
-    #[serde(skip_serializing_if = "Map::is_empty")]
+    #[serde(deserialize_with = "free_object", skip_serializing_if = "Map::is_empty")]
     pub foreign: Extra,
     /// Who gave which field.
     #[serde(skip_serializing_if = "FieldOwners::is_empty")]
@@ -75,6 +76,15 @@ described! {
 }
 
 impl RoleSpec {
+    /// Whether a value says how many nodes may fail: a whole number from 0, or a percentage from `0%` to `100%`.
+    pub(crate) fn is_tolerance(value: &Value) -> bool {
+        match value {
+            Value::Number(count) => count.as_u64().is_some_and(|count| u32::try_from(count).is_ok()),
+            Value::String(text) => text.strip_suffix('%').and_then(whole::<u8>).is_some_and(|share| share <= 100),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
+        }
+    }
+
     /// The limits that are compared with what there is, where they are whole numbers.
     pub(crate) const COMPARED_LIMITS: [&str; 2] = ["min", "max"];
     /// Those that Fuel has beside them: kept as they came.

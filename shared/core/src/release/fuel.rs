@@ -365,6 +365,8 @@ impl<'a> Translation<'a> {
     fn role_tolerance(&mut self, task: &Task, roles: &mut BTreeMap<Name, RoleSpec>) {
         let tolerance = self.fields.get("fault_tolerance").filter(|_| task.is_group());
         let role = Name::new(&task.id).ok().and_then(|name| roles.get_mut(&name));
+        // What is none, and no release may say, stays with the task's other fields of Fuel's.
+        let tolerance = tolerance.filter(|tolerance| RoleSpec::is_tolerance(tolerance));
         if let (Some(tolerance), Some(role)) = (tolerance, role) {
             role.fault_tolerance = Some(tolerance.clone());
         }

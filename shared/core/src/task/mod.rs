@@ -78,7 +78,7 @@ described! {
         /// What its type takes.
         ///
         /// Which of them are templates stands in the registry of types.
-        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        #[serde(default, deserialize_with = "crate::json::free_object", skip_serializing_if = "Map::is_empty")]
         pub parameters: Map<String, Value> = Form::Parameters, "{}", r#"{"path": "/etc/motd", "content": "hello\n"}"#;
         /// Tasks after whose change it acts again; it comes after them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -120,7 +120,7 @@ described! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub max_nodes: Option<u32> = Form::Count, "no limit", "1";
         /// Fields of another system, kept and without meaning here.
-        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        #[serde(default, deserialize_with = "crate::json::free_object", skip_serializing_if = "Map::is_empty")]
         pub foreign: Map<String, Value> = Form::Map, "{}", r#"{"ticket": "OPS-7"}"#;
     }
 }

@@ -50,12 +50,14 @@ impl Fields for NodeSpec {
                     "{}",
                     "What is known of the machine; requirements ask for `property:NAME`.",
                     r#"{"memory_mb": 65536}"#
-                )
+                ),
+                sound::free
             ),
             field!(
                 Self,
                 instance_info: Form::Map,
-                Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#)
+                Help::new("{}", "Ironic's: what the node is used for.", r#"{"display_name": "web"}"#),
+                sound::free
             ),
             field!(Self, mode: Form::OneOf(Mode::WORDS), help::MODE.inherited(true)),
             field!(

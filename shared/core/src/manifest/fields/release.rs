@@ -78,7 +78,8 @@ impl Fields for ReleaseSpec {
         field!(
             Self,
             foreign: Form::UpTo(FOREIGN, &Form::Map),
-            Help::new("{}", "Fields of another system, kept and without meaning here.", r#"{"ticket": "OPS-7"}"#)
+            Help::new("{}", "Fields of another system, kept and without meaning here.", r#"{"ticket": "OPS-7"}"#),
+            sound::free
         ),
     ];
     const NAMED_BY: &'static [Part] = parts::OF_RELEASE;

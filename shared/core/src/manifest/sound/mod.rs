@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use super::body::is_null;
 use super::canary::check_canary;
@@ -20,10 +21,10 @@ use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
 use crate::json;
-use crate::name::{Name, NameKind, TagName, cut, is_blank, near, suggest};
+use crate::name::{Name, NameKind, NodeName, ObjectName, TagName, cut, is_blank, near, suggest};
 use crate::object::{
-    Association, Definition, ExtensionUse, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy, TagSpec,
-    Timestamp, TraitSet, Window,
+    Association, Definition, ExtensionUse, Extra, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy,
+    TagSpec, Timestamp, TraitSet, Window,
 };
 use crate::requirement::{Requirement, Requirements};
 use crate::task::Task;
@@ -42,6 +43,13 @@ fn value<T: Default + DeserializeOwned>(raw: &RawValue) -> Result<T, BodyError> 
 /// Puts a field's value in its place and gives what stood there.
 pub(super) fn replace<T: Default + DeserializeOwned>(to: &mut T, raw: &RawValue) -> Result<T, BodyError> {
     Ok(std::mem::replace(to, value(raw)?))
+}
+
+/// Free JSON, whose whole numbers are integers.
+pub(super) fn free(to: &mut Extra, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    *to = value(raw)?;
+    to.values_mut().for_each(json::whole_to_integers);
+    Ok(())
 }
 
 /// Labels of an object itself, which are texts.
@@ -275,9 +283,24 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
     check_time("freeze", freeze(to.as_ref()), freeze(stood.as_ref()))?;
     let before = stood.as_ref().map_or(&[][..], |rollout| rollout.order.as_slice());
     let checked = check_each(to.iter().flat_map(|rollout| &rollout.order), |group| {
-        if before.contains(group) { Ok(()) } else { check_no_control(group) }
+        if before.contains(group) { Ok(()) } else { check_group(group) }
     });
     checked.map_err(|error| error.within("order"))
+}
+
+/// Refuses what no group is called by.
+fn check_group(name: &str) -> Result<(), BodyError> {
+    check_no_control(name)?;
+    ObjectName::new(name).map(drop).map_err(|why| BodyError::new("", format!("no group is called so: {why}")))
+}
+
+/// Refuses what no node is called by: it has a name or a uuid.
+fn check_node(name: &str) -> Result<(), BodyError> {
+    check_no_control(name)?;
+    if Uuid::parse_str(name).is_ok() {
+        return Ok(());
+    }
+    NodeName::new(name).map(drop).map_err(|why| BodyError::new("", format!("no node is called so: {why}")))
 }
 
 /// How a group's hosts are rolled out. An empty selector of those that go first would be all of them.
@@ -311,7 +334,7 @@ pub(super) fn primaries(to: &mut BTreeMap<TagName, String>, raw: &RawValue, _: &
     }
     to.iter().filter(|(tag, node)| stood.get(*tag) != Some(*node)).try_for_each(|(tag, node)| {
         let declared = if stood.contains_key(tag) { Ok(()) } else { declared_tag(tag) };
-        declared.and_then(|()| check_no_control(node)).map_err(|error| error.within(tag))
+        declared.and_then(|()| check_node(node)).map_err(|error| error.within(tag))
     })
 }
 
@@ -347,6 +370,15 @@ fn check_role(name: &Name, role: &RoleSpec, stood: Option<&RoleSpec>) -> Result<
     let before = stood.map_or(&[][..], |role| role.conflicts.as_slice());
     let conflicts = declared_roles(&role.conflicts, |role| before.contains(role));
     conflicts.map_err(|error| error.within("conflicts"))?;
+    let before = stood.and_then(|role| role.fault_tolerance.as_ref());
+    let tolerance = role.fault_tolerance.as_ref().filter(|tolerance| before != Some(*tolerance));
+    if let Some(odd) = tolerance.filter(|tolerance| !RoleSpec::is_tolerance(tolerance)) {
+        let why = format!(
+            "{} is neither a whole number of nodes nor a percentage of them: write one as 1 or \"10%\", or leave it out",
+            cut(&odd.to_string())
+        );
+        return Err(BodyError::new("fault_tolerance", why));
+    }
     role.limits.iter().try_for_each(|(limit, value)| {
         check_limit(limit, value).map_err(|why| BodyError::new(format!("limits.{limit}"), why))
     })

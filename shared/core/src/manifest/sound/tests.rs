@@ -422,3 +422,58 @@ fn a_trait_that_does_not_exist_is_refused_wherever_it_is_named() {
         assert!(said.starts_with(begins), "{said}");
     }
 }
+
+/// The rules are those of the names: of a node `NAME` or a uuid, of a group `NAME`.
+#[test]
+fn y04_what_means_a_node_or_a_group_is_a_name_that_one_can_have() {
+    for odd in ["a b", "*", "a/b", "/a/", ".", "ä", "a,b"] {
+        let primary = says(&serde_json::json!({"w": odd}).to_string(), primaries);
+        assert!(primary.starts_with("w: no node is called so: "), "{odd}: {primary}");
+        let group = says(&serde_json::json!({"order": ["g", odd]}).to_string(), rollout);
+        assert!(group.starts_with("order[1]: no group is called so: "), "{odd}: {group}");
+        let mut stood: BTreeMap<TagName, String> = [(TagName::new("w").unwrap(), odd.to_owned())].into();
+        primaries(&mut stood, &raw(&serde_json::json!({"w": odd, "x": "a"}).to_string()), &Anybody::default()).unwrap();
+        let mut stood = Some(Rollout { order: vec![odd.to_owned()], ..Rollout::default() });
+        let again = raw(&serde_json::json!({"order": ["g", odd]}).to_string());
+        rollout(&mut stood, &again, &Anybody::default()).unwrap();
+    }
+    let path = says(r#"{"w": "detail"}"#, primaries);
+    assert!(path.starts_with("w: no node is called so: ") && path.contains("is a path below /v1/nodes/"), "{path}");
+    for taken in ["db-1", "db_1.example.net", "-x", "0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6"] {
+        assert_eq!(says(&serde_json::json!({"w": taken}).to_string(), primaries), "taken", "{taken}");
+    }
+    assert_eq!(says(r#"{"order": ["default-master", "g.1"]}"#, rollout), "taken");
+}
+
+/// Fuel's own releases have numbers from 0 and percentages.
+#[test]
+fn y05_how_many_nodes_of_a_role_may_fail_is_a_number_or_a_percentage() {
+    let role = |value: &Value| serde_json::json!({"web": {"fault_tolerance": value}}).to_string();
+    for taken in ["0", "1", "4294967295", "\"0%\"", "\"2%\"", "\"100%\"", "null"] {
+        assert_eq!(says(&role(&serde_json::from_str(taken).unwrap()), roles), "taken", "{taken}");
+    }
+    for odd in [
+        "\"x\"",
+        "\"-1\"",
+        "\"101%\"",
+        "\"\"",
+        "{}",
+        "[]",
+        "true",
+        "-1",
+        "1.5",
+        "4294967296",
+        "\"5\"",
+        "\"05%\"",
+        "\" 5%\"",
+    ] {
+        let body = role(&serde_json::from_str(odd).unwrap());
+        let said = says(&body, roles);
+        assert!(
+            said.starts_with("web.fault_tolerance: ") && said.contains("write one as 1 or \"10%\""),
+            "{odd}: {said}"
+        );
+        let mut stood: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
+        roles(&mut stood, &raw(&body), &Anybody::default()).unwrap();
+    }
+}

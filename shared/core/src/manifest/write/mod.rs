@@ -24,6 +24,7 @@ use super::names::Names;
 use super::reader::read;
 use super::{bound, maintenance, merge_labels};
 use crate::field::Part;
+use crate::json::whole_to_integers;
 use crate::key::{AnnotationsTooLarge, check_annotations};
 use crate::labels::{BodyShape, FromJson, Layer, Written, check_parameters, merge_after};
 use crate::object::{FieldOwners, Inherited, NodeSpec, NodeTags, Timestamp};
@@ -396,7 +397,8 @@ fn read_field<S: Fields>(
     }
     let Some(kept) = S::EXTRA.iter().find(|kept| kept.name == name) else { return Ok(None) };
     bound::check_kept(kept, raw, || spec.extra_ref().get(name).cloned().unwrap_or(Value::Null))?;
-    let value = kept.read(read(raw)?)?;
+    let mut value = kept.read(read(raw)?)?;
+    whole_to_integers(&mut value);
     if value.is_null() {
         spec.extra().remove(name);
     } else {

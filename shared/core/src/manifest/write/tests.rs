@@ -1,7 +1,8 @@
 use super::super::document::read_document;
+use super::super::task::read_tasks;
 use super::super::testing::Anybody;
 use super::*;
-use crate::object::ClusterSpec;
+use crate::object::{ClusterSpec, InspectionRuleSpec, ReleaseSpec};
 use crate::ownership::{Manager, Party};
 
 fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
@@ -325,4 +326,103 @@ fn the_magnum_specs_name_of_the_flag_is_refused_with_ours() {
     let error = apply(&mut spec, "git", r#"{"override-labels": true}"#).unwrap_err();
     assert_eq!(error.to_string(), "override-labels: is called merge_labels");
     assert!(read_document(r#"{"kind": "Cluster", "name": "c"}"#).is_ok());
+}
+
+/// The integers are what canonical JSON prints of the numbers (RFC 8785), which hosts are given.
+#[test]
+fn y04_a_whole_number_of_free_json_is_one_value_however_it_is_written() {
+    for (number, integer) in
+        [("1e2", "100"), ("100.0", "100"), ("-0", "0"), ("1e16", "10000000000000000"), ("1.5", "1.5")]
+    {
+        for field in ["parameters", "properties", "instance_info", "extra", "driver_info"] {
+            let said = |number: &str| format!(r#"{{"{field}": {{"a": {{"b": [{number}]}}}}}}"#);
+            let mut spec = NodeSpec::default();
+            apply(&mut spec, "a", &said(number)).unwrap();
+            let stored = serde_json::to_string(&spec).unwrap();
+            let expected = format!(r#"{{"b":[{integer}]}}"#);
+            assert!(stored.contains(&expected), "{field} {number}: {stored}");
+            apply(&mut spec, "b", &said(integer)).expect("two managers agree");
+            // As an older program stored it.
+            let old = stored.replace(&expected, &format!(r#"{{"b":[{number}]}}"#));
+            let read: NodeSpec = serde_json::from_str(&old).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), stored, "{field} {number}");
+        }
+        let sent = format!(
+            r#"[{{"id": "a", "type": "shell", "parameters": {{"command": "x", "env": {{"A": {number}}}}}, "foreign": {{"b": [{number}]}}}}]"#
+        );
+        let tasks = read_tasks(&RawValue::from_string(sent).unwrap()).unwrap();
+        assert_eq!(tasks[0].parameters["env"]["A"].to_string(), integer, "{number}");
+        assert_eq!(tasks[0].foreign["b"].to_string(), format!("[{integer}]"), "{number}");
+        let mut release = ReleaseSpec::default();
+        apply(&mut release, "a", &format!(r#"{{"foreign": {{"b": {number}}}}}"#)).unwrap();
+        assert_eq!(release.foreign["b"].to_string(), integer, "{number}");
+        let mut rule = InspectionRuleSpec::default();
+        let body = format!(
+            r#"{{"conditions": [{{"op": "eq", "args": {{"values": [{number}, 7]}}, "loop": [{number}]}}],
+                "actions": [{{"op": "set-attribute", "args": {{"path": "properties/a", "value": {number}}}, "loop": [{number}]}},
+                    {{"op": "set-attribute", "args": {{"path": "labels/a", "value": {number}}}}}]}}"#
+        );
+        apply(&mut rule, "a", &body).unwrap();
+        assert_eq!(rule.conditions[0].args["values"].to_string(), format!("[{integer},7]"), "{number}");
+        assert_eq!(rule.conditions[0].items.as_ref().unwrap().to_string(), format!("[{integer}]"), "{number}");
+        assert_eq!(rule.actions[0].args["value"].to_string(), integer, "{number}");
+        assert_eq!(rule.actions[0].items.as_ref().unwrap().to_string(), format!("[{integer}]"), "{number}");
+        assert_eq!(rule.actions[1].args["value"], number, "a label keeps the text");
+    }
+}
+
+/// What hosts would be given as another number, and names that show nothing or control a terminal, were taken in a rule alone.
+#[test]
+fn y04_what_a_new_action_of_a_rule_gives_has_a_name_and_a_number_that_there_is() {
+    let of = |action: &str| format!(r#"{{"actions": [{action}]}}"#);
+    let set = |path: &str, value: &str| {
+        format!(r#"{{"op": "set-attribute", "args": {{"path": "{path}", "value": {value}}}}}"#)
+    };
+    let each = |op: &str, at: &str, name: &str, item: &str| {
+        format!(r#"{{"op": "{op}", "args": {{"{at}": "{name}", "value": 1}}, "loop": ["a", "{item}"]}}"#)
+    };
+    let big = "9007199254740993";
+    let in_order = |op: &str, args: &str| format!(r#"{{"op": "{op}", "args": [{args}]}}"#);
+    for (action, place, says) in [
+        (set("properties/p", big), "value", "past 2^53"),
+        (set("/properties.p", &format!(r#"{{"a": [1, -{big}]}}"#)), "value.a[1]", "past 2^53"),
+        (in_order("set-attribute", &format!(r#""properties/p", {big}"#)), "value", "past 2^53"),
+        (in_order("extend-attribute", &format!(r#""properties/p", {big}"#)), "value", "past 2^53"),
+        (set(r"properties/a\nb", "1"), "path", "it has a control character"),
+        (set("properties/ ", "1"), "path", "it has nothing that can be seen"),
+        (set(r"properties/\u0085", "1"), "path", "it has nothing that can be seen"),
+        (set(r"properties/a\u2028b", "1"), "path", "it has a control character"),
+        (in_order("extend-attribute", r#""properties/\u200b", 1"#), "path", "it has nothing that can be seen"),
+        (in_order("set-capability", r#"" ", "1""#), "name", "it has nothing that can be seen"),
+        (in_order("set-capability", r#""a\nb", "1""#), "name", "it has a control character"),
+        (in_order("set-capability", r#""", "1""#), "name", "it has nothing that can be seen"),
+        (in_order("set-plugin-data", r#""", 1"#), "path", "it has nothing that can be seen"),
+        (in_order("set-plugin-data", r#""a. .b", 1"#), "path", "it has nothing that can be seen"),
+        (in_order("extend-plugin-data", r#""a.b\n", 1"#), "path", "it has a control character"),
+        (each("set-attribute", "path", "properties/{item}", " "), "path", "it has nothing that can be seen"),
+        (each("set-attribute", "path", "{item}", r"properties/a\tb"), "path", "it has a control character"),
+        (each("set-capability", "name", "{item}", ""), "name", "it has nothing that can be seen"),
+        (each("set-plugin-data", "path", "a.{item}", "b..c"), "path", "it has nothing that can be seen"),
+    ] {
+        let refused = update(&mut InspectionRuleSpec::default(), "m", &of(&action), BodyShape::Own);
+        let Err(WriteError::Body(error)) = refused else { panic!("{action} is taken") };
+        assert_eq!(error.field, format!("actions[0].args.{place}"), "{action}: {error}");
+        assert!(error.reason.contains(says), "{action}: {error}");
+        // A store has it, of an older program.
+        let mut stored: InspectionRuleSpec = serde_json::from_str(&of(&action)).unwrap();
+        let before = stored.actions.clone();
+        update(&mut stored, "m", r#"{"description": "x"}"#, BodyShape::Own).unwrap();
+        update(&mut stored, "m", &of(&action), BodyShape::Own).unwrap();
+        assert_eq!(stored.actions, before, "{action}");
+    }
+    for action in [
+        set("labels/a", big),
+        set("properties/a b", "9007199254740992"),
+        in_order("del-attribute", r#""properties/ ""#),
+        in_order("unset-capability", r#"" ""#),
+        in_order("unset-plugin-data", r#""""#),
+        each("set-attribute", "path", "properties/{item}", "{plugin_data[labels][a]}"),
+    ] {
+        update(&mut InspectionRuleSpec::default(), "m", &of(&action), BodyShape::Own).expect(&action);
+    }
 }
