@@ -131,3 +131,40 @@ async fn y01_a_write_that_brings_a_task_which_is_only_observed_to_a_path_is_take
         }
     }
 }
+
+/// What was known of two tasks at one path let them meet at any other: a next version brought them to it, and was taken.
+#[tokio::test]
+async fn y01_two_tasks_that_meet_already_are_refused_another_path_and_may_keep_theirs() {
+    let objects = |version: &str, tasks: &[Value]| {
+        json!([
+            {"kind": "Release", "name": "q", "version": version, "roles": {"all": {"tags": ["x"]}, "one": {"tags": ["y"]}},
+                "tags": {"x": {}, "y": {}}, "tasks": tasks},
+            {"kind": "Cluster", "name": "c", "release": format!("q@{version}")},
+        ])
+    };
+    let at = |paths: &[(&str, &str)]| -> Vec<Value> {
+        paths.iter().map(|(id, path)| file(id, path, if *id == "a" { "x" } else { "y" })).collect()
+    };
+    for (first, next, refused) in [
+        (&[("a", "/etc/1"), ("b", "/etc/1")][..], &[("a", "/etc/2"), ("b", "/etc/2")][..], Some("b")),
+        (&[("a", "/etc/1"), ("b", "/etc/1")], &[("a", "/etc/1"), ("b", "/etc/1/z")], Some("b")),
+        (&[("a", "/etc/1"), ("b", "/etc/1")], &[("a", "/etc/1"), ("b", "/etc/1"), ("c", "/etc/1")], Some("c")),
+        (&[("a", "/etc/1"), ("b", "/etc/1")], &[("a", "/etc/1"), ("b", "/etc/1"), ("c", "/etc/3")], None),
+        (&[("a", "/bin/1"), ("b", "/bin/1")], &[("a", "/usr/bin/1"), ("b", "/usr/bin/1")], None),
+        (&[("a", "/etc/1"), ("b", "/etc/1"), ("c", "/etc/1")], &[("b", "/etc/1"), ("c", "/etc/1")], None),
+    ] {
+        let served = Served::start().await;
+        served.expect("POST", "/v1/apply", &json!({"objects": objects("1", &at(first))}), 200).await;
+        let group = json!([
+            {"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["all"]},
+            {"kind": "Node", "name": "n", "nodegroup": "c/g"},
+        ]);
+        served.expect("POST", "/v1/apply", &json!({"objects": group}), 200).await;
+        let assigned = sent(&served, &("PUT", "/v1/nodes/n/tags/y", JSON, Value::Null), "").await;
+        assert!(assigned.status < 300 && lists(&assigned), "{first:?}: {} {}", assigned.status, assigned.body);
+        let status = if refused.is_some() { 400 } else { 200 };
+        let said = served.expect("POST", "/v1/apply", &json!({"objects": objects("2", &at(next))}), status).await;
+        let field = refused.map(|task| format!("task {task} parameters.path"));
+        assert_eq!(said["error"]["field"].as_str(), field.as_deref(), "{first:?} {next:?}: {said}");
+    }
+}

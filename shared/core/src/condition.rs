@@ -66,6 +66,12 @@ pub trait Condition: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`ConditionError`]: such a condition counts as false, with a finding and the reason in `skipped`.
     fn evaluate(&self, inputs: &Inputs) -> Result<bool, ConditionError>;
+
+    /// Where it reads by a name that nothing can have. What is new is refused for it; a condition that is stored already is taken as it
+    /// stands.
+    fn odd_names(&self) -> &[AuthorError] {
+        &[]
+    }
 }
 
 /// Why a condition could not be evaluated.
@@ -162,6 +168,8 @@ pub struct TemplateReads {
     /// Where a value would be read once more: as a pattern, as a path of keys, or as the name of a filter or test. What is new is
     /// refused for it; a template that is stored already is taken as it stands.
     pub read_again: Vec<AuthorError>,
+    /// Where it reads by a name that nothing can have. What is new is refused for it likewise.
+    pub odd_names: Vec<AuthorError>,
 }
 
 /// A template or condition that cannot be stored.

@@ -17,7 +17,8 @@ use super::Work;
 use crate::cache::Model;
 
 impl Work<'_> {
-    /// Refuses what the host of a node would refuse of a release, and would not have before.
+    /// Refuses what the host of a node would refuse of a release, and would not have before: a task at a place. Another place of the same two
+    /// tasks is as new as other tasks are.
     ///
     /// # Errors
     /// The first such task, with the node, the path and the task that has it.
@@ -37,9 +38,9 @@ impl Work<'_> {
             }
             let before = meeting(self.context.whole, node);
             let sets = before.as_deref().into_iter();
-            let known: BTreeSet<[&str; 2]> =
-                sets.flat_map(|set| refused(set).map(move |(_, tasks)| ids(set, tasks))).collect();
-            if let Some((taken, tasks)) = plain.find(|(_, tasks)| !known.contains(&ids(&set, *tasks))) {
+            let known: BTreeSet<(&str, String)> =
+                sets.flat_map(|set| refused(set).map(move |(taken, tasks)| at(set, taken, tasks))).collect();
+            if let Some((taken, tasks)) = plain.find(|(taken, tasks)| !known.contains(&at(&set, taken, *tasks))) {
                 return Err(self.path_taken(node, &set, taken, ids(&set, tasks)));
             }
         }
@@ -75,6 +76,12 @@ fn refused(set: &TaskSet) -> impl Iterator<Item = (&PathTaken<TaskIx>, [TaskIx; 
 
 fn ids(set: &TaskSet, tasks: [TaskIx; 2]) -> [&str; 2] {
     tasks.map(|ix| set.profile.release.id(ix))
+}
+
+/// By what a refusal is known again: the task that is refused, and the place. The task that has the place may be another by then: of three that
+/// write one path the first may go, and the host refuses the last as before.
+fn at<'a>(set: &'a TaskSet, taken: &PathTaken<TaskIx>, [task, _]: [TaskIx; 2]) -> (&'a str, String) {
+    (set.profile.release.id(task), taken.place())
 }
 
 /// Whether both paths are written out.

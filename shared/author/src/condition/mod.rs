@@ -8,6 +8,7 @@
 //! loops and the sizes of what they run over.
 
 mod bounds;
+mod failure;
 mod regexes;
 mod seen;
 mod step;
@@ -30,7 +31,7 @@ use regexes::Regexes;
 
 pub use bounds::MAX_CONDITION_BYTES;
 
-/// The most characters of the interpreter's own error that are kept.
+/// The most characters of the parser's own error that are kept.
 const MAX_REASON: usize = 200;
 
 /// For each of these many bytes that are looked up, one part of a condition looks at no more than [`STEP_BYTES`].
@@ -86,6 +87,7 @@ struct Cel {
     work: Work,
     /// The variables that stand within a loop, otherwise than as what one runs over.
     repeated: BTreeSet<usize>,
+    odd_names: Vec<AuthorError>,
 }
 
 /// Reads a condition.
@@ -102,6 +104,7 @@ pub(crate) fn read(text: &str) -> Result<Arc<dyn Condition>, AuthorError> {
         regexes: found.regexes,
         work: found.work,
         repeated: found.repeated,
+        odd_names: found.odd_names,
     }))
 }
 
@@ -170,6 +173,10 @@ impl fmt::Debug for Cel {
 impl Condition for Cel {
     fn references(&self) -> &[Reference] {
         &self.references
+    }
+
+    fn odd_names(&self) -> &[AuthorError] {
+        &self.odd_names
     }
 
     fn weigh(&self, inputs: &Inputs, most: usize) -> Result<usize, ConditionError> {
@@ -248,12 +255,7 @@ impl Cel {
         {
             return ConditionError::Absent { reference: reference.clone() };
         }
-        let reason = match error {
-            ExecutionError::UnsupportedBinaryOperator(operator, left, right) => value::untaken(operator, left, right),
-            other => other.to_string(),
-        };
-        let reason = reason.chars().take(MAX_REASON).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        ConditionError::Failed { reason }
+        ConditionError::Failed { reason: failure::in_words(error) }
     }
 }
 

@@ -80,6 +80,7 @@ impl Walker<'_> {
                 self.value(read, expr)
             }
             Shape::Node(lookups, keys) if !keys.is_empty() => {
+                self.note_odd(reads::odd_field_of(&keys), expr);
                 self.reads
                     .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
@@ -210,6 +211,7 @@ impl Walker<'_> {
 
     fn look_up(&mut self, lookup: Lookup, expr: &IdedExpr) -> Outcome<Part> {
         let is_list = matches!(lookup, Lookup::Nodes(_));
+        self.note_odd(lookup.odd_name(), expr);
         let number =
             self.reads.look_up(lookup).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
         let lookups = Lookups::each_of(number);

@@ -137,15 +137,65 @@ fn a_condition_without_an_answer_says_why() {
         ("primary('db').name == 'x'", "reads `primary('db'){name}`, which is absent; ask with `has(…)` first"),
         ("params.n", "gives a number, not a boolean"),
         ("labels.tier", "gives text, not a boolean"),
-        ("params.n / 0 == 1", "Division by zero"),
-        ("params.n / params.f == 1.0", "'div' does not take an int and a double: write int(…) or double(…) around one"),
-        ("params.n > labels.tier", "overload"),
+        ("params.n / 0 == 1", "it divides by zero"),
+        ("params.n > labels.tier", "`>` does not compare a whole number with text"),
         ("nodes(tag='web')[5].name == 'x'", "out of bounds"),
         ("labels.other == 'x'", "`labels.other` is not among the inputs"),
     ] {
         let error = decide(&*condition(text), &inputs).expect_err(text).to_string();
         assert!(error.contains(says), "{text}: {error}");
     }
+}
+
+/// The interpreter's own sentences show its types: `Unsupported binary operator 'div': Float(1.5), Int(4)`.
+#[test]
+fn y03_a_condition_that_cannot_be_evaluated_is_said_in_words() {
+    const ONE_KIND: &str = "; write both as one kind, with `int(…)`, `double(…)` or `string(…)`";
+    let inputs = of_a_node();
+    let mut wrong = Vec::new();
+    for (text, says, advice) in [
+        ("params.f / 4 == 1.0", "`/` does not take a number with a point and a whole number", ONE_KIND),
+        ("params.n * 1.5 > 1.0", "`*` does not take a whole number and a number with a point", ONE_KIND),
+        ("params.n + labels.tier == 'x'", "`+` does not take a whole number and text", ONE_KIND),
+        ("labels.tier + params.n == 'x'", "`+` does not take text and a whole number", ONE_KIND),
+        ("params.n - 1u == 3", "`-` does not take a whole number and an unsigned number", ONE_KIND),
+        ("labels.tier - labels.tier == 'x'", "`-` does not take text and text", ""),
+        ("params.m + params.m == 1", "`+` does not take a map and a map", ""),
+        ("-labels.tier == 'x'", "`-` does not take text", ""),
+        ("params.n < labels.tier", "`<` does not compare a whole number with text", ONE_KIND),
+        ("params.m.z >= 1", "`>=` does not compare null with a whole number", ONE_KIND),
+        ("params.m.k > params.m.k", "`>` does not compare a list with a list", ""),
+        ("double('NaN') < 1.0", "`<` compares numbers, and one of the two is not a number (NaN)", ""),
+        ("labels.tier && true", "`&&` takes booleans, and not text", "; compare the value with something"),
+        ("false || params.n", "`||` takes booleans, and not a whole number", "; compare the value with something"),
+        ("!labels.tier", "`!` takes booleans, and not text", "; compare the value with something"),
+        ("labels.tier ? true : false", "text stands where a boolean is meant", "; compare it with something"),
+        ("params.n in labels.tier", "`in` looks into a list or a map, and not into text", ""),
+        ("[1] in params.m", "a list is no key of a map", "; a key is text, a number or a boolean"),
+        ("[1, 2]['a'] == 1", "text is no place in a list", "; name an item by a whole number, the first as `x[0]`"),
+        (
+            "params.m.k[0.5] == 1",
+            "a number with a point is no place in a list",
+            "; name an item by a whole number, the first as `x[0]`",
+        ),
+        ("params.m.k[2] == 1", "the index 2 is out of bounds", "; ask first for the `size` of the list"),
+        ("params.m[labels.tier] == 1", "there is no key \"gold\"", "; ask first, with `has(…)` or `in`"),
+        ("params.m.k.exists(x, x.on)", "a whole number has no fields", ""),
+        ("labels.tier.all(x, x == 'g')", "a loop runs over a list or a map, and not over text", ""),
+        ("params.n % 0 == 1", "it divides by zero", "; ask first whether the divisor is 0"),
+        ("9223372036854775807 + params.n > 0", "what `+` gives is beyond the numbers of 64 bits", "; use `double(…)`"),
+        ("int(labels.tier) == 1", "`int(…)` makes no whole number of its value", "; ask first what the value is"),
+        ("bool(labels.tier)", "`bool(…)` makes no boolean of its value", "; ask first what the value is"),
+        ("size(params.n) == 1", "`size` does not take a whole number", ""),
+        ("labels.tier.contains(params.n)", "`contains` does not take text and a whole number", ONE_KIND),
+        ("params.n.matches('4')", "`matches` takes text, and is given another value", "; write `string(…)` around it"),
+    ] {
+        let said = decide(&*condition(text), &inputs).expect_err(text).to_string();
+        if said != format!("failed: {says}{advice}") {
+            wrong.push(format!("{text}: {said}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Holds each text to the place that its error names and to what that says.

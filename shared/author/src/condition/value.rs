@@ -76,32 +76,6 @@ pub(super) fn of(value: &Json) -> Value {
     }
 }
 
-/// What is said of two values that an operator does not take together. CEL makes no number one of another type by itself.
-pub(super) fn untaken(operator: &str, left: &Value, right: &Value) -> String {
-    let is_number = |value: &Value| matches!(value, Value::Int(_) | Value::UInt(_) | Value::Float(_));
-    let advice =
-        if is_number(left) && is_number(right) { ": write int(…) or double(…) around one of them" } else { "" };
-    format!("'{operator}' does not take {} and {}{advice}", typed(left), typed(right))
-}
-
-/// The same as [`kind`], with the type of a number as conditions name it.
-fn typed(value: &Value) -> &'static str {
-    match value {
-        Value::Int(_) => "an int",
-        Value::UInt(_) => "a uint",
-        Value::Float(_) => "a double",
-        Value::List(_)
-        | Value::Map(_)
-        | Value::Struct(_)
-        | Value::String(_)
-        | Value::Bytes(_)
-        | Value::Bool(_)
-        | Value::Null
-        | Value::Function(..)
-        | Value::Opaque(_) => kind(value),
-    }
-}
-
 /// What a value is, for an error.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {

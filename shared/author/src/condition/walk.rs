@@ -9,6 +9,7 @@ use cel::common::ast::{
 };
 use stemma_core::condition::AuthorError;
 use stemma_core::input::{Read, Reference};
+use stemma_core::release::{OddName, odd_name};
 
 use super::regexes::Regexes;
 use super::{Use, Work, variable};
@@ -28,6 +29,8 @@ pub(super) struct Found {
     pub(super) work: Work,
     /// The variables that stand within a loop, otherwise than as what one runs over.
     pub(super) repeated: BTreeSet<usize>,
+    /// Where it reads by a name that nothing can have.
+    pub(super) odd_names: Vec<AuthorError>,
 }
 
 /// A part of the tree: what it may be, and what stands in its place. Of a path that is only the node's number.
@@ -52,6 +55,7 @@ pub(super) struct Walker<'a> {
     scopes: Vec<BTreeMap<String, Shape>>,
     pub(super) regexes: Regexes,
     work: Work,
+    odd_names: Vec<AuthorError>,
     depth: u32,
     loops: usize,
 }
@@ -69,6 +73,7 @@ pub(super) fn walk(source: Source<'_>, program: &Program) -> Outcome<Found> {
         scopes: Vec::new(),
         regexes: Regexes::default(),
         work: Work::default(),
+        odd_names: Vec::new(),
         depth: 0,
         loops: 0,
     };
@@ -78,7 +83,7 @@ pub(super) fn walk(source: Source<'_>, program: &Program) -> Outcome<Found> {
 
 impl Walker<'_> {
     fn finish(self, expression: IdedExpr) -> Outcome<Found> {
-        let Self { source, reads, slots, regexes, work, repeated, .. } = self;
+        let Self { source, reads, slots, regexes, work, repeated, odd_names, .. } = self;
         let too_many =
             |error: stemma_core::input::ReferenceError| source.refuse(0..0, error.to_string(), "split the task");
         let variables = slots
@@ -90,7 +95,7 @@ impl Walker<'_> {
             .collect::<Result<_, _>>()
             .map_err(too_many)?;
         let references = reads.finish().map_err(too_many)?;
-        Ok(Found { references, variables, expression, regexes, work, repeated })
+        Ok(Found { references, variables, expression, regexes, work, repeated, odd_names })
     }
 
     /// The range of bytes of a part of the tree. CEL gives the sign of a call or field, not its first and last.
@@ -129,6 +134,13 @@ impl Walker<'_> {
 
     pub(super) fn refuse(&self, expr: &IdedExpr, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         self.source.refuse(self.range(expr), why, remedy)
+    }
+
+    /// Notes that something is read by a name that nothing can have.
+    pub(super) fn note_odd(&mut self, odd: Option<OddName>, expr: &IdedExpr) {
+        if let Some((why, remedy)) = odd {
+            self.odd_names.push(self.refuse(expr, why, remedy));
+        }
     }
 
     /// The part is used as data.
@@ -213,6 +225,7 @@ impl Walker<'_> {
                 self.present(read, expr)
             }
             Part { shape: Shape::Node(lookups, keys), .. } => {
+                self.note_odd(reads::odd_field_of(&keys), expr);
                 self.reads
                     .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;
@@ -253,6 +266,7 @@ impl Walker<'_> {
     fn reference(&mut self, read: Read, expr: &IdedExpr) -> Outcome<Reference> {
         let reference =
             reads::named(read).map_err(|error| self.refuse(expr, error, "write a name that there can be"))?;
+        self.note_odd(odd_name(reference.read()), expr);
         self.reads.add(reference.clone(), IfAbsent::Tolerated);
         Ok(reference)
     }

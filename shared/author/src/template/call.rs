@@ -52,6 +52,7 @@ impl<'a> Walker<'a> {
     }
 
     fn look_up(&mut self, lookup: Lookup, span: Span) -> Result<usize, AuthorError> {
+        self.note_odd(lookup.odd_name(), span);
         self.reads.look_up(lookup).map_err(|error| self.refuse(span, error, "write a name that there can be"))
     }
 

@@ -20,6 +20,7 @@ use minijinja::syntax::SyntaxConfig;
 use stemma_core::condition::{AuthorError, TemplateReads};
 use stemma_core::input::ReferenceError;
 use stemma_core::input::shell::Shell;
+use stemma_core::release::OddName;
 
 use crate::reads::{IfAbsent, Reads};
 use crate::source::Source;
@@ -53,6 +54,7 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> 
         shell,
         raw: Vec::new(),
         read_again: Vec::new(),
+        odd_names: Vec::new(),
         if_absent: IfAbsent::Fails,
         if_node_lacks: IfAbsent::MayFail,
         if_come_to: IfAbsent::Fails,
@@ -67,7 +69,7 @@ fn walk(text: &str, shell: Option<Shell>) -> Result<TemplateReads, AuthorError> 
         |error: ReferenceError| source.refuse(end.clone(), error.to_string(), "split the template over several tasks");
     let needs = walker.reads.needs().map_err(too_many)?;
     let references = walker.reads.finish().map_err(too_many)?;
-    Ok(TemplateReads { references, needs, raw: walker.raw, read_again: walker.read_again })
+    Ok(TemplateReads { references, needs, raw: walker.raw, read_again: walker.read_again, odd_names: walker.odd_names })
 }
 
 /// The walk's state: everything that was seen so far.
@@ -85,6 +87,8 @@ struct Walker<'a> {
     raw: Vec<(u32, u32)>,
     /// Where a value would be read once more.
     read_again: Vec<AuthorError>,
+    /// Where it reads by a name that nothing can have.
+    odd_names: Vec<AuthorError>,
     /// What becomes of the template where what is read is absent.
     if_absent: IfAbsent,
     /// The same where one of the nodes that a loop comes to each in its turn lacks a field.
@@ -100,6 +104,13 @@ struct Walker<'a> {
 impl Walker<'_> {
     fn refuse(&self, span: Span, why: impl Into<String>, remedy: impl Into<String>) -> AuthorError {
         self.source.refuse(span.start_offset as usize..span.end_offset as usize, why, remedy)
+    }
+
+    /// Notes that something is read by a name that nothing can have.
+    fn note_odd(&mut self, odd: Option<OddName>, span: Span) {
+        if let Some((why, remedy)) = odd {
+            self.odd_names.push(self.refuse(span, why, remedy));
+        }
     }
 
     /// Walks a part of the template in which something else becomes of it where what is read is absent.

@@ -14,7 +14,7 @@ use super::error::{BodyError, BodyErrorKind, check_each};
 use super::reader::{read, read_value};
 use crate::field::{Described, Form};
 use crate::json;
-use crate::name::{PRIMARY_PREFIX, RESERVED, cut};
+use crate::name::{NameKind, PRIMARY_PREFIX, cut, misspelled};
 use crate::release::select::means_everything;
 use crate::task::{CrossEntry, STAR, Task, Where};
 
@@ -200,26 +200,22 @@ fn check_where(place: &Where, check: fn(&[String]) -> Result<(), BodyError>) -> 
 
 /// Refuses a reserved word in other letters than those that selectors read, and the text `null`: nothing is called so, so it would mean nobody.
 fn check_selectors(names: &[String]) -> Result<(), BodyError> {
-    check_each(names, |name| match RESERVED.into_iter().find(|word| word.eq_ignore_ascii_case(name)) {
-        Some("null") => Err(reserved(name, "write null without quotes where it means the stages, or a name")),
-        Some(word) if word != *name => Err(reserved(name, &format!("write {word}, in small letters"))),
-        Some(_) | None => Ok(()),
-    })
+    check_each(names, |name| check_spelling(name, NameKind::Role))
 }
 
 /// The same of tags, where `primary-` has a meaning too.
 fn check_tag_selectors(names: &[String]) -> Result<(), BodyError> {
-    check_selectors(names)?;
-    check_each(names, |name| match name.get(..PRIMARY_PREFIX.len()) {
-        Some(begin) if begin != PRIMARY_PREFIX && begin.eq_ignore_ascii_case(PRIMARY_PREFIX) => {
-            Err(reserved(name, &format!("write {PRIMARY_PREFIX}, in small letters, for the primary holder of a tag")))
-        }
-        Some(_) | None => Ok(()),
-    })
+    check_each(names, |name| check_spelling(name, NameKind::Tag))
 }
 
-fn reserved(name: &str, advice: &str) -> BodyError {
-    BodyError::new("", format!("{:?} is reserved: {advice}", cut(name)))
+fn check_spelling(name: &str, kind: NameKind) -> Result<(), BodyError> {
+    let Some(word) = misspelled(name, kind) else { return Ok(()) };
+    let advice = match word {
+        "null" => "write null without quotes where it means the stages, or a name".to_owned(),
+        PRIMARY_PREFIX => format!("write {word}, in small letters, for the primary holder of a tag"),
+        word => format!("write {word}, in small letters"),
+    };
+    Err(BodyError::new("", format!("{:?} is reserved: {advice}", cut(name))))
 }
 
 fn check_listed(names: &[String]) -> Result<(), BodyError> {

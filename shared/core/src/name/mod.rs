@@ -358,6 +358,17 @@ impl NamespaceName {
     }
 }
 
+/// The word that a selector says in letters in which it means nothing, as it is spelled where it means something: `self` of `Self`. Among tags
+/// `primary-` is one too. The text `null` means nothing in any letters, since nothing is called so.
+pub(crate) fn misspelled(text: &str, kind: NameKind) -> Option<&'static str> {
+    if let Some(word) = RESERVED.into_iter().find(|word| word.eq_ignore_ascii_case(text)) {
+        return (word != text || word == "null").then_some(word);
+    }
+    let begin = text.get(..PRIMARY_PREFIX.len())?;
+    let is_other = begin != PRIMARY_PREFIX && begin.eq_ignore_ascii_case(PRIMARY_PREFIX);
+    (kind == NameKind::Tag && is_other).then_some(PRIMARY_PREFIX)
+}
+
 /// Writes a type as `Display` prints it, and reads it by `FromStr`.
 macro_rules! written_as_text {
     ($($type:ty),+ $(,)?) => {$(

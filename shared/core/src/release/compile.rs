@@ -13,7 +13,7 @@ use crate::condition::Author;
 use crate::finding::{Finding, Rule, rule};
 use crate::idle;
 use crate::input::{Need, Query, Read, Reference};
-use crate::name::ReleaseRef;
+use crate::name::{Name, NameKind, PRIMARY_PREFIX, ReleaseRef, TagName};
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type, through_links};
 
@@ -483,11 +483,18 @@ impl Compiler<'_> {
 }
 
 fn unknown_tag(name: &str) -> String {
-    format!("no tag {name} is declared or produced here: only a user-defined one can match")
+    let plain = name.strip_prefix(PRIMARY_PREFIX).unwrap_or(name);
+    match TagName::of_new(plain) {
+        Ok(_) => format!("no tag {name} is declared or produced here: only a user-defined one can match"),
+        Err(_) => format!("no tag is called {name}: nothing matches"),
+    }
 }
 
 fn unknown_role(name: &str) -> String {
-    format!("no role {name} is declared here: only one that a cluster adds can match")
+    match Name::of_new(name, NameKind::Role) {
+        Ok(_) => format!("no role {name} is declared here: only one that a cluster adds can match"),
+        Err(_) => format!("no role is called {name}: nothing matches"),
+    }
 }
 
 /// A task's place in an order of all tasks that heeds every dependency, selectors left aside.

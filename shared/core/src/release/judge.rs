@@ -6,7 +6,7 @@ use super::ReleaseError;
 use super::circle::{OfStages, circle};
 use crate::condition::Author;
 use crate::object::ReleaseSpec;
-use crate::task::{Task, mistakes};
+use crate::task::{Task, mistakes, task_type};
 
 /// What every host would refuse of a release's own tasks. A task that stands as it is in `before`, the release as it was stored,
 /// was taken under the rules of then, and does not keep the rest from being mended.
@@ -14,11 +14,33 @@ pub fn refused(spec: &ReleaseSpec, before: Option<&ReleaseSpec>, author: &dyn Au
     let is_new = |task: &&_| before.is_none_or(|before| !before.tasks.contains(task));
     let error = |id: &str, (field, reason)| ReleaseError::Field { field: format!("task {id} {field}"), reason };
     let tasks = spec.tasks.iter().filter(is_new);
-    let mistaken = tasks.flat_map(|task| mistakes(task, author).into_iter().map(|one| error(&task.id, one)));
+    let of_task = |task: &Task| mistakes(task, author).into_iter().chain(odd_names(task, author));
+    let mistaken = tasks.flat_map(|task| of_task(task).map(|one| error(&task.id, one)));
     let ids = |path: &[String]| path.iter().cloned().collect::<BTreeSet<_>>();
     let known = before.and_then(through_stages).map(|path| ids(&path));
     let circle = through_stages(spec).filter(|path| known != Some(ids(path)));
     mistaken.chain(circle.map(|path| ReleaseError::Cycle { path })).collect()
+}
+
+/// The names by which a task's templates and its condition read and that nothing can have, with the path of the text. Of a task that an
+/// import left untranslated there is nothing: it never starts.
+fn odd_names(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
+    if task.is_untranslated() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    if let Some(kind) = task_type(&task.kind) {
+        for text in kind.template_texts(&task.parameters) {
+            let read = if kind.is_script(&text) { author.script(text.text) } else { author.template(text.text) };
+            let odd = read.unwrap_or_default().odd_names.into_iter();
+            found.extend(odd.map(|odd| (text.path.clone(), odd.to_string())));
+        }
+    }
+    // One that cannot be read is refused where the release is compiled.
+    if let Some(Ok(condition)) = task.condition.as_deref().map(|text| author.condition(text)) {
+        found.extend(condition.odd_names().iter().map(|odd| ("condition".to_owned(), odd.to_string())));
+    }
+    found
 }
 
 /// Tasks that wait for each other by what stages say of tasks alone: whatever else closes a circle does not compile.

@@ -13,6 +13,7 @@ pub mod fuel;
 mod gather;
 mod judge;
 mod library;
+mod names;
 mod path;
 mod profile;
 pub mod select;
@@ -25,6 +26,7 @@ pub use content::{has_same_content, is_sent_observed, is_sent_untranslated, sent
 pub use cycle::topological;
 pub use error::ReleaseError;
 pub use judge::refused;
+pub use names::{OddName, odd_field, odd_name};
 pub(crate) use path::OnHost;
 pub use path::TaskPath;
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::path::{at_or_above, is_at_or_below, spellings};
+use super::path::{at_or_above, is_at_or_below, place, spellings};
 
 /// What a task leaves at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,11 @@ impl<T: Clone> Claims<T> {
 }
 
 impl<T> PathTaken<T> {
+    /// The path that was claimed in vain, without the links that are known: alike for all spellings of one place.
+    pub fn place(&self) -> String {
+        place(&self.path)
+    }
+
     /// Why the path is not the task's, and what to do, where the first task has this id.
     pub fn sentence(&self, first_id: &str) -> String {
         let Self { first, path } = self;

@@ -155,6 +155,108 @@ fn what_is_only_odd_is_a_finding() {
     );
 }
 
+/// A task's `roles` and `tags` refuse these, and look-ups took them and found nobody.
+#[test]
+fn y04_a_look_up_has_the_rule_of_names_of_a_tasks_roles_and_tags() {
+    let file = |template: &str| json!([{"id": "a", "type": "file", "tags": ["nginx"], "parameters": {"path": "/a", "template": template}}]);
+    let conditional = |condition: &str| json!([task("a", &json!({"condition": condition}))]);
+    let says = |tasks: &Value, before: Option<&ReleaseSpec>| -> Vec<String> {
+        refused(&spec(tasks), before, &Reader).iter().map(ToString::to_string).collect()
+    };
+    let reserved =
+        |name: &str, what: &str| format!("{name:?} is reserved; no {what} is called so: write the name of one");
+    let primary =
+        "\"Primary-w\" is reserved; write primary-, in small letters, for the primary holder of a tag".to_owned();
+    let everything = |pattern: &str, what: &str| {
+        format!(
+            "{pattern:?} matches the empty text, and so may mean every name; mend the pattern, or write '/.+/' for every {what}"
+        )
+    };
+    let odd = [
+        ("size(nodes(tag='Self')) > 0", "`nodes(tag='Self'", reserved("Self", "tag")),
+        ("size(nodes(role='SELF')) > 0", "`nodes(role='SELF'", reserved("SELF", "role")),
+        ("size(nodes(role='null')) > 0", "`nodes(role='null'", reserved("null", "role")),
+        ("size(nodes(tag='a', or_role=['b', 'Master'])) > 0", "`nodes(tag='a'", reserved("Master", "role")),
+        ("size(nodes(tag=['a', 'Primary-w'])) > 0", "`nodes(tag=", primary.clone()),
+        ("'Primary-w' in tags", "`'Primary-w'", primary),
+        ("'Self' in tags", "`'Self'", reserved("Self", "tag")),
+        ("has(primary('Self').name)", "`primary('Self'", reserved("Self", "tag")),
+        ("size(nodes(tag='//')) > 0", "`nodes(tag='//'", everything("//", "tag")),
+        ("size(nodes(tag='/.*/')) > 0", "`nodes(tag='/.*/'", everything("/.*/", "tag")),
+        ("size(nodes(role='/()/')) > 0", "`nodes(role='/()/'", everything("/()/", "role")),
+        ("size(nodes(tag='/(?:a{1000}){60}/')) > 0", "`nodes(", "is no regular expression".to_owned()),
+        ("size(nodes(tag='/a\\u2028b/')) > 0", "`nodes(", "has a control character, which no name has".to_owned()),
+        ("params['x'][' '] == 1", "`params", "the key is empty; write a name that there can be".to_owned()),
+        ("params[' '] == 1", "`params", "key \" \" needs a name of 1 to 63 letters".to_owned()),
+        ("node.properties[' '] == 'x'", "`node", "the key is empty".to_owned()),
+        ("size(labels_with_prefix(' ')) > 0", "`labels_with_prefix", "the key is empty".to_owned()),
+        (
+            "nodes(tag='a').exists(n, n.labels[' '] == 'x')",
+            "`n.labels",
+            "key \" \" needs a name of 1 to 63 letters".to_owned(),
+        ),
+    ];
+    for (condition, quoted, why) in odd {
+        let tasks = conditional(condition);
+        let told = says(&tasks, None);
+        let begins = "task a condition: line 1, column ";
+        let is_told =
+            matches!(told.as_slice(), [one] if one.starts_with(begins) && one.contains(quoted) && one.contains(&why));
+        assert!(is_told, "{condition}: {why}: {told:?}");
+        // What is stored is read, compiles and is sent back as it is.
+        assert_eq!(says(&tasks, Some(&spec(&tasks))), [""; 0], "{condition}");
+        assert!(compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).is_ok(), "{condition}");
+    }
+    for (template, place, why) in [
+        ("one\n{{ nodes(tag='Self')|length }}", "line 2, column 4: `nodes(", reserved("Self", "tag")),
+        ("{{ primary('Self') is defined }}", "line 1, column 4: `primary(", reserved("Self", "tag")),
+        ("{{ nodes(role='/.*/')|length }}", "line 1, column 4: `nodes(", everything("/.*/", "role")),
+        ("{{ params[' ']|default('') }}", "line 1, column 4: `params", "key \" \" needs a name".to_owned()),
+        (
+            "{% for n in nodes(tag='a') %}{{ n.labels[' '] }}{% endfor %}",
+            "line 1, column 33: ",
+            "key \" \" needs a name".to_owned(),
+        ),
+    ] {
+        let tasks = file(template);
+        let told = says(&tasks, None);
+        let begins = format!("task a parameters.template: {place}");
+        let is_told = matches!(told.as_slice(), [one] if one.starts_with(&begins) && one.contains(&why));
+        assert!(is_told, "{template}: {told:?}");
+        assert_eq!(says(&tasks, Some(&spec(&tasks))), [""; 0], "{template}");
+    }
+    for good in [
+        "size(nodes(tag=['nginx', 'primary-nginx', '/ng.+/'])) > 0",
+        "size(nodes(role=['web', 'Primary-web', 'self', 'selfish'])) > 0",
+        "'primary-nginx' in tags && params.x['a b'] == 1",
+        "size(labels_with_prefix('example.org/')) > 0",
+    ] {
+        assert_eq!(says(&conditional(good), None), [""; 0], "{good}");
+    }
+}
+
+/// It was said that a cluster may add what nothing can be called.
+#[test]
+fn y04_what_is_said_of_a_stored_look_up_by_a_reserved_word_is_true() {
+    let tasks = json!([task(
+        "a",
+        &json!({
+            "condition": "size(nodes(role=['SELF', 'ghost'])) > 0 && size(nodes(tag=['Self', 'primary-ghost'])) > 0",
+        })
+    )]);
+    let release = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect("it is only odd");
+    let found = release.findings.iter().filter(|one| one.code.starts_with("selector."));
+    assert_eq!(
+        found.map(|one| one.message.as_str()).collect::<Vec<_>>(),
+        [
+            "it looks up nodes: no tag is called Self: nothing matches",
+            "it looks up nodes: no tag primary-ghost is declared or produced here: only a user-defined one can match",
+            "it looks up nodes: no role is called SELF: nothing matches",
+            "it looks up nodes: no role ghost is declared here: only one that a cluster adds can match",
+        ]
+    );
+}
+
 #[test]
 fn a_pattern_that_closes_a_circle_is_left_to_placement() {
     let tasks = json!([task("a", &json!({"requires": ["/b/"]})), task("b", &json!({"requires": ["/a/"]}))]);
