@@ -11,7 +11,7 @@ use super::{Selection, whole};
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeVerb {
     /// Stop running tasks there. Other hosts stop waiting for them; what they hold as primary stays with them, unless --release-primary gives
-    /// it away. It ends with `unpark`.
+    /// it away. It ends with `unpark`; until then a `--reason` is kept with the node, as its `maintenance_reason`.
     Park {
         #[command(flatten)]
         nodes: Nodes,

@@ -249,14 +249,16 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
         NodeVerb::Park { nodes, release_primary } => {
             // Also of a node that is parked already what it holds is given away.
             let already = (!release_primary).then_some("parked already");
-            let parked = Becoming { field: "parked", value: true.into(), is: "parked", already, release_primary };
-            set(api, &nodes, parked, output).await
+            // Without one, that of a node that is parked already stays.
+            let reason = reason.map(|reason| ("maintenance_reason", Value::from(reason)));
+            let fields: Vec<(&str, Value)> = [("parked", true.into())].into_iter().chain(reason).collect();
+            set(api, &nodes, Becoming { fields, is: "parked", already, release_primary }, output).await
         }
         NodeVerb::Unpark(nodes) => {
             let already = Some("not parked");
             let is = "no longer parked";
-            let unparked = Becoming { field: "parked", value: false.into(), is, already, release_primary: false };
-            set(api, &nodes, unparked, output).await
+            let fields = vec![("parked", false.into())];
+            set(api, &nodes, Becoming { fields, is, already, release_primary: false }, output).await
         }
         NodeVerb::Hold { nodes, until, duration } => {
             let until = end(until.as_deref(), duration)?;
@@ -266,15 +268,15 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
             }
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
             // What is not said now takes away what an earlier hold said.
-            let value = json!({"until": until, "reason": reason});
-            let held = Becoming { field: "hold", value, is: &held, already: None, release_primary: false };
+            let fields = vec![("hold", json!({"until": until, "reason": reason}))];
+            let held = Becoming { fields, is: &held, already: None, release_primary: false };
             set(api, &nodes, held, output).await
         }
         NodeVerb::Unhold(nodes) => {
             let already = Some("not held");
             let is = "no longer held";
-            let free = Becoming { field: "hold", value: Value::Null, is, already, release_primary: false };
-            set(api, &nodes, free, output).await
+            let fields = vec![("hold", Value::Null)];
+            set(api, &nodes, Becoming { fields, is, already, release_primary: false }, output).await
         }
         NodeVerb::Move { mut words, out, selection, overwrite } => {
             let group = if out { None } else { words.pop() };
@@ -291,10 +293,8 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
 
 /// What a verb makes of each node.
 struct Becoming<'a> {
-    /// The field that it sets.
-    field: &'static str,
-    /// To what.
-    value: Value,
+    /// The fields that it sets, and to what.
+    fields: Vec<(&'static str, Value)>,
     /// What the node is then.
     is: &'a str,
     /// What is said of a node that is so already, of which nothing is written.
@@ -309,15 +309,22 @@ async fn set(api: &mut Api, what: &Nodes, becomes: Becoming<'_>, output: Output)
     let plan = async |api: &mut Api, node: &Object| {
         if let Some(already) = becomes.already {
             let present = question::one(api, Kind::Node, &node.name).await?;
-            if present.get(becomes.field).is_some_and(is_said) == is_said(&becomes.value) {
+            if becomes.fields.iter().all(|(field, value)| is_so(&present, field, value)) {
                 return Ok(Step::nothing(format!("{node} is {already}"), present));
             }
         }
-        let write = edit(node, &json!({becomes.field: becomes.value}))?;
+        let fields = becomes.fields.iter().map(|(field, value)| ((*field).to_owned(), value.clone()));
+        let write = edit(node, &Value::Object(fields.collect()))?;
         let write = if becomes.release_primary { write.with_term("release_primary=true") } else { write };
         Ok(Step::of(write.overwriting(what.overwrite), format!("{node} is {}", becomes.is)))
     };
     each(api, &nodes, output, plan).await
+}
+
+/// Whether a field of a node is what it is set to: a text is that text, and anything else is there or is not.
+fn is_so(node: &Value, field: &str, value: &Value) -> bool {
+    let present = node.get(field).unwrap_or(&Value::Null);
+    if value.is_string() { present == value } else { is_said(present) == is_said(value) }
 }
 
 /// A change of a node's own fields.
@@ -403,6 +410,22 @@ mod tests {
             let error = end(until, duration).unwrap_err().to_string();
             assert!(error.starts_with(told), "{error}");
         }
+    }
+
+    /// Ironic's `PUT …/maintenance` of a node in maintenance gives it another reason.
+    #[test]
+    fn y05_a_node_that_is_parked_for_another_reason_is_written() {
+        let parked = json!({"parked": true, "maintenance_reason": "disk", "hold": null});
+        for (field, value, expected) in [
+            ("parked", json!(true), true),
+            ("parked", json!(false), false),
+            ("maintenance_reason", json!("disk"), true),
+            ("maintenance_reason", json!("fan"), false),
+            ("hold", Value::Null, true),
+        ] {
+            assert_eq!(is_so(&parked, field, &value), expected, "{field} {value}");
+        }
+        assert!(!is_so(&json!({"parked": false}), "maintenance_reason", &json!("fan")));
     }
 
     #[test]

@@ -421,3 +421,88 @@ async fn y09_tags_are_added_or_replaced_as_a_header_says_that_is_true_or_false()
         assert_eq!(stored, expected, "{said:?}");
     }
 }
+
+/// The bound is that of Glance's schema of a property.
+#[tokio::test]
+async fn y05_what_stands_in_a_namespace_has_the_same_longest_name_in_each_form_of_a_write() {
+    let served = Served::start().await;
+    let (fits, long) = ("n".repeat(80), "n".repeat(81));
+    let property = |name: &str| json!({"name": name, "title": "T", "type": "string"});
+    let map = |name: &str| json!({name: {"title": "T", "type": "string"}});
+    let manifest =
+        |properties: Value| json!({"objects": [{"kind": "Namespace", "namespace": "M", "properties": properties}]});
+    let of = |below: &str| format!("{NAMESPACES}/N/{below}");
+    let made = json!({"namespace": "N", "properties": map("a"), "tags": [{"name": "t"}]});
+    served.expect("POST", NAMESPACES, &made, 201).await;
+    for (method, path, body, field) in [
+        ("POST", of("properties"), property(&long), "name"),
+        ("PUT", of("properties/a"), property(&long), "name"),
+        ("POST", of("objects"), json!({"name": long}), "name"),
+        ("PUT", of("tags/t"), json!({"name": long}), "name"),
+        ("POST", of("resource_types"), json!({"name": long}), "name"),
+        ("POST", of("tags"), json!({"tags": [{"name": long}]}), "tags[0].name"),
+        ("POST", of("objects"), json!({"name": "o", "properties": map(&long)}), "objects[0].properties"),
+        ("POST", NAMESPACES.to_owned(), json!({"namespace": "M", "properties": map(&long)}), "properties"),
+        ("PUT", format!("{NAMESPACES}/N"), json!({"namespace": "N", "properties": map(&long)}), "properties"),
+        ("POST", "/v1/apply".to_owned(), manifest(map(&long)), "objects[0].properties"),
+    ] {
+        let answer = served.send(method, &path, &[], Some(&body)).await;
+        assert_eq!((answer.status, answer.kind()), (400, "field.invalid"), "{method} {path}: {}", answer.body);
+        assert_eq!(answer.body["error"]["field"], field, "{method} {path}: {}", answer.body);
+        assert!(answer.message().contains("is longer than 80 characters"), "{}", answer.body);
+    }
+    served.expect("POST", &of("properties"), &property(&fits), 201).await;
+    served.expect("POST", "/v1/apply", &manifest(map(&fits)), 200).await;
+    for namespace in ["N", "M"] {
+        served.expect("PUT", &format!("{NAMESPACES}/{namespace}/properties/{fits}"), &property(&fits), 200).await;
+    }
+}
+
+/// Glance stores the name within a property that comes by itself, and none within one that comes in a namespace. Its clients find it in
+/// answers of the calls of properties.
+#[tokio::test]
+async fn y05_a_property_is_the_same_object_by_a_call_and_by_a_manifest() {
+    let served = Served::start().await;
+    let property = json!({"name": "p", "title": "T", "type": "string"});
+    let plain = json!({"title": "T", "type": "string"});
+    let manifest =
+        |one: &Value| json!({"objects": [{"kind": "Namespace", "namespace": "M", "properties": {"p": one}}]});
+    let git = "/v1/apply?manager=git";
+    served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
+    served.expect("POST", &format!("{NAMESPACES}/N/properties"), &property, 201).await;
+    served.expect("POST", git, &manifest(&plain), 200).await;
+    for namespace in ["N", "M"] {
+        let path = format!("{NAMESPACES}/{namespace}");
+        assert_eq!(served.get(&path).await["properties"], json!({"p": plain}), "{namespace}");
+        assert_eq!(
+            served.get(&format!("{path}/properties")).await["properties"],
+            json!({"p": property}),
+            "{namespace}"
+        );
+        assert_eq!(served.get(&format!("{path}/properties/p")).await, property, "{namespace}");
+    }
+    // To send back what was read, or to say the name in a manifest, is no change and takes nothing from its owner.
+    let path = format!("{NAMESPACES}/M/properties/p?manager=ann&force=false");
+    served.expect("PUT", &path, &property, 200).await;
+    let applied = served.expect("POST", git, &manifest(&property), 200).await;
+    assert_eq!(applied["objects"][0]["action"], "unchanged", "{applied}");
+    let owners = served.get(&format!("{NAMESPACES}/M?owners=true")).await["field_owners"].clone();
+    assert_eq!(owners, json!({"properties": ["git:apply"]}));
+}
+
+/// Glance answers 409 (its recorded answers), a manifest 400; both name the second of the two.
+#[tokio::test]
+async fn y05_a_tag_that_stands_there_twice_is_named_at_its_place() {
+    let served = Served::start().await;
+    served.expect("POST", NAMESPACES, &json!({"namespace": "N"}), 201).await;
+    let tags = json!([{"name": "z"}, {"name": "z"}]);
+    let namespace = json!({"kind": "Namespace", "namespace": "M", "tags": tags});
+    for (path, body, status, kind, field) in [
+        (format!("{NAMESPACES}/N/tags"), json!({"tags": tags}), 409, "object.exists", "tags[1].name"),
+        ("/v1/apply".to_owned(), json!({"objects": [namespace]}), 400, "field.invalid", "objects[0].tags[1].name"),
+    ] {
+        let answer = served.send("POST", &path, &[], Some(&body)).await;
+        assert_eq!((answer.status, answer.kind()), (status, kind), "{path}: {}", answer.body);
+        assert_eq!(answer.body["error"]["field"], field, "{path}: {}", answer.body);
+    }
+}

@@ -556,3 +556,106 @@ async fn y05_the_reason_of_a_maintenance_ends_with_it_whatever_write_ends_it() {
         assert_eq!([&shown["parked"], &shown["maintenance_reason"]], [&json!(false), &Value::Null], "{form}");
     }
 }
+
+/// RFC 7396: a patch that is no object takes the place of the whole document.
+#[tokio::test]
+async fn y05_null_as_the_body_of_a_map_takes_it_away_as_in_a_merge_patch() {
+    let served = Served::start().await;
+    let node = |name: &str| json!({"kind": "Node", "name": name, "labels": {"a": "1"}, "annotations": {"a": "1"}, "parameters": {"p": 1}});
+    let release = |version: &str| json!({"kind": "Release", "name": "r", "version": version, "labels": {"a": "1"}, "annotations": {"a": "1"}});
+    apply(&served, &json!([node("n1"), node("n2"), release("1"), release("2")])).await;
+    for (one, other, maps) in [
+        ("/v1/nodes/n1", "/v1/nodes/n2", &["labels", "annotations", "parameters"][..]),
+        ("/v1/releases/r@1", "/v1/releases/r@2", &["labels", "annotations"]),
+    ] {
+        for map in maps {
+            let whole = served.send("PATCH", one, MERGE, Some(&json!({*map: null}))).await;
+            let of_map = served.send("PATCH", &format!("{other}/{map}"), MERGE, Some(&Value::Null)).await;
+            assert_eq!((whole.status, of_map.status), (200, 200), "{map}: {} {}", whole.body, of_map.body);
+        }
+        let [one, other] = [served.get(one).await, served.get(other).await];
+        for field in ["provided_labels", "provided_annotations", "provided_parameters", "labels", "field_owners"] {
+            assert_eq!(other[field], one[field], "{field}");
+        }
+        assert!(other["labels"].get("a").is_none(), "{other}");
+    }
+}
+
+/// What labels of the levels refuse, those of an object itself refuse too.
+#[tokio::test]
+async fn y05_a_label_of_a_release_rule_or_namespace_is_one_that_a_node_may_have() {
+    let served = Served::start().await;
+    let actions = json!([{"op": "log", "args": {"msg": "x"}}]);
+    served.expect("POST", "/v1/inspection_rules", &json!({"name": "r", "actions": actions}), 201).await;
+    apply(&served, &json!([{"kind": "Node", "name": "n"}, {"kind": "Release", "name": "r", "version": "1"}])).await;
+    for (labels, field) in [
+        (json!({"k": "a\nb"}), "labels.k"),
+        (json!({"k": "\u{0}"}), "labels.k"),
+        (json!({"a b": "x"}), "labels"),
+        (json!({"": "x"}), "labels"),
+    ] {
+        let mut answers = Vec::new();
+        for (kind, path, mut new) in [
+            ("Node", "/v1/nodes", json!({"name": "new"})),
+            ("Release", "/v1/releases", json!({"name": "new", "version": "1"})),
+            ("InspectionRule", "/v1/inspection_rules", json!({"name": "new", "actions": actions})),
+            ("Namespace", "/v2/metadefs/namespaces", json!({"namespace": "new"})),
+        ] {
+            new["labels"] = labels.clone();
+            answers.push(served.send("POST", path, &[], Some(&new)).await);
+            new["kind"] = kind.into();
+            answers.push(served.send("POST", "/v1/apply", &[], Some(&json!({"objects": [new]}))).await);
+        }
+        for path in ["/v1/nodes/n", "/v1/releases/r@1", "/v1/inspection_rules/r"] {
+            answers.push(served.send("PATCH", path, MERGE, Some(&json!({"labels": labels}))).await);
+            answers.push(patched(&served, path, &json!([{"op": "add", "path": "/labels", "value": labels}])).await);
+        }
+        for path in ["/v1/nodes/n/labels", "/v1/releases/r@1/labels"] {
+            answers.push(served.send("PATCH", path, MERGE, Some(&labels)).await);
+            answers.push(served.send("PUT", path, &[], Some(&json!({"labels": labels}))).await);
+        }
+        for answer in answers {
+            let expected = (400, "label.invalid".to_owned(), field.to_owned());
+            assert_eq!(refusal(&answer), expected, "{labels}: {}", answer.body);
+        }
+    }
+}
+
+/// The reason goes with the maintenance: a form that does not name it is no conflict about it.
+#[tokio::test]
+async fn y05_a_conflict_about_the_end_of_a_maintenance_names_it_in_each_form() {
+    const NODE: &str = "/v1/nodes/n";
+    let served = Served::start().await;
+    let node = json!({"kind": "Node", "name": "n", "parked": true, "maintenance_reason": "disk"});
+    served.expect("POST", "/v1/apply?manager=git", &json!({"objects": [node]}), 200).await;
+    let object = json!({"objects": [{"kind": "Node", "name": "n", "parked": false}]});
+    let replace = json!([{"op": "replace", "path": "/parked", "value": false}]);
+    for (form, method, path, headers, body) in [
+        ("DELETE", "DELETE", "/v1/nodes/n/maintenance", PLAIN, None),
+        ("merge patch", "PATCH", NODE, MERGE, Some(json!({"parked": false}))),
+        ("JSON patch", "PATCH", NODE, PATCH, Some(replace)),
+        ("apply", "POST", "/v1/apply", PLAIN, Some(object)),
+    ] {
+        let force = if form == "apply" { "" } else { "&force=false" };
+        let answer = served.send(method, &format!("{path}?manager=ann{force}"), headers, body.as_ref()).await;
+        let expected = (409, "label.conflict".to_owned(), "parked".to_owned());
+        assert_eq!(refusal(&answer), expected, "{form}: {}", answer.body);
+        assert_eq!(answer.body["conflicts"].as_array().map(Vec::len), Some(1), "{form}: {}", answer.body);
+    }
+    assert_eq!(served.get(NODE).await["maintenance_reason"], "disk");
+}
+
+#[tokio::test]
+async fn y05_a_refused_trait_of_a_list_names_its_place_in_each_form() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Node", "name": "n"}])).await;
+    let traits = json!(["CUSTOM_A", "NOPE"]);
+    let object = json!({"objects": [{"kind": "Node", "name": "n", "traits": traits}]});
+    for answer in [
+        served.send("PUT", "/v1/nodes/n/traits", &[], Some(&json!({"traits": traits}))).await,
+        served.send("POST", "/v1/apply", &[], Some(&object)).await,
+    ] {
+        let expected = (400, "trait.invalid".to_owned(), "traits[1]".to_owned());
+        assert_eq!(refusal(&answer), expected, "{}", answer.body);
+    }
+}

@@ -504,3 +504,46 @@ fn y05_traits_and_roles_are_given_alike_by_calls_manifests_and_commands() -> Res
     assert_eq!((&shown[1], &shown[2]), (&shown[0], &shown[0]));
     Ok(())
 }
+
+/// Why a node is parked is stored with it, whoever says it how: it was in the audit alone where the command said it.
+#[test]
+fn y05_a_node_is_parked_with_its_reason_alike_by_call_manifest_and_command() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let mut operator = Operator::of(&fleet.data(), fleet.bound())?.without_versions();
+    let nodes = [("call", "update"), ("manifest", "apply"), ("command", "update")];
+    let objects = nodes.map(|(name, _)| json!({"kind": "Node", "name": name}));
+    ensure!(operator.call("POST", "/v1/apply", JSON, &json!({"objects": objects}))?.0 == 200, "the nodes");
+    let node = json!({"kind": "Node", "name": "manifest", "parked": true, "maintenance_reason": "disk"});
+    for (method, path, body, expected) in [
+        ("PUT", "/v1/nodes/call/maintenance", json!({"reason": "disk"}), 202),
+        ("POST", "/v1/apply", json!({"objects": [node]}), 200),
+    ] {
+        let (status, answer) = operator.call(method, &format!("{path}?manager={SECOND}"), JSON, &body)?;
+        ensure!(status == expected, "{path}: {status} {answer}");
+    }
+    let by_command = |words: &[&str]| fleet.stemma(&[&["--manager", SECOND][..], words].concat());
+    by_command(&["--reason", "disk", "node", "park", "command"])?;
+    let mut shown = Vec::new();
+    for (name, operation) in nodes {
+        let (_, object) = operator.get(&format!("/v1/nodes/{name}"))?;
+        shown.push((object["parked"].clone(), object["maintenance_reason"].clone(), owners(&object, operation)));
+    }
+    assert_eq!((&shown[0].0, &shown[0].1), (&json!(true), &json!("disk")));
+    assert_eq!((&shown[1], &shown[2]), (&shown[0], &shown[0]));
+    // A node that is parked already gets another reason, and keeps its own where the command says none.
+    for (words, said) in [
+        (&["--reason", "fan", "node", "park", "command"][..], "is parked\n"),
+        (&["--reason", "fan", "node", "park", "command"], "is parked already\n"),
+        (&["node", "park", "command"], "is parked already\n"),
+    ] {
+        let told = by_command(words)?;
+        ensure!(told.ends_with(said), "{words:?}: {told}");
+        assert_eq!(operator.get("/v1/nodes/command")?.1["maintenance_reason"], "fan", "{words:?}");
+    }
+    let described = fleet.stemma(&["describe", "node", "command"])?;
+    let is_told = described.lines().any(|line| line.split_whitespace().eq(["maintenance_reason", "fan"]));
+    ensure!(is_told, "{described}");
+    by_command(&["node", "unpark", "command"])?;
+    assert_eq!(operator.get("/v1/nodes/command")?.1["maintenance_reason"], Value::Null);
+    Ok(())
+}

@@ -122,12 +122,16 @@ fn no_map<S: Shown>(map: MapName) -> ApiError {
 }
 
 /// The changes of single keys of a map. Those of a map of text may have the map's name around them: no value there is an object, so it
-/// means nothing else. A parameter may be called `parameters`. Numbers of a map of text keep their text in both.
+/// means nothing else. A parameter may be called `parameters`. Numbers of a map of text keep their text in both. `null` takes the place of the
+/// whole map (RFC 7396), and so takes it away.
 ///
 /// # Errors
-/// For a body that is no JSON object.
+/// For a body that is neither a JSON object nor `null`.
 pub(super) fn merged_map(map: &str, request: &Request) -> Result<Value, ApiError> {
-    let body = request.object().map_err(|error| within(map, error));
+    let body = match request.object() {
+        Err(_) if matches!(request.json(), Ok(Value::Null)) => return Ok(Value::Null),
+        body => body.map_err(|error| within(map, error)),
+    };
     if map == MapName::Parameters.name() {
         // A parameter may be called as a field whose numbers are text elsewhere.
         body?;

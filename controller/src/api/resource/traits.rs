@@ -68,11 +68,14 @@ fn read_list(api: &Api, request: &Request) -> Result<Intent<Trait, ()>, ApiError
         let advice = "a single trait is added with PUT /v1/nodes/{node}/traits/{trait}";
         return Err(schema("the body is {\"traits\": […]}".to_owned()).detail(advice));
     };
-    let parse = |value: &Value| match value {
-        Value::String(name) => parse(api, name).map(|name| (name, Said::Value(()))),
-        other => Err(schema(format!("a trait is a text, not {other}"))),
+    let parse = |(at, value): (usize, &Value)| {
+        let parsed = match value {
+            Value::String(name) => parse(api, name).map(|name| (name, Said::Value(()))),
+            other => Err(schema(format!("a trait is a text, not {other}"))),
+        };
+        parsed.map_err(|refusal| refusal.field(format!("traits[{at}]")))
     };
-    list.iter().map(parse).collect()
+    list.iter().enumerate().map(parse).collect()
 }
 
 fn parse(api: &Api, name: &str) -> Result<Trait, ApiError> {

@@ -10,12 +10,13 @@ use super::fields::Fields;
 use crate::ownership::Owner;
 
 /// Its name in a body, and among the owners of fields.
-const REASON: &str = "maintenance_reason";
+pub(super) const REASON: &str = "maintenance_reason";
+/// The name of what it is the reason of.
+pub(super) const PARKED: &str = "parked";
 
 /// Takes the reason away, with its owners, where a body ends the parking of a node and sets no other.
 pub(super) fn settle<S: Fields>(before: &S, next: &mut S, body: &Body, author: Author<'_>) {
-    let is_parked = |spec: &S| spec.node_ref().is_some_and(|node| node.parked);
-    if !is_parked(before) || is_parked(next) {
+    if !ends(before, next) {
         return;
     }
     let takes_over = match author {
@@ -31,6 +32,16 @@ pub(super) fn settle<S: Fields>(before: &S, next: &mut S, body: &Body, author: A
         next.extra().remove(REASON);
         next.owners().remove(REASON);
     }
+}
+
+/// Whether the step from one spec to the next ends a maintenance, with which its reason goes.
+pub(super) fn takes_reason<S: Fields>(before: &S, next: &S) -> bool {
+    ends(before, next) && !next.extra_ref().contains_key(REASON)
+}
+
+fn ends<S: Fields>(before: &S, next: &S) -> bool {
+    let is_parked = |spec: &S| spec.node_ref().is_some_and(|node| node.parked);
+    is_parked(before) && !is_parked(next)
 }
 
 #[cfg(test)]

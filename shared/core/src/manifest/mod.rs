@@ -45,6 +45,7 @@ pub use owners::{Owners, kept_by_others, owners};
 pub use reader::{MAX_DEPTH, read, read_value};
 pub use reference::{KindFields, kinds, kinds_of_api, markdown, meaning, of_form, schema};
 pub use set::{Objects, assemble};
+pub use sound::check_member_name;
 pub use taken::check_taken;
 pub use task::read_tasks;
 pub use write::{MapConflict, WriteError, check_own_annotations, own_said, write};

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::fields::Fields;
+use super::maintenance;
 use super::names::Names;
 use super::write::{MapConflict, WriteError, by_hand, is_default, owned_fields};
 use crate::labels::Layer;
@@ -38,7 +39,12 @@ pub fn check_taken<S: Fields>(before: &S, next: &S, manager: &Manager, names: &d
     let held = fields(before);
     let held = held.iter().filter(|(name, entry)| !is_back(name, entry));
     let held = OwnedMap::from_entries(held.map(|(name, entry)| (name.clone(), entry.clone())));
-    taken.extend(conflicts("fields", held.taken(manager, &fields(next))));
+    let mut of_fields = conflicts("fields", held.taken(manager, &fields(next)));
+    // Nobody wrote of a reason that goes with a maintenance: the conflict is about the end, as that of an apply is.
+    if maintenance::takes_reason(before, next) && of_fields.iter().any(|one| one.key == maintenance::PARKED) {
+        of_fields.retain(|one| one.key != maintenance::REASON);
+    }
+    taken.extend(of_fields);
     if taken.is_empty() { Ok(()) } else { Err(WriteError::Conflicts(taken)) }
 }
 
@@ -64,7 +70,7 @@ mod tests {
     use super::super::write::write;
     use super::*;
     use crate::labels::BodyShape;
-    use crate::object::{ClusterSpec, InspectionRuleSpec};
+    use crate::object::{ClusterSpec, InspectionRuleSpec, NodeSpec};
 
     #[test]
     fn what_another_manager_owns_is_taken_by_a_change_and_by_taking_it_away() {
@@ -117,6 +123,32 @@ mod tests {
         let apply = Author::Apply { manager: &ann, force: false, adopt: None, scope: Scope::Object };
         by(&mut spec, apply, r#"{"paused": false}"#);
         assert!(is_taken(&spec));
+    }
+
+    /// A manifest that ends a maintenance names `parked` alone, and is a conflict about that.
+    #[test]
+    fn y05_the_end_of_a_maintenance_takes_parked_and_not_the_reason_that_goes_with_it() {
+        let names = Anybody::default();
+        let [git, ann] = ["git", "ann"].map(|name| Manager::new(name).unwrap());
+        let mut before = NodeSpec::default();
+        let body = Body::parse(r#"{"parked": true, "maintenance_reason": "disk"}"#).unwrap();
+        let apply = Author::Apply { manager: &git, force: false, adopt: None, scope: Scope::Object };
+        write(&mut before, &body, apply, &names, 7).unwrap();
+        for (body, taken) in [
+            (r#"{"parked": false}"#, &["parked"][..]),
+            (r#"{"parked": false, "maintenance_reason": null}"#, &["parked"]),
+            (r#"{"parked": false, "maintenance_reason": "fan"}"#, &["maintenance_reason", "parked"]),
+            (r#"{"maintenance_reason": "fan"}"#, &["maintenance_reason"]),
+            (r#"{"maintenance_reason": null}"#, &["maintenance_reason"]),
+        ] {
+            let mut next = before.clone();
+            let author = Author::Update { manager: &ann, shape: BodyShape::Own };
+            write(&mut next, &Body::parse(body).unwrap(), author, &names, 8).unwrap();
+            let Err(WriteError::Conflicts(found)) = check_taken(&before, &next, &ann, &names) else {
+                panic!("{body} takes nothing");
+            };
+            assert_eq!(found.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), taken, "{body}");
+        }
     }
 
     /// A number is shown at its default too, where other fields are `null`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stemma_core::field::truth;
 use stemma_core::labels::BodyShape;
-use stemma_core::manifest::read_value;
+use stemma_core::manifest::{check_member_name, read_value};
 use stemma_core::name::{near, suggest};
 use stemma_core::object::{Association, Kind, Member, Namespace, NamespaceSpec, NamespaceTag, Timestamp};
 use stemma_wire::endpoint::Header;
@@ -68,6 +68,11 @@ fn check_free<M: Listed>(namespace: &Namespace, name: &str) -> Result<(), ApiErr
     Err(ApiError::new(ErrorType::ObjectExists, message).field("name"))
 }
 
+/// Checks a name that nothing of the kind has yet; `field` is where it stands in the body.
+fn check_new<M: Listed>(name: &str, field: &str) -> Result<(), ApiError> {
+    check_member_name(name).map_err(|error| bad_field(M::WORD, &error.within(field)))
+}
+
 /// The answer that shows one of them.
 fn one<M: Listed>(status: u16, namespace: &Namespace, name: &str) -> Answer {
     let shown = namespace.spec.member::<M>(name).map(|member| Value::Object(member.shown(namespace)));
@@ -83,6 +88,7 @@ async fn add<M: Listed>(api: &Api, request: &Request, member: M) -> HandlerResul
     let caller = request.caller()?;
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         check_free::<M>(namespace, member.name())?;
+        check_new::<M>(member.name(), "name")?;
         namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, |all| all.push(member.clone()))?;
         Ok(())
     };
@@ -104,6 +110,7 @@ pub(in super::super) async fn put<M: Listed>(api: &Api, request: &Request) -> Ha
         find::<M>(namespace, name)?;
         if next.name() != name {
             check_free::<M>(namespace, next.name())?;
+            check_new::<M>(next.name(), "name")?;
         }
         let replace = |all: &mut Vec<M>| {
             for member in all.iter_mut().filter(|member| member.name() == name) {
@@ -155,12 +162,16 @@ pub(in super::super) async fn replace_tags(api: &Api, request: &Request) -> Hand
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         let mut names = BTreeSet::new();
         for (at, tag) in given.iter().enumerate() {
+            let field = format!("tags[{at}].name");
             if !names.insert(&tag.name) {
                 let message = format!("the tag {} stands there twice; nothing was changed", quote(&tag.name));
-                return Err(ApiError::new(ErrorType::ObjectExists, message).field(format!("tags[{at}]")));
+                return Err(ApiError::new(ErrorType::ObjectExists, message).field(field));
             }
-            if append {
-                check_free::<NamespaceTag>(namespace, &tag.name)?;
+            let stands = namespace.spec.member::<NamespaceTag>(&tag.name).is_some();
+            if !stands {
+                check_new::<NamespaceTag>(&tag.name, &field)?;
+            } else if append {
+                check_free::<NamespaceTag>(namespace, &tag.name).map_err(|refusal| refusal.field(field))?;
             }
         }
         let replace = |all: &mut Vec<NamespaceTag>| {

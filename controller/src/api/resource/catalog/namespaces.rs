@@ -164,7 +164,8 @@ pub(in super::super) async fn put(api: &Api, request: &Request) -> HandlerResult
     fields.entry("owner").or_insert_with(|| caller.who.name.clone().into());
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         let within = read_body::<NamespaceSpec>(fields.clone())?;
-        update(api, work, &NamespaceSpec::default(), &within, &caller, BodyShape::Own)?;
+        // It is checked beside what is stored, which may be sent back whatever it is called.
+        update(api, work, &namespace.spec, &within, &caller, BodyShape::Own)?;
         let mut own = fields.clone();
         own.retain(|name, _| !WITHIN.contains(&name.as_str()));
         for field in REPLACED {

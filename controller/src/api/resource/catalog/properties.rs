@@ -1,9 +1,12 @@
 //! The properties of a namespace.
+//!
+//! Glance stores a property that comes by itself with its name, and one that comes in the body of a namespace without. Here one intent makes
+//! one object, so neither has it: the name is its key, and is put into answers of these calls, where Glance's clients look for it.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use stemma_core::catalog::prefix;
 use stemma_core::labels::BodyShape;
-use stemma_core::manifest::read_value;
+use stemma_core::manifest::{check_member_name, read_value};
 use stemma_core::name::{near, suggest};
 use stemma_core::object::{Namespace, NamespaceSpec, Properties, Property};
 use stemma_wire::error::{ApiError, ErrorType, quote};
@@ -18,9 +21,6 @@ use crate::records::request::Answer;
 use crate::registry::Caller;
 use crate::registry::admit::bad_field;
 use crate::registry::work::{Work, check_unprotected};
-
-/// The longest name of a property that has a path of its own, in characters.
-const MAX_NAME: usize = 80;
 
 fn edited(
     api: &Api,
@@ -43,11 +43,12 @@ fn read(request: &Request) -> Result<(String, Property), ApiError> {
     let Some(name) = property.name.clone() else {
         return Err(ApiError::new(ErrorType::FieldMissing, "'name' is a required property").field("name"));
     };
-    if name.is_empty() || name.chars().nth(MAX_NAME).is_some() {
-        let message = format!("the name {} is not of 1 to {MAX_NAME} characters", quote(&name));
-        return Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"));
-    }
     Ok((name, property))
+}
+
+/// Checks a name that no property has yet. One that is stored stays, however long an older program took it.
+fn check_new(name: &str) -> Result<(), ApiError> {
+    check_member_name(name).map_err(|error| bad_field("property", &error.within("name")))
 }
 
 fn find<'n>(namespace: &'n Namespace, name: &str) -> Result<&'n Property, ApiError> {
@@ -82,8 +83,9 @@ fn one(status: u16, namespace: &Namespace, name: &str) -> Answer {
 /// `GET` of all, by name.
 pub(in super::super) fn list(api: &Api, request: &Request) -> HandlerResult {
     let namespace = NamespaceSpec::locate(&api.model(), request)?;
-    let body = json!({"properties": namespace.spec.properties});
-    Ok(Reply::ok(body).tagged(namespace.meta.resource_version))
+    let all: Map<String, Value> =
+        namespace.spec.properties.iter().map(|(name, property)| (name.clone(), shown(name, property))).collect();
+    Ok(Reply::ok(json!({"properties": all})).tagged(namespace.meta.resource_version))
 }
 
 /// `GET` of one, by its name as on the resource type that is asked for.
@@ -108,6 +110,7 @@ pub(in super::super) async fn create(api: &Api, request: &Request) -> HandlerRes
     let (caller, (name, property)) = (request.caller()?, read(request)?);
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         check_free(namespace, &name)?;
+        check_new(&name)?;
         let add = |all: &mut Properties| drop(all.insert(name.clone(), property.clone()));
         namespace.spec = edited(api, work, &namespace.spec, &caller, add)?;
         Ok(())
@@ -123,6 +126,7 @@ pub(in super::super) async fn put(api: &Api, request: &Request) -> HandlerResult
         find(namespace, before)?;
         if name != before {
             check_free(namespace, &name)?;
+            check_new(&name)?;
         }
         let replace = |all: &mut Properties| {
             all.remove(before);

@@ -43,7 +43,7 @@ impl Fields for NamespaceSpec {
             Self,
             labels: Form::Map,
             Help::new("{}", "Labels of the namespace itself, inherited by nobody.", r#"{"team": "web"}"#),
-            sound::texts
+            sound::labels
         ),
         field!(
             Self,

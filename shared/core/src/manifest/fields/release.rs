@@ -23,7 +23,7 @@ impl Fields for ReleaseSpec {
             Self,
             labels: Form::Map,
             Help::new("{}", "Labels of the release itself, inherited by nobody.", r#"{"team": "web"}"#),
-            sound::texts
+            sound::labels
         ),
         field!(
             Self,

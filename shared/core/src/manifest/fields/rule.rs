@@ -58,7 +58,7 @@ impl Fields for InspectionRuleSpec {
             Self,
             labels: Form::Map,
             Help::new("{}", "Labels of the rule itself, inherited by nobody.", r#"{"team": "hardware"}"#),
-            sound::texts
+            sound::labels
         ),
     ];
     const NAMED_BY: &'static [Part] = &[name(r#""epyc""#)];

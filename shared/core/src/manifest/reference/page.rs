@@ -45,7 +45,10 @@ commands wrote some, whoever applies the print comes to own all of it: the other
 a manifest names the owners (`m:apply`: applied by m; `m:update`: written by a command or call of m). `stemma --manager NAME get KIND NAME -o manifest` prints
 only what NAME applies, and NAME applies that without changing the object or its owners. What was written by commands is in no manager's part. It is not
 recorded who applied labels, annotations or parameters without entries. Where others say something of the object too, `labels: {}` is in the part of whoever
-applies `merge_labels`; the other two are in none.
+applies `merge_labels`; the other two are in none. A node's `uuid`
+is left out: it is given once, where a node is made, and a manifest that names another one than the node has is refused. So the same print makes and changes the
+node of that name in every controller, each with a uuid of its own. Who wants the same uuid elsewhere writes it into the manifest before the node is made there, or
+restores a backup.
 
 `-o yaml` and `-o json` print what the API shows, for programs; `apply` refuses that. A list is printed as one file, and of an empty list nothing is printed.
 Join tokens, allocations, tags and tasks have no manifest, which `-o manifest` says. What no manifest holds is named in a comment and on standard error: tags

@@ -21,9 +21,10 @@ use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
 use crate::json;
+use crate::key::{LabelKey, LabelValue};
 use crate::name::{Name, NameKind, NodeName, ObjectName, TagName, cut, is_blank, near, suggest};
 use crate::object::{
-    Association, Definition, ExtensionUse, Extra, Hold, Member, Properties, RoleChange, RoleSpec, Rollout, Strategy,
+    Association, Definition, ExtensionUse, Extra, Hold, Member, Properties, Property, RoleChange, RoleSpec, Rollout, Strategy,
     TagSpec, Timestamp, TraitSet, Window,
 };
 use crate::requirement::{Requirement, Requirements};
@@ -52,9 +53,23 @@ pub(super) fn free(to: &mut Extra, raw: &RawValue, _: &dyn Names) -> Result<(), 
     Ok(())
 }
 
-/// Labels of an object itself, which are texts.
-pub(super) fn texts(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    *to = map_of_texts(raw).map_err(|error| error.in_value_of(BodyErrorKind::Label))?;
+/// Labels of an object itself, which are texts. A new key or value is one that a label of a level may have.
+pub(super) fn labels(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
+    let written = map_of_texts(raw).and_then(|next| {
+        let stood = std::mem::replace(to, next);
+        to.iter().try_for_each(|(key, value)| check_label(key, value, stood.get(key)))
+    });
+    written.map_err(|error| error.in_value_of(BodyErrorKind::Label))
+}
+
+/// Checks a label of an object itself. A key that is none stands in no field, as in the maps of a level.
+fn check_label(key: &str, value: &str, stood: Option<&String>) -> Result<(), BodyError> {
+    if stood.is_none() {
+        LabelKey::new(key).map_err(|why| BodyError::new("", why.to_string()))?;
+    }
+    if stood.is_none_or(|before| before != value) {
+        LabelValue::new(value).map_err(|why| BodyError::new(key, why.to_string()))?;
+    }
     Ok(())
 }
 
@@ -118,19 +133,51 @@ fn short(text: &str, most: usize) -> Result<(), BodyError> {
 /// The longest name of what stands in a namespace, in characters.
 const MAX_MEMBER: usize = 80;
 
-/// The properties of a namespace.
+/// Checks the name that a property, an object, a tag or a resource type of a namespace is to have.
+///
+/// # Errors
+/// [`BodyError`] of no field, for a text of blanks, one with a control character, a step of a path, or one of more than 80 characters.
+pub fn check_member_name(name: &str) -> Result<(), BodyError> {
+    check_naming(name)?;
+    check_segment(name)?;
+    short(name, MAX_MEMBER)
+}
+
+/// The properties of a namespace. Each is stored by its name, and not with it too, as Glance's clients send it.
 pub(super) fn properties(to: &mut Properties, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
     let stood = replace(to, raw)?;
+    for (key, property) in to.iter_mut() {
+        settle_name(key, property, stood.get(key));
+    }
     to.keys().filter(|name| !stood.contains_key(*name)).try_for_each(|name| check_segment(name))?;
     check_properties(to, &stood)
 }
 
+/// Takes the name out of a property that is stored by it. One that an older program stored with its name, and of which nothing else is
+/// changed, stays as it is: to say it again is no change.
+fn settle_name(key: &str, property: &mut Property, stood: Option<&Property>) {
+    let is_named = |property: &Property| property.name.as_deref() == Some(key);
+    if property.name.is_some() && !is_named(property) {
+        return;
+    }
+    property.name = None;
+    let stood = stood.filter(|before| is_named(before));
+    if let Some(before) = stood.filter(|before| Property { name: None, ..(*before).clone() } == *property) {
+        property.name.clone_from(&before.name);
+    }
+}
+
+/// Checks the keys of properties, which are their names, and the names within, where they are new.
 fn check_properties(properties: &Properties, stood: &Properties) -> Result<(), BodyError> {
     properties.iter().try_for_each(|(key, property)| {
+        if !stood.contains_key(key) {
+            short(key, MAX_MEMBER)?;
+        }
         let Some(name) = property.name.as_deref() else { return Ok(()) };
-        let stands = stood.get(key).is_some_and(|before| before.name == property.name);
-        let checked = if stands { Ok(()) } else { check_naming(name) };
-        checked.and_then(|()| short(name, MAX_MEMBER)).map_err(|error| error.within("name").within(key))
+        if stood.get(key).is_some_and(|before| before.name == property.name) {
+            return Ok(());
+        }
+        check_naming(name).and_then(|()| short(name, MAX_MEMBER)).map_err(|error| error.within("name").within(key))
     })
 }
 
@@ -145,10 +192,8 @@ pub(super) fn members<M: Member + DeserializeOwned>(
     for (at, member) in to.iter().enumerate() {
         let place = format!("[{at}].name");
         if stood.iter().all(|one| one.name() != member.name()) {
-            let checked = check_naming(member.name()).and_then(|()| check_segment(member.name()));
-            checked.map_err(|error| error.within(&place))?;
+            check_member_name(member.name()).map_err(|error| error.within(&place))?;
         }
-        short(member.name(), MAX_MEMBER).map_err(|error| error.within(&place))?;
         if !names.insert(member.name()) {
             let reason = format!("{:?} stands there twice: keep one of them", cut(member.name()));
             return Err(BodyError::new(place, reason));

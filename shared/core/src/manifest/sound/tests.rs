@@ -477,3 +477,95 @@ fn y05_how_many_nodes_of_a_role_may_fail_is_a_number_or_a_percentage() {
         roles(&mut stood, &raw(&body), &Anybody::default()).unwrap();
     }
 }
+
+/// Glance takes a longer one within the body of a namespace, and its database none. `POST` and `PUT` of a property refuse it, as Glance's do.
+#[test]
+fn y05_a_property_has_no_longer_name_than_the_call_of_one_takes() {
+    let (fits, long) = ("ä".repeat(80), "ä".repeat(81));
+    let map = |name: &str| serde_json::json!({name: {"title": "A", "type": "string"}});
+    let object = |name: &str| serde_json::json!([{"name": "o", "properties": map(name)}]).to_string();
+    let list = |name: &str| serde_json::json!([{"name": name}]).to_string();
+    for (name, ends) in [(&fits, "taken"), (&long, "is longer than 80 characters")] {
+        for (said, place) in [
+            (says(&map(name).to_string(), properties), "\""),
+            (says(&object(name), definitions), "[0].properties: "),
+            (says(&list(name), definitions), "[0].name: "),
+            (says(&list(name), members::<NamespaceTag>), "[0].name: "),
+            (says(&list(name), associations), "[0].name: "),
+            (check_member_name(name).map_or_else(|error| error.to_string(), |()| "taken".to_owned()), "\""),
+        ] {
+            assert!(said.ends_with(ends) && (ends == "taken" || said.starts_with(place)), "{said}");
+        }
+    }
+    // One that an older program took is written again, and its property may become another.
+    let changed = serde_json::json!({&long: {"title": "B", "type": "string"}});
+    let mut stood: Properties = serde_json::from_value(map(&long)).unwrap();
+    properties(&mut stood, &raw(&changed.to_string()), &Anybody::default()).unwrap();
+    assert_eq!(stood[&long].title, "B");
+    let longer = "ö".repeat(81);
+    properties(&mut stood, &raw(&map(&longer).to_string()), &Anybody::default()).unwrap_err();
+    let mut stood: Vec<Definition> = serde_json::from_str(&object(&long)).unwrap();
+    definitions(&mut stood, &raw(&object(&long)), &Anybody::default()).unwrap();
+    let mut stood = vec![NamespaceTag { name: long.clone() }];
+    members(&mut stood, &raw(&list(&long)), &Anybody::default()).unwrap();
+}
+
+#[test]
+fn y05_a_property_is_stored_by_its_name_and_not_with_it_too() {
+    let of = |title: &str, name: Option<&str>| {
+        let mut property = serde_json::json!({"title": title, "type": "string"});
+        if let Some(name) = name {
+            property["name"] = name.into();
+        }
+        serde_json::json!({"p": property})
+    };
+    let plain: Properties = serde_json::from_value(of("A", None)).unwrap();
+    let named: Properties = serde_json::from_value(of("A", Some("p"))).unwrap();
+    let other: Properties = serde_json::from_value(of("A", Some("q"))).unwrap();
+    for (stood, sent, stored) in [
+        (&Properties::new(), of("A", Some("p")), &plain),
+        (&plain, of("A", Some("p")), &plain),
+        (&plain, of("A", None), &plain),
+        // What an older program stored stays as it is where nothing else is changed.
+        (&named, of("A", Some("p")), &named),
+        (&named, of("A", None), &named),
+        (&plain, of("A", Some("q")), &other),
+        (&named, of("A", Some("q")), &other),
+    ] {
+        let mut written = stood.clone();
+        properties(&mut written, &raw(&sent.to_string()), &Anybody::default()).unwrap();
+        assert_eq!(written, *stored, "{stood:?} {sent}");
+    }
+    let mut written = named;
+    properties(&mut written, &raw(&of("B", Some("p")).to_string()), &Anybody::default()).unwrap();
+    assert_eq!((written["p"].title.as_str(), &written["p"].name), ("B", &None));
+}
+
+/// The labels of a level are read by the same keys and values.
+#[test]
+fn y05_a_label_of_an_object_itself_is_one_that_a_level_may_have() {
+    let of = |key: &str, value: &str| serde_json::json!({key: value}).to_string();
+    let long = "v".repeat(4_097);
+    for (key, value, begins) in [
+        ("k", "a\nb", "k: a label's value has no control characters"),
+        ("k", "\0", "k: a label's value has no control characters"),
+        ("k", &*long, "k: a label's value has at most 4096 bytes"),
+        ("a b", "x", "key \"a b\" needs a name"),
+        ("a/b/c", "x", "key \"a/b/c\" has more than one slash"),
+        ("k", "", "taken"),
+        ("example.net/k", "any text, = ä", "taken"),
+    ] {
+        let said = says(&of(key, value), labels);
+        assert!(said.starts_with(begins), "{key:?} {value:?}: {said}");
+    }
+    assert_eq!(
+        labels(&mut BTreeMap::new(), &raw(&of("k", "\t")), &Anybody::default()).unwrap_err().kind,
+        BodyErrorKind::Label
+    );
+    // What an older program took is written again, and gets no other such value.
+    let stood = BTreeMap::from([("a b".to_owned(), "x\ny".to_owned())]);
+    for (value, is_taken) in [("x\ny", true), ("x", true), ("x\nz", false)] {
+        let written = labels(&mut stood.clone(), &raw(&of("a b", value)), &Anybody::default());
+        assert_eq!(written.is_ok(), is_taken, "{value:?}");
+    }
+}

@@ -388,7 +388,10 @@ fn read_field<S: Fields>(
 ) -> Result<Option<Value>, BodyError> {
     if let Some(field) = table::<S>(name) {
         let part = Part::new(field.name, field.form, field.help);
-        bound::check_sent(&part, raw, || (field.show)(spec, names))?;
+        let checked = bound::check_sent(&part, raw, || (field.show)(spec, names));
+        // As of the labels of a level.
+        let of_labels = |error: BodyError| error.in_value_of(BodyErrorKind::Label);
+        checked.map_err(|error| if name == "labels" { of_labels(error) } else { error })?;
         (field.read)(spec, raw, names)?;
         return Ok(Some((field.show)(spec, names)));
     }
