@@ -63,7 +63,7 @@ pub(crate) struct Waited {
     pub(crate) names: Vec<String>,
     #[command(flatten)]
     pub(crate) selection: Selection,
-    /// Until it is gone, or a field has this value: deleted, or FIELD=VALUE, as state=converged or labels.tier=gold.
+    /// Until it is gone, or a field has this value or lists it: deleted, or FIELD=VALUE, as state=converged, labels.tier=gold or notes=held.
     #[arg(long = "for", value_name = "deleted|FIELD=VALUE")]
     pub(crate) wanted: Condition,
     /// At most so long, as 30s, 10m or 2h.
@@ -76,7 +76,7 @@ pub(crate) struct Waited {
 pub(crate) enum Condition {
     /// Not there.
     Deleted,
-    /// With this value in a field, or behind a dot in a member of one.
+    /// With this value in a field, or behind a dot in a member of one; where that is a list, in it.
     Field { path: String, value: String },
 }
 

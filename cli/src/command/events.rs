@@ -256,7 +256,9 @@ fn missing(wanted: &Condition, object: Option<&Value>) -> Option<String> {
                 None => Some(format!("has no {path}")),
                 Some(found) => {
                     let now = cell(Some(found));
-                    (now != *value).then(|| format!("has {path}={now}"))
+                    let is_listed =
+                        || found.as_array().is_some_and(|all| all.iter().any(|one| cell(Some(one)) == *value));
+                    (now != *value && !is_listed()).then(|| format!("has {path}={now}"))
                 }
             }
         }
@@ -269,8 +271,17 @@ mod tests {
 
     #[test]
     fn a_condition_is_met_or_it_is_said_what_is_so() {
-        let node = json!({"state": "failed", "labels": {"example.org/tier": "gold"}});
+        let node = json!({"state": "failed", "labels": {"example.org/tier": "gold"}, "notes": ["held", "orphaned"]});
+        let without = json!({"notes": []});
         for (condition, object, expected) in [
+            // y06: the whole list was compared, so that a note which came beside it kept one from being seen.
+            ("notes=held", Some(&node), None),
+            ("notes=orphaned", Some(&node), None),
+            ("notes=held,orphaned", Some(&node), None),
+            ("notes=untold", Some(&node), Some("has notes=held,orphaned")),
+            ("notes=hel", Some(&node), Some("has notes=held,orphaned")),
+            ("notes=held", Some(&without), Some("has notes=")),
+            ("notes=", Some(&without), None),
             ("state=failed", Some(&node), None),
             ("state=converged", Some(&node), Some("has state=failed")),
             ("labels.example.org/tier=gold", Some(&node), None),

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use stemma_core::finding::Rule;
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
-use stemma_core::rollout::Standing;
+use stemma_core::rollout::{Candidate, Standing};
 use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told, orphans, stuck};
 use stemma_core::status::{ORPHANS, STUCK};
 use stemma_core::task::Mode;
@@ -35,6 +36,7 @@ pub(crate) fn facts(
     let candidate = answer.map(|answer| candidate(model, answer));
     let next = candidate.as_ref().map(|candidate| candidate.next(now)).unwrap_or_default();
     let is_held = candidate.as_ref().is_some_and(|candidate| candidate.is_held(now));
+    let errors = candidate.as_ref().map(Candidate::errors).unwrap_or_default();
     let set = task_set(model, node.meta.uuid);
     Facts {
         is_placed: node.spec.nodegroup.is_some(),
@@ -46,7 +48,8 @@ pub(crate) fn facts(
         is_host_awaited: is_host_awaited(model, node.meta.uuid),
         is_report_refused: false,
         is_release_refused: false,
-        has_error: resolution.has_error() || is_too_large,
+        is_unmet: !errors.is_empty(),
+        has_error: resolution.has_error_beside(&errors) || is_too_large,
         is_stuck: stuck_by(model, node.meta.uuid).is_some(),
         is_held,
         is_orphaned: !orphans_of(model, node.meta.uuid).is_empty(),
@@ -58,6 +61,11 @@ pub(crate) fn facts(
         has_enrolled: false,
         tasks: tasks_of(model, node.meta.uuid, &set),
     }
+}
+
+/// The rules of the errors among the findings about a node that say no more than what keeps its next task set from it.
+pub(crate) fn keeping_errors(model: &Model, resolution: &Resolution) -> Vec<Rule> {
+    resolution.answer().map(|answer| candidate(model, answer).errors()).unwrap_or_default()
 }
 
 /// Why a node's agent is stuck, as it reported last.

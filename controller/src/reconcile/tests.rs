@@ -154,7 +154,11 @@ impl Small {
     /// The nodes for which the second group's node waits, by the last pass.
     fn waited_for(&self) -> Vec<NodeId> {
         let shut = self.reconciler.waves().shut(&self.cache.model(), NodeId(WAITS));
-        shut.expect("the last pass was for this model").into_iter().flat_map(|shut| shut.nodes).collect()
+        shut.expect("the last pass was for this model")
+            .into_iter()
+            .flat_map(|shut| shut.nodes)
+            .map(|one| one.node)
+            .collect()
     }
 }
 

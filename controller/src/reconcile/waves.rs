@@ -122,7 +122,7 @@ impl Waves {
         let profile = model.fleet.profile(node).filter(|_| self.followed.0 == model.revision.get())?;
         let known = &mut self.named;
         let named = |at| {
-            let new = || Shut::new(wave, profile, at);
+            let new = || Shut::new(&model.fleet, wave, profile, at);
             known.entry((cluster, profile.hash, at)).or_insert_with(new).clone()
         };
         Some(wave.shut_places(node).into_iter().map(named).collect())
@@ -228,9 +228,18 @@ pub(crate) struct Shut {
     /// The tasks of the node that wait at it, in the order in which they run.
     pub(crate) here: Vec<String>,
     /// The nodes that it waits for, the first few by uuid.
-    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) nodes: Vec<AwaitedNode>,
     /// How many there are in all.
     pub(crate) count: usize,
+}
+
+/// A node that a barrier waits for.
+#[derive(Clone)]
+pub(crate) struct AwaitedNode {
+    /// The node.
+    pub(crate) node: NodeId,
+    /// The tasks that it is to be done with, in the order in which they run there.
+    pub(crate) tasks: Vec<String>,
 }
 
 /// The most nodes that a barrier names.
@@ -241,15 +250,28 @@ pub(super) fn shut(results: Results<'_>, node: NodeId) -> Vec<Shut> {
     let fleet = &results.model.fleet;
     let (Some(profile), Some(cluster)) = (fleet.profile(node), fleet.cluster_of_node(node)) else { return Vec::new() };
     let wave = Wave::of_profiles(fleet, cluster, &results, [profile]);
-    wave.shut_places(node).into_iter().map(|at| Shut::new(&wave, profile, at)).collect()
+    wave.shut_places(node).into_iter().map(|at| Shut::new(fleet, &wave, profile, at)).collect()
 }
 
 impl Shut {
-    fn new(wave: &Wave, profile: &Profile, at: usize) -> Self {
+    fn new(fleet: &Fleet, wave: &Wave, profile: &Profile, at: usize) -> Self {
         let (barrier, nodes) = (encode::barrier(profile, &profile.barriers[at]), wave.awaited(profile.hash, at));
         let (here, count) = (waiting_at(profile, &barrier), nodes.len());
-        Self { barrier, here, nodes: nodes.iter().take(MOST_NAMED).copied().collect(), count }
+        let awaited = |node: &NodeId| AwaitedNode {
+            node: *node,
+            tasks: in_order(fleet, *node, &wave.awaited_tasks(profile.hash, at, *node)),
+        };
+        Self { barrier, here, nodes: nodes.iter().take(MOST_NAMED).map(awaited).collect(), count }
     }
+}
+
+/// Tasks of a node in the order in which they run there.
+fn in_order(fleet: &Fleet, node: NodeId, tasks: &BTreeSet<&str>) -> Vec<String> {
+    let ids = fleet.profile(node).into_iter().flat_map(|profile| {
+        let release = &profile.release;
+        profile.tasks.iter().map(move |ix| release.id(*ix))
+    });
+    ids.filter(|id| tasks.contains(id)).map(str::to_owned).collect()
 }
 
 /// The tasks of a profile that wait at a barrier, in order.

@@ -7,7 +7,8 @@ use stemma_wire::message::observed::Outcome;
 
 use crate::fleet::Fleet;
 use crate::states::{
-    everywhere, fleet_of, result, say, shell, site, site_and, take, until, until_listed, until_stands, with_two,
+    everywhere, fleet_of, result, result_saying, say, shell, site, site_and, take, until, until_listed, until_stands,
+    with_two,
 };
 
 #[tokio::test]
@@ -214,5 +215,54 @@ async fn y06_who_waits_behind_a_marker_reads_which_task_is_not_done() {
     result(&mut first, 1, "a", Outcome::Failed).await;
     let reason = "b waits for m on tags x: n1 (a failed there)";
     until_stands(&fleet, "n2", "blocked", reason).await;
+    fleet.controller.stop().await;
+}
+
+/// The marker stands on a host between the two. The reason named the marker, as a task of the host that is waited for.
+#[tokio::test]
+async fn y06_who_waits_for_a_marker_of_another_host_reads_the_task_before_it() {
+    let site = |version: &str, first: &str| {
+        let mut site = long_site(version, &[first, "b", "e"], &json!({}));
+        let after = json!([{"name": first, "tags": ["x"]}]);
+        site[0]["tasks"][1] = json!({"id": "b", "type": "skipped", "tags": ["y"], "cross_depends": after});
+        site
+    };
+    let fleet = fleet_of(site("1", "a")).await;
+    let mut hosts = Vec::new();
+    for (group, name) in [("c/gx", "n1"), ("c/gy", "n2"), ("c/gz", "n3")] {
+        let mut host = fleet.join_group(group, name).await;
+        take(&mut host).await;
+        hosts.push(host);
+    }
+    for (said, state, why) in [
+        (None, "waiting", "a has not succeeded there"),
+        (Some((1, Outcome::WouldChange)), "blocked", "a was only checked or observed there"),
+        (Some((2, Outcome::Failed)), "blocked", "a failed there"),
+    ] {
+        if let Some((sequence, outcome)) = said {
+            result(&mut hosts[0], sequence, "a", outcome).await;
+        }
+        let reason = format!("e waits for b on tags y: n1 ({why})");
+        until_stands(&fleet, "n3", state, &reason).await;
+        until_listed(&fleet, "n3", &reason).await;
+    }
+    fleet.apply(json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx", "hold": {"reason": "a disk"}}])).await;
+    fleet.apply(site("2", "x0")).await;
+    until_stands(&fleet, "n3", "blocked", "e waits for b on tags y: n1 (it is held, and has no task x0)").await;
+    fleet.controller.stop().await;
+}
+
+/// It was said to have failed, and nobody ran it.
+#[tokio::test]
+async fn y06_who_waits_for_a_task_that_did_not_run_reads_what_that_one_requires() {
+    let mut site = site_and([shell("a2", "x", json!({"requires": ["a"]}))]);
+    site[0]["tasks"][1]["cross_depends"] = json!([{"name": "a2", "tags": ["x"]}]);
+    let (fleet, mut first, _second) = with_two(site).await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    let why = "Not run: a, which it requires, failed.";
+    result_saying(&mut first, 2, ("a2", Outcome::DependencyFailed), (why, "")).await;
+    let reason = "b waits for a2 on tags x: n1 (a2 did not run there: a, which it requires, failed)";
+    until_stands(&fleet, "n2", "blocked", reason).await;
+    until_listed(&fleet, "n2", reason).await;
     fleet.controller.stop().await;
 }

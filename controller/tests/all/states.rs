@@ -260,6 +260,35 @@ async fn y06_a_node_that_keeps_an_old_task_set_is_held_in_every_answer() {
     fleet.controller.stop().await;
 }
 
+/// It was failed, since what it does not meet is an error among its findings, as that of a host which has no task set.
+#[tokio::test]
+async fn y06_a_host_that_keeps_its_task_set_since_it_does_not_meet_the_next_one_is_held_in_every_answer() {
+    let (fleet, _host) = converged().await;
+    let mut next = site("2");
+    next[2]["requirements"] = json!({"trait:CUSTOM_NOPE": "required"});
+    fleet.apply(next).await;
+    assert_eq!(everywhere(&fleet, "n", "held").await, [true; 5]);
+    assert_eq!(everywhere(&fleet, "n", "failed").await, [false; 5]);
+    let held = "it does not meet what its next task set requires, and keeps the one that it has (it runs site@1)";
+    until_listed(&fleet, "n", held).await;
+    let node = fleet.read("/v1/nodes/n").await;
+    assert_eq!(node["state_reason"], held);
+    assert!(node["findings"].to_string().contains("requirement.unmet"), "{node}");
+    // An error that keeps nothing from it by itself comes first, and is the one that is named.
+    let instance = |traits: Value| json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "instance_info": {"traits": traits}}]);
+    fleet.apply(instance(json!(["CUSTOM_ALSO"]))).await;
+    let error = "there is an error among its findings: instance.traits";
+    until_stands(&fleet, "n", "failed", error).await;
+    until_listed(&fleet, "n", error).await;
+    assert_eq!(everywhere(&fleet, "n", "failed").await, [true; 5]);
+    fleet.apply(instance(json!([]))).await;
+    until_stands(&fleet, "n", "held", held).await;
+    fleet.apply(json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "traits": ["CUSTOM_NOPE"]}])).await;
+    until(&fleet, "n", |node| node["state"] == "changing").await;
+    assert_eq!(everywhere(&fleet, "n", "held").await, [false; 5]);
+    fleet.controller.stop().await;
+}
+
 #[tokio::test]
 async fn y06_a_host_that_has_not_confirmed_a_label_is_noted_and_has_not_converged() {
     let (fleet, mut host) = converged().await;

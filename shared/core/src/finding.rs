@@ -149,6 +149,12 @@ pub fn has_error(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
 }
 
+/// The first error among findings that is of none of these rules.
+pub fn error_beside<'a>(findings: &'a [Finding], rules: &[Rule]) -> Option<&'a Finding> {
+    let is_of_these = |finding: &Finding| rules.iter().any(|rule| rule.code == finding.code);
+    findings.iter().find(|finding| finding.severity == Severity::Error && !is_of_these(finding))
+}
+
 /// Each finding once, the gravest first, then by what it is about.
 pub fn sort_findings(findings: &mut Vec<Finding>) {
     findings.sort_by(|a, b| (Reverse(a.severity), a).cmp(&(Reverse(b.severity), b)));

@@ -81,12 +81,12 @@ fn body(model: &Model, answer: &Answer) -> Value {
 /// The barriers that are shut for a node, with the nodes that they wait for and why each has not opened them.
 pub(super) fn waits(api: &Api, model: &Model, node: NodeId) -> Vec<Value> {
     let shut = api.reconciler.as_ref().map(|reconciler| reconciler.shut(model, node)).unwrap_or_default();
-    let of = |one: &waves::Shut, id: &NodeId| {
-        let name = state::name_of(model, *id);
-        json!({"node": name, "why": state::why_not_done(api, model, id.0, &one.barrier.task)})
+    let of = |one: &waves::Shut, awaited: &waves::AwaitedNode| {
+        let name = state::name_of(model, awaited.node);
+        json!({"node": name, "why": state::why_not_done(api, model, one, awaited)})
     };
     let row = |one: &waves::Shut| {
-        let nodes: Vec<Value> = one.nodes.iter().map(|id| of(one, id)).collect();
+        let nodes: Vec<Value> = one.nodes.iter().map(|awaited| of(one, awaited)).collect();
         json!({"task": one.barrier.task, "selector": one.barrier.selector, "waits_for": nodes, "count": one.count})
     };
     shut.iter().map(row).collect()

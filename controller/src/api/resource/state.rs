@@ -10,7 +10,7 @@ use stemma_core::finding::Finding;
 use stemma_core::object::{Held, LevelId, Node, NodeId, Timestamp};
 use stemma_core::resolve::{self, Answer, Resolution};
 use stemma_core::status::{
-    self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, RESULTS_TO_COME, State, TaskOutcome,
+    self, A_TASK_FAILED, AN_ERROR, Awaited, Facts, Liveness, RESULTS_TO_COME, State, TaskNews, TaskOutcome,
 };
 use stemma_core::task::Mode;
 use stemma_core::traits::{NodeTraits, TraitSource};
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::view;
 use crate::api::Api;
 use crate::cache::{Model, released};
-use crate::reconcile::waves::Shut;
+use crate::reconcile::waves::{AwaitedNode, Shut};
 use crate::reconcile::{Reconciler, facts};
 use crate::status as table;
 
@@ -183,7 +183,8 @@ pub(super) fn reason(
         }
         State::Failed if status.reason == AN_ERROR => {
             let findings = findings_of_answer(api, model, node, resolution);
-            status::first_error(&findings).map(|code| format!("{AN_ERROR}: {code}"))
+            let keeping = facts::keeping_errors(model, resolution);
+            status::first_error(&findings, &keeping).map(|code| format!("{AN_ERROR}: {code}"))
         }
         State::Changing if status.reason == RESULTS_TO_COME => waits(api, model, node, (facts, mode), shut)
             .or_else(|| status::awaited_results(facts::unended(model, node.meta.uuid))),
@@ -222,36 +223,42 @@ fn waits(
         return None;
     }
     let shut = shut(api.reconciler.as_ref()?);
-    let is_hindered = |one: &&Shut| one.nodes.iter().any(|id| is_hindered(api, model, id.0, &one.barrier.task));
+    let is_hindered = |one: &&Shut| one.nodes.iter().any(|awaited| is_hindered(api, model, one, awaited));
     let first = shut.iter().find(is_hindered).or(shut.first())?;
-    let why = |id: &NodeId| (name_of(model, *id), why_not_done(api, model, id.0, &first.barrier.task));
+    let why = |awaited: &AwaitedNode| (name_of(model, awaited.node), why_not_done(api, model, first, awaited));
     let nodes: Vec<_> = first.nodes.iter().map(why).collect();
     let awaited = status::awaited(&first.barrier.task, &first.barrier.selector, &nodes, first.count as u64);
     // One that was done before the barrier shut again does not wait.
-    let outcomes = outcomes(model, node.meta.uuid);
-    let is_done = |task: &str| outcomes.get(task) == Some(&TaskOutcome::Succeeded);
+    let news = news_of(model, node.meta.uuid);
+    let is_done = |task: &str| news.get(task).is_some_and(|one| one.outcome == TaskOutcome::Succeeded);
     let who = first.here.iter().find(|task| !is_done(task)).map_or("it", String::as_str);
     Some(format!("{who} waits for {awaited}"))
 }
 
-/// What became of the tasks on a node, in the task set that was released to it. The names of that are digests: they are worked out once for all.
-fn outcomes(model: &Model, node: Uuid) -> BTreeMap<&str, TaskOutcome> {
-    facts::news(model, node).map(|news| (news.task, news.outcome)).collect()
+/// What is known of the tasks of a node, in the task set that was released to it. The names of that are digests: they are worked out once for all.
+fn news_of(model: &Model, node: Uuid) -> BTreeMap<&str, TaskNews<'_>> {
+    facts::news(model, node).map(|news| (news.task, news)).collect()
 }
 
-/// What is known of a task that others wait for on a node. A marker and a stage run nowhere: of the tasks before them the first that failed
-/// stands for them, or the first that is not done.
-fn awaited_on<'t>(model: &'t Model, node: Uuid, task: &'t str) -> Awaited<'t> {
-    let outcomes = outcomes(model, node);
-    let outcome = |task: &str| outcomes.get(task).copied();
-    let before = model.fleet.profile(NodeId(node)).map(|profile| profile.stands_for(task)).unwrap_or_default();
-    let is_left = |task: &str| outcome(task) != Some(TaskOutcome::Succeeded);
+/// What is known of what a barrier waits for on a node: of the tasks there the first that failed stands for them, or else the first that did not run
+/// since another failed, or else the first that is not done.
+fn awaited_on<'t>(model: &'t Model, shut: &'t Shut, awaited: &'t AwaitedNode) -> Awaited<'t> {
+    let node = awaited.node.0;
+    let news = news_of(model, node);
+    let outcome = |task: &str| news.get(task).map(|one| one.outcome);
     // One that was released and does not run is left out.
     let leaves_out = |task: &str| model.released.get(&node).is_some_and(|record| !record.runs_task(task));
-    let left: Vec<_> = before.into_iter().filter(|task| !leaves_out(task) && is_left(task)).collect();
-    let failed = left.iter().find(|task| outcome(task) == Some(TaskOutcome::Failed));
-    let task = failed.or(left.first()).copied().unwrap_or(task);
-    Awaited { task, outcome: outcome(task), was_released: released::was_released(model, node, task) }
+    let is_left = |task: &&str| !leaves_out(task) && outcome(task) != Some(TaskOutcome::Succeeded);
+    let all = || awaited.tasks.iter().map(String::as_str);
+    let failed = |was_tried: bool| {
+        let is_it = |one: &TaskNews<'_>| one.outcome == TaskOutcome::Failed && one.was_tried == was_tried;
+        all().filter(is_left).find(|task| news.get(task).is_some_and(is_it))
+    };
+    let first = failed(true).or_else(|| failed(false)).or_else(|| all().find(is_left)).or_else(|| all().next());
+    let task = first.unwrap_or(&shut.barrier.task);
+    let is_not_run = |one: &&TaskNews<'_>| one.outcome == TaskOutcome::Failed && !one.was_tried;
+    let not_run = news.get(task).filter(is_not_run).map(|one| one.message);
+    Awaited { task, outcome: outcome(task), not_run, was_released: released::was_released(model, node, task) }
 }
 
 /// What decides the state of a node that others wait for.
@@ -261,9 +268,9 @@ fn facts_of_awaited(api: &Api, model: &Model, node: Uuid) -> Facts {
     (if api.is_behind { of_model() } else { of_last_pass().or_else(of_model) }).unwrap_or_default()
 }
 
-/// Whether a node will not succeed in a task by itself.
-fn is_hindered(api: &Api, model: &Model, node: Uuid, task: &str) -> bool {
-    awaited_on(model, node, task).is_in_vain(&facts_of_awaited(api, model, node))
+/// Whether a node will not by itself be done with what a barrier waits for there.
+fn is_hindered(api: &Api, model: &Model, shut: &Shut, awaited: &AwaitedNode) -> bool {
+    awaited_on(model, shut, awaited).is_in_vain(&facts_of_awaited(api, model, awaited.node.0))
 }
 
 /// What a node is called.
@@ -271,9 +278,9 @@ pub(super) fn name_of(model: &Model, node: NodeId) -> String {
     model.nodes.get(node.0).map(|node| node.display_name()).unwrap_or_default()
 }
 
-/// Why a node has not succeeded in a task (so far).
-pub(super) fn why_not_done(api: &Api, model: &Model, node: Uuid, task: &str) -> String {
-    status::why_not_done(&awaited_on(model, node, task), &facts_of_awaited(api, model, node))
+/// Why a node is not done with what a barrier waits for there (so far).
+pub(super) fn why_not_done(api: &Api, model: &Model, shut: &Shut, awaited: &AwaitedNode) -> String {
+    status::why_not_done(&awaited_on(model, shut, awaited), &facts_of_awaited(api, model, awaited.node.0))
 }
 
 /// The first task that failed, of those that were released: the task, its sentence and since when.

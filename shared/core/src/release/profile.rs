@@ -365,40 +365,6 @@ impl Profile {
         before
     }
 
-    /// The tasks that are to succeed on a node where others wait for this one: the task itself; for a marker, what comes before it; for a
-    /// stage, the node's own tasks that the stage waits for.
-    pub fn stands_for(&self, id: &str) -> Vec<&str> {
-        let Some(ix) = self.release.find(id) else { return Vec::new() };
-        let awaited = if self.release.task(ix).task.is_stage() { self.before_stage(ix) } else { BTreeSet::from([ix]) };
-        let here = awaited.into_iter().filter(|ix| self.has(*ix));
-        here.flat_map(|ix| self.done_at(ix)).map(|ix| self.release.id(ix)).collect()
-    }
-
-    /// What is to be done where a task of its own is waited for: the task, or what comes before a marker.
-    fn done_at(&self, ix: TaskIx) -> Vec<TaskIx> {
-        if !self.release.task(ix).is_skipped_type() {
-            return vec![ix];
-        }
-        self.before_marker(ix).tasks
-    }
-
-    /// The tasks that a stage waits for on its nodes, itself or through the stages before it.
-    fn before_stage(&self, stage: TaskIx) -> BTreeSet<TaskIx> {
-        let (mut seen, mut next, mut tasks) = (BTreeSet::from([stage]), vec![stage], BTreeSet::new());
-        while let Some(stage) = next.pop() {
-            for wait in self.release.stage_waits(stage) {
-                if matches!(wait.source, Source::Stage) {
-                    if seen.insert(wait.task) {
-                        next.push(wait.task);
-                    }
-                } else if self.place.is_source(self.release.matching.roles, &wait.source) {
-                    tasks.insert(wait.task);
-                }
-            }
-        }
-        tasks
-    }
-
     /// What is over when the node has passed a marker of `tasks`. A marker runs nowhere, so nobody reports it.
     pub(crate) fn before_marker(&self, marker: TaskIx) -> BeforeMarker<'_> {
         let is_marker = |ix: TaskIx| self.release.task(ix).is_skipped_type();

@@ -84,6 +84,15 @@ impl SetAside<'_> {
         }
     }
 
+    /// The rule of the error among the findings about the node that says it; `None`: none does.
+    pub(crate) fn error(&self) -> Option<Rule> {
+        match self {
+            Self::Unmet(_) => Some(rule::REQUIREMENT_UNMET),
+            Self::LacksTraits(_) => Some(rule::INSTANCE_TRAITS),
+            Self::Undecided(_) | Self::Paused(_) | Self::Held(..) | Self::Parked(..) | Self::Mode(_) => None,
+        }
+    }
+
     /// When it ends by itself; `None`: it does not.
     pub(crate) fn end(&self) -> Option<Timestamp> {
         match self {

@@ -408,13 +408,26 @@ impl Wave {
 
     /// The nodes that the barrier at a place of a profile waits for.
     pub fn awaited(&self, profile: ProfileHash, at: usize) -> Cow<'_, BTreeSet<NodeId>> {
-        let targets = self.waits.get(&profile).and_then(|(_, barriers)| barriers.get(at));
-        let points = targets.into_iter().flat_map(|targets| targets.own.iter().chain(&targets.behind));
-        let unmet = points.map(|at| &self.points[*at]).filter(|point| point.waiting() != Waiting::Nobody);
-        match unmet.map(|point| &point.waits_for).collect::<Vec<_>>().as_slice() {
+        match self.unmet(profile, at).map(|at| &self.points[at].waits_for).collect::<Vec<_>>().as_slice() {
             [only] => Cow::Borrowed(*only),
             many => Cow::Owned(many.iter().copied().flatten().copied().collect()),
         }
+    }
+
+    /// The tasks that the barrier at a place of a profile waits for on a node, by their ids: the barrier's own, and what comes before a stage or a
+    /// marker. What comes before a marker on another node is none of that one's tasks: only the wave knows which it is.
+    pub fn awaited_tasks(&self, profile: ProfileHash, at: usize, node: NodeId) -> BTreeSet<&str> {
+        let meant = self.members.get(&node).and_then(|member| self.meant_by.get(&member.profile));
+        let waiting = self.unmet(profile, at).filter(|at| self.points[*at].waits_for.contains(&node));
+        let tasks = waiting.filter_map(|at| Some(meant?.get(&at)?.steps.tasks(self.points[at].task())));
+        tasks.flatten().collect()
+    }
+
+    /// The points at which somebody is still waited for, of those that the barrier at a place of a profile waits for.
+    fn unmet(&self, profile: ProfileHash, at: usize) -> impl Iterator<Item = usize> {
+        let targets = self.waits.get(&profile).and_then(|(_, barriers)| barriers.get(at));
+        let points = targets.into_iter().flat_map(|targets| targets.own.iter().chain(&targets.behind));
+        points.copied().filter(move |at| self.points[*at].waiting() != Waiting::Nobody)
     }
 
     fn left(&self, targets: &Targets) -> Left {
@@ -610,6 +623,14 @@ fn meant_task(release: &CompiledRelease, barrier: &Barrier, profile: &Profile) -
 }
 
 impl Steps {
+    /// The ids of the tasks, of which this one is the point's own.
+    fn tasks<'a>(&'a self, own: &'a str) -> Vec<&'a str> {
+        match self {
+            Self::Itself => vec![own],
+            Self::Before(tasks) => tasks.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// The tasks that stand for a marker.
     fn of_a_marker(&self) -> &[String] {
         match self {

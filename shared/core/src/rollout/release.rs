@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::digest::{DigestVersion, TaskDigest};
+use crate::finding::Rule;
 use crate::object::{NodeId, Timestamp};
 use crate::resolve::{Answer, SetAside};
 use crate::status::{Keeper, Next};
@@ -97,6 +98,11 @@ impl<'a> Candidate<'a> {
         held.or_else(|| keepers().next()).map_or(Next::Due, Next::Kept)
     }
 
+    /// The rules of the errors among the findings about the node that say no more than what keeps its next task set from it.
+    pub fn errors(&self) -> Vec<Rule> {
+        self.kept_by.iter().filter_map(SetAside::error).collect()
+    }
+
     /// Whether a hold is in force at that time.
     pub fn is_held(&self, now: Timestamp) -> bool {
         self.in_force(now).any(|aside| matches!(aside, SetAside::Held(..)))
@@ -134,6 +140,7 @@ mod tests {
     use crate::object::Held;
     use crate::requirement::Unmet;
     use crate::status::Side;
+    use crate::traits::InstanceTraits;
 
     /// Nodes that had what they were to have, or were held, moved with their records past what the cluster may have that they came to.
     #[test]
@@ -230,6 +237,23 @@ mod tests {
             assert_eq!((candidate.is_held(NOW), candidate.hold_end(NOW)), (is_held, end), "{candidate:?}");
             let current = Candidate { present: Some(content(2)), ..candidate };
             assert_eq!((current.next(NOW), current.is_held(NOW)), (Next::Current, is_held));
+        }
+    }
+
+    #[test]
+    fn y06_the_errors_that_keep_a_task_set_are_those_of_what_the_node_does_not_meet() {
+        let unmet =
+            Unmet { key: "trait:CUSTOM_X".into(), expression: "required".into(), found: "the node lacks it".into() };
+        let by_hand = || vec![held(Held::UntilTakenBack), SetAside::Undecided("db"), SetAside::Paused(Side::Operator)];
+        let and = |one| by_hand().into_iter().chain([one]).collect::<Vec<_>>();
+        for (kept_by, errors) in [
+            (by_hand(), &[][..]),
+            (and(SetAside::Unmet(&unmet)), &["requirement.unmet"]),
+            (and(SetAside::LacksTraits(InstanceTraits::NoList { node: NODE.0 })), &["instance.traits"]),
+        ] {
+            let candidate = Candidate { kept_by, ..due() };
+            let found: Vec<_> = candidate.errors().into_iter().map(|rule| rule.code).collect();
+            assert_eq!(found, errors, "{candidate:?}");
         }
     }
 

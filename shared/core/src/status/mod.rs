@@ -33,7 +33,8 @@ pub enum State {
     Silent,
     /// Its agent cannot keep or apply what it is told.
     Stuck,
-    /// A task failed, two hosts have its identity, or an error among its findings keeps a task or its whole state from it.
+    /// A task failed, two hosts have its identity, or an error among its findings keeps a task or its whole state from it. What only keeps
+    /// a newer task set from it is [`State::Held`].
     Failed,
     /// Its tasks wait.
     Paused,
@@ -166,6 +167,8 @@ pub struct Facts {
     pub is_report_refused: bool,
     /// Whether the store refuses what is released to it.
     pub is_release_refused: bool,
+    /// Whether it does not meet what its next task set requires, which is an error among its findings.
+    pub is_unmet: bool,
     /// Whether an error is among its other findings.
     pub has_error: bool,
     /// Whether its agent cannot keep or apply what it is told.
@@ -210,12 +213,14 @@ impl Facts {
             Self { has_error: true, .. }
             | Self { is_report_refused: true, .. }
             | Self { is_release_refused: true, .. } => (State::Failed, AN_ERROR),
+            // Where an older task set is kept, that one goes on, and the node is held.
+            Self { is_unmet: true, .. } if !self.keeps_an_older_set() => (State::Failed, AN_ERROR),
             Self { paused: Some(Side::Operator), next: Next::Kept(_), .. } => {
                 (State::Paused, "its nodegroup or cluster is paused, and a newer task set waits")
             }
             Self { paused: Some(Side::Operator), .. } => (State::Paused, "its nodegroup or cluster is paused"),
             Self { paused: Some(Side::Host), .. } => (State::Paused, "it is paused on its host"),
-            Self { next: Next::Kept(keeper), tasks, .. } if tasks.is_of_a_set() => (State::Held, keeper.reason()),
+            Self { next: Next::Kept(keeper), .. } if self.keeps_an_older_set() => (State::Held, keeper.reason()),
             Self { is_store_waiting: true, .. } => (
                 State::Waiting,
                 "the store was restored from a backup and waits: nothing is sent until an admin runs stemma-controller \
@@ -242,6 +247,11 @@ impl Facts {
             Self { tasks, liveness, .. } => return tasks.status(*liveness),
         };
         Status { state, reason }
+    }
+
+    /// Whether a task set was released to it, and a newer one is kept from it.
+    fn keeps_an_older_set(&self) -> bool {
+        matches!(self.next, Next::Kept(_)) && self.tasks.is_of_a_set()
     }
 
     /// What is so beside its state, in the order of the words.
@@ -512,6 +522,39 @@ mod tests {
         ] {
             let facts = Facts { is_blocked, ..placed(Tasks::of(Some(outcomes), true)) };
             assert_eq!(facts.status().state, state, "{outcomes:?}");
+        }
+    }
+
+    /// The requirement counted as any other error, so that nobody was ever held by it.
+    #[test]
+    fn y06_what_a_node_does_not_meet_holds_it_where_it_keeps_an_older_set_and_is_an_error_elsewhere() {
+        let unmet = |tasks, next| Facts { is_unmet: true, next, ..placed(tasks) };
+        let (kept, by_hand) = (Next::Kept(Keeper::Requirement), Next::Kept(Keeper::Held(Side::Operator)));
+        let keeps = unmet(Tasks::Succeeded, kept);
+        let held = "it does not meet what its next task set requires, and keeps the one that it has";
+        let error = "there is an error among its findings";
+        for (facts, state, reason) in [
+            (keeps, State::Held, held),
+            (unmet(Tasks::Incomplete, kept), State::Held, held),
+            (unmet(Tasks::NothingToRun, kept), State::Held, held),
+            (
+                unmet(Tasks::Succeeded, by_hand),
+                State::Held,
+                "an operator holds it: it keeps its task set, and a newer one waits",
+            ),
+            (
+                Facts { paused: Some(Side::Operator), ..keeps },
+                State::Paused,
+                "its nodegroup or cluster is paused, and a newer task set waits",
+            ),
+            (unmet(Tasks::NotReleased, kept), State::Failed, error),
+            (unmet(Tasks::Succeeded, Next::Current), State::Failed, error),
+            (unmet(Tasks::Failed, kept), State::Failed, "a task failed"),
+            (Facts { has_error: true, ..keeps }, State::Failed, error),
+            (Facts { is_report_refused: true, ..keeps }, State::Failed, error),
+            (Facts { is_release_refused: true, ..keeps }, State::Failed, error),
+        ] {
+            assert_eq!(facts.status(), Status { state, reason }, "{facts:?}");
         }
     }
 

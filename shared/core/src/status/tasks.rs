@@ -1,7 +1,7 @@
 //! What became of all tasks of a node together.
 
 use super::{Facts, Keeper, Liveness, Next, Side, State, Status};
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Rule, error_beside};
 use crate::object::Timestamp;
 
 /// Why a node is failed of which a task failed.
@@ -156,9 +156,13 @@ pub fn tasks_not_run<'a>(news: impl IntoIterator<Item = TaskNews<'a>>) -> Option
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    // Hosts of another version may say it in another way.
-    let why = first.message.strip_prefix("Not run: ").map(|why| format!(": {}", why.trim_end_matches('.')));
-    Some(format!("task {}{more} did not run{}", first.task, why.unwrap_or_default()))
+    Some(format!("task {}{more} did not run{}", first.task, why_not_run(first.message)))
+}
+
+/// Why a task did not run, as its host said it, behind a colon; empty where that is not known. Hosts of another version may say it in another way.
+fn why_not_run(message: &str) -> String {
+    let why = message.strip_prefix("Not run: ").map(|why| format!(": {}", why.trim_end_matches('.')));
+    why.unwrap_or_default()
 }
 
 /// Which results are still to come, by the first of these tasks in the order in which they run, and how many more; `None`: all have come.
@@ -171,9 +175,11 @@ pub fn awaited_results<'a>(unended: impl IntoIterator<Item = &'a str>) -> Option
     })
 }
 
-/// The code of the first error among findings, which a node's state names; `None`: there is none.
-pub fn first_error(findings: &[Finding]) -> Option<&str> {
-    findings.iter().find(|one| one.severity == Severity::Error).map(|one| one.code.as_str())
+/// The code of the first error among findings, which a node's state names; `None`: there is none. One of these rules, which say what keeps the
+/// node's next task set from it, is named where there is no other.
+pub fn first_error<'a>(findings: &'a [Finding], keeping: &[Rule]) -> Option<&'a str> {
+    let error = error_beside(findings, keeping).or_else(|| error_beside(findings, &[]))?;
+    Some(&error.code)
 }
 
 /// What is known of a task that others wait for on a node.
@@ -183,6 +189,8 @@ pub struct Awaited<'a> {
     pub task: &'a str,
     /// What became of it there; `None`: not known yet.
     pub outcome: Option<TaskOutcome>,
+    /// What the host said of it, where it failed without being tried, since one that it requires did; `None`: it was tried, or did not fail.
+    pub not_run: Option<&'a str>,
     /// Whether it is in the task set that was released to the node.
     pub was_released: bool,
 }
@@ -200,11 +208,16 @@ impl Awaited<'_> {
 
 /// Why a node that others wait for has not succeeded in a task yet.
 pub fn why_not_done(awaited: &Awaited<'_>, facts: &Facts) -> String {
-    let Awaited { task, outcome, was_released } = *awaited;
+    let Awaited { task, outcome, not_run, was_released } = *awaited;
     let why = match facts {
         Facts { paused: Some(Side::Host), .. } => "it was paused on its host",
         Facts { liveness: Liveness::Silent, .. } => "it is silent",
-        _ if outcome == Some(TaskOutcome::Failed) => return format!("{task} failed there"),
+        _ if outcome == Some(TaskOutcome::Failed) => {
+            return match not_run {
+                Some(message) => format!("{task} did not run there{}", why_not_run(message)),
+                None => format!("{task} failed there"),
+            };
+        }
         Facts { is_stuck: true, .. } => "its agent is stuck",
         Facts { is_ahead: true, .. } => "its host is ahead of the store",
         Facts { paused: Some(Side::Operator), .. } => "its nodegroup or cluster is paused",
@@ -258,6 +271,7 @@ pub fn awaited(task: &str, selector: &str, nodes: &[(String, String)], of: u64) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::rule;
 
     #[test]
     fn why_others_wait_names_what_keeps_the_node_first() {
@@ -282,9 +296,44 @@ mod tests {
             (here, Some(TaskOutcome::WouldChange), true, "a was only checked or observed there", true),
             (here, None, true, "a has not succeeded there", false),
         ] {
-            let awaited = Awaited { task: "a", outcome, was_released };
+            let awaited = Awaited { task: "a", outcome, not_run: None, was_released };
             assert_eq!(why_not_done(&awaited, &facts), why);
             assert_eq!(awaited.is_in_vain(&facts), is_in_vain, "y06: {why}");
+        }
+    }
+
+    /// It was said to have failed, and its host and the list of tasks said that it did not run.
+    #[test]
+    fn y06_others_wait_for_a_task_that_did_not_run_and_read_which_one_it_requires() {
+        let here = Facts { liveness: Liveness::Connected, ..Facts::default() };
+        for (facts, not_run, why) in [
+            (here, None, "a2 failed there"),
+            (
+                here,
+                Some("Not run: a, which it requires, failed."),
+                "a2 did not run there: a, which it requires, failed",
+            ),
+            (here, Some("a failed"), "a2 did not run there"),
+            (Facts { liveness: Liveness::Silent, ..here }, Some("a failed"), "it is silent"),
+        ] {
+            let awaited = Awaited { task: "a2", outcome: Some(TaskOutcome::Failed), not_run, was_released: true };
+            assert_eq!(why_not_done(&awaited, &facts), why);
+            assert!(awaited.is_in_vain(&facts), "{why}");
+        }
+    }
+
+    #[test]
+    fn y06_the_error_that_is_named_is_not_the_one_that_only_keeps_the_next_task_set() {
+        let found = |rule| Finding::of(rule, "node/n", "x");
+        let unmet = [rule::REQUIREMENT_UNMET];
+        let (required, path) = (found(rule::REQUIREMENT_UNMET), found(rule::TASK_PATH));
+        for (findings, named) in [
+            (vec![], None),
+            (vec![found(rule::HOST_PAUSED)], None),
+            (vec![required.clone()], Some("requirement.unmet")),
+            (vec![required, path], Some("task.path")),
+        ] {
+            assert_eq!(first_error(&findings, &unmet), named);
         }
     }
 

@@ -518,6 +518,36 @@ fn a_barrier_that_is_shut_names_whom_it_waits_for() {
     assert_eq!(shut.iter().filter(|nodes| **nodes == (6..=8).map(node).collect()).count(), 1, "{shut:?}");
 }
 
+/// The marker stands on nodes between the two: it was looked for on the node that is waited for, which has no such task.
+#[test]
+fn y06_the_tasks_that_a_barrier_waits_for_are_those_of_the_node_that_is_waited_for() {
+    const Z: u128 = 0xd;
+    let shell =
+        |id: &str, tag: &str| json!({"id": id, "type": "shell", "tags": [tag], "parameters": {"script": "true"}});
+    let after = |name: &str, tag: &str| json!([{"name": name, "tags": [tag]}]);
+    let marker =
+        json!({"id": "m", "type": "skipped", "tags": ["y"], "requires": ["c"], "cross_depends": after("a", "x")});
+    let mut last = shell("w", "z");
+    last["cross_depends"] = after("m", "y");
+    let spec = json!({
+        "roles": {"x": {}, "y": {}, "z": {}}, "tags": {"x": {}, "y": {}, "z": {}},
+        "tasks": [shell("a", "x"), shell("other", "x"), shell("c", "y"), marker, last],
+    });
+    let mut site = Site::new();
+    site.put_release("site", &serde_json::from_value(spec).unwrap());
+    site.put_group(Z, "z", None);
+    site.put_node(9, Some(Z));
+    let profile = site.fleet.profile(node(9)).unwrap().hash;
+    let awaited = |site: &Site, n: u128| -> Vec<String> {
+        let wave = site.wave();
+        let at = wave.shut_places(node(9))[0];
+        wave.awaited_tasks(profile, at, node(n)).into_iter().map(str::to_owned).collect()
+    };
+    assert_eq!([1, 6, 9].map(|n| awaited(&site, n)), [vec!["a"], vec!["c"], vec![]]);
+    site.set_done(1, "a", true);
+    assert_eq!([1, 2, 6].map(|n| awaited(&site, n)), [vec![], vec!["a"], vec!["c"]]);
+}
+
 /// The tasks that are done, each with its node.
 type DoneTasks = Vec<(u128, &'static str)>;
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::primary::primary_parked;
 use crate::epoch::{EpochLine, HeldAndTold};
-use crate::finding::{FEW, Finding, Gravest, Rule, first_few, has_error, rule};
+use crate::finding::{FEW, Finding, Gravest, Rule, error_beside, first_few, rule};
 use crate::fleet::Fleet;
 use crate::idle;
 use crate::input::MAX_DEPTH;
@@ -256,8 +256,13 @@ pub fn newly_ruled(
 impl Resolution {
     /// Whether an error is among the findings about the node: what was said on its host is none.
     pub fn has_error(&self) -> bool {
+        self.has_error_beside(&[])
+    }
+
+    /// The same beside the errors of these rules.
+    pub fn has_error_beside(&self, rules: &[Rule]) -> bool {
         match self {
-            Self::Complete(answer) => answer.has_error(),
+            Self::Complete(answer) => answer.has_error_beside(rules),
             Self::Incomplete(missing) => !missing.is_empty(),
         }
     }
@@ -295,9 +300,9 @@ impl Answer {
         findings
     }
 
-    /// Whether one of them is an error. Remarks are none, and cost most.
-    pub fn has_error(&self) -> bool {
-        has_error(&self.obstacles(""))
+    /// Whether one of them is an error that is of none of these rules. Remarks are none, and cost most.
+    fn has_error_beside(&self, rules: &[Rule]) -> bool {
+        error_beside(&self.obstacles(""), rules).is_some()
     }
 
     /// The findings that are no errors, whatever is found: of labels, of fields that nothing acts on, and of what a host reports.
