@@ -47,8 +47,8 @@ pub(crate) struct Import<'a> {
     pub(crate) force: bool,
 }
 
-/// Translates, and stores the release, which `--dry-run` has the controller decide alone. Under `-o manifest` and `-o json` no controller is
-/// asked, but for `--dry-run`: the release is printed.
+/// Translates, and stores the release, which `--dry-run` has the controller decide alone. Under `-o manifest`, `-o yaml` and `-o json` the release is
+/// printed and no controller is asked.
 ///
 /// # Errors
 /// What can't be read or translated, and the controller's refusal; where none is asked, what one would refuse.
@@ -59,12 +59,12 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     let import = found.translate(what.graph).with_context(|| what.path.display().to_string())?;
     let compiled = compiled(&name, &import)?;
     let manifest = manifest(&what, &import)?;
-    let is_printed = global.dry_run || matches!(global.output, Output::Json | Output::Yaml | Output::Manifest);
+    let is_printed = matches!(global.output, Output::Json | Output::Yaml | Output::Manifest);
     for finding in import.findings.iter().chain(&compiled.findings) {
         let finding = printable(&finding.to_string());
-        if is_printed || global.output == Output::Name { tell!("{finding}") } else { say!("{finding}") }
+        if is_printed || global.dry_run || global.output == Output::Name { tell!("{finding}") } else { say!("{finding}") }
     }
-    if is_printed && !global.dry_run {
+    if is_printed {
         print(&manifest, &import, global.output)?;
         return check(&name, &manifest);
     }
