@@ -79,9 +79,9 @@ pub(crate) enum Output {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Resolve manifests without a controller and print what each node gets.
+    /// Resolve manifests without a controller and print what each node gets. What the types of tasks take is judged by validate and render.
     Resolve(Files),
-    /// Render the templates of a node's tasks without a controller.
+    /// Render the templates of a node's tasks without a controller. What hosts would refuse of these tasks is an error.
     Render {
         #[command(flatten)]
         files: Files,

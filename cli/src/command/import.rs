@@ -8,17 +8,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 use stemma_author::Reader;
+use stemma_core::manifest::{BodyError, Objects, assemble, read_document};
 use stemma_core::name::ReleaseRef;
+use stemma_core::ownership::Manager;
 use stemma_core::release::fuel::{self, FuelImport};
-use stemma_core::release::{CompiledRelease, compile};
+use stemma_core::release::{CompiledRelease, compile, refused};
 use stemma_wire::endpoint::Endpoint;
 
 use crate::api::{Api, Refusal, Write};
 use crate::args::{Global, Output};
+use crate::command::done::{change_lines, note_dry_run};
 use crate::command::question;
 use crate::directory::Listing;
 use crate::manifest::{MAX_MANIFEST, text};
-use crate::output::printable;
+use crate::output::{cell, printable};
 use crate::problem::Problems;
 use crate::tree::Below;
 use crate::yaml::{block, documents};
@@ -44,10 +47,11 @@ pub(crate) struct Import<'a> {
     pub(crate) force: bool,
 }
 
-/// Translates, and stores the release, or prints it under `-o manifest`, `-o json` and `--dry-run`.
+/// Translates, and stores the release, which `--dry-run` has the controller decide alone. Under `-o manifest`, `-o yaml` and `-o json` the release is
+/// printed and no controller is asked.
 ///
 /// # Errors
-/// What can't be read or translated, and the controller's refusal.
+/// What can't be read or translated, and the controller's refusal; where none is asked, what one would refuse.
 pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     let shown = what.version.map_or_else(|| what.name.to_owned(), |version| format!("{}@{version}", what.name));
     let name: ReleaseRef = shown.parse().with_context(|| format!("{shown:?} is no release's name"))?;
@@ -55,25 +59,24 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     let import = found.translate(what.graph).with_context(|| what.path.display().to_string())?;
     let compiled = compiled(&name, &import)?;
     let manifest = manifest(&what, &import)?;
-    let findings = import.findings.iter().chain(&compiled.findings).map(|finding| printable(&finding.to_string()));
-    if global.dry_run || matches!(global.output, Output::Json | Output::Yaml | Output::Manifest) {
-        findings.for_each(|finding| tell!("{finding}"));
-        return print(&manifest, &import, global.output);
+    let is_printed = matches!(global.output, Output::Json | Output::Yaml | Output::Manifest);
+    for finding in import.findings.iter().chain(&compiled.findings) {
+        let finding = printable(&finding.to_string());
+        if is_printed || global.dry_run || global.output == Output::Name { tell!("{finding}") } else { say!("{finding}") }
     }
-    match global.output {
-        Output::Name => findings.for_each(|finding| tell!("{finding}")),
-        _ => findings.for_each(|finding| say!("{finding}")),
+    if is_printed {
+        print(&manifest, &import, global.output)?;
+        return check(&name, &manifest);
     }
     let mut api =
         Api::new(&Global { manager: Some(global.manager.clone().unwrap_or(MANAGER.to_owned())), ..global.clone() })?;
-    let path = format!("{}?force={}", Endpoint::Apply.path(&[]), what.force);
-    let sent = api.send(Write::at(Endpoint::Apply, path).json(&json!({"objects": [manifest]}))).await;
-    sent.map_err(|error| match error.downcast_ref::<Refusal>() {
-        Some(refusal) if !refusal.conflicts.is_empty() => refusal
-            .exit()
-            .because(format!("{refusal}\n  --force takes them over; --manager NAME imports under the owner's name")),
-        _ => error,
-    })?;
+    let answer = store(&mut api, &manifest, what.force).await?;
+    if global.dry_run {
+        print(&manifest, &import, global.output)?;
+        tell_decided(&name, &answer);
+        note_dry_run(&api);
+        return Ok(());
+    }
     if global.output == Output::Name {
         say!("release/{name}");
         return Ok(());
@@ -86,6 +89,45 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     );
     say!("{}", summary(&import));
     Ok(())
+}
+
+/// Has the controller store the release, or decide that alone; its answer.
+async fn store(api: &mut Api, manifest: &Value, force: bool) -> Result<Value> {
+    let path = format!("{}?force={force}", Endpoint::Apply.path(&[]));
+    let sent = api.send(Write::at(Endpoint::Apply, path).json(&json!({"objects": [manifest]}))).await;
+    sent.map_err(|error| match error.downcast_ref::<Refusal>() {
+        Some(refusal) if !refusal.conflicts.is_empty() => refusal
+            .exit()
+            .because(format!("{refusal}\n  --force takes them over; --manager NAME imports under the owner's name")),
+        _ => error,
+    })
+}
+
+/// Says what would become of the release, as the controller decided it.
+fn tell_decided(name: &ReleaseRef, answer: &Value) {
+    let Some(object) = answer.pointer("/objects/0") else { return };
+    tell!("release {name} would be {}", printable(&cell(object.get("action"))));
+    change_lines(object).iter().for_each(|line| tell!("  {line}"));
+}
+
+/// What a controller would refuse of the release: of the fields of its manifest, and of its tasks what every host would.
+fn check(name: &ReleaseRef, manifest: &Value) -> Result<()> {
+    let mut problems = Problems::default();
+    match objects(manifest) {
+        Ok(objects) => {
+            let errors = objects.releases.iter().flat_map(|release| refused(&release.spec, None, &Reader));
+            errors.for_each(|error| problems.add(name, error));
+        }
+        Err(errors) => errors.into_iter().for_each(|error| problems.add(name, error)),
+    }
+    problems.check()
+}
+
+/// What a manifest says, read as a controller reads it.
+fn objects(manifest: &Value) -> Result<Objects, Vec<BodyError>> {
+    let manager = Manager::new(MANAGER).expect("the name is a manager's");
+    let document = read_document(&manifest.to_string()).map_err(|error| vec![error])?;
+    assemble(&[document], &manager).map_err(|errors| errors.into_iter().map(|(_, error)| error).collect())
 }
 
 fn print(manifest: &Value, import: &FuelImport, output: Output) -> Result<()> {

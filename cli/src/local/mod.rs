@@ -39,7 +39,7 @@ type Releases = BTreeMap<ReleaseRef, Arc<CompiledRelease>>;
 /// What manifests are read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The answer alone: what hosts would refuse is not judged.
+    /// The answer alone: what hosts would refuse of a task by itself is not judged, since no answer rests on it.
     Answer,
     /// To know what is wrong with them.
     Check,
@@ -136,11 +136,14 @@ impl Sources {
         Ok(releases)
     }
 
-    /// What every host would refuse of the releases.
+    /// What every host would refuse of the releases. Where the answer alone is asked for, that is what the answer rests on: tasks that wait
+    /// for each other have no order.
     fn judge(&self, objects: &Objects, problems: &mut Problems) {
+        let is_judged =
+            |error: &ReleaseError| self.purpose == Purpose::Check || matches!(error, ReleaseError::Cycle { .. });
         for release in &objects.releases {
             let key = Key::Release(release.meta.name.clone());
-            for error in refused(&release.spec, None, &Reader) {
+            for error in refused(&release.spec, None, &Reader).into_iter().filter(is_judged) {
                 self.add_refused(&key, &error, problems);
             }
         }
@@ -169,9 +172,7 @@ impl Sources {
             }
             Releases::new()
         });
-        if self.purpose == Purpose::Check {
-            self.judge(objects, problems);
-        }
+        self.judge(objects, problems);
         releases
     }
 

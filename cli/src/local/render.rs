@@ -48,20 +48,23 @@ struct Rendered {
 /// `render`.
 ///
 /// # Errors
-/// Status 3 for a node or task that is not there; else what is wrong with the manifests, or the templates that fail.
+/// Status 3 for a node or task that is not there; else what is wrong with the manifests, what every host would refuse of the tasks, or the
+/// templates that fail.
 pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Output) -> Result<()> {
     let local = load(&tree::paths(files)?, Purpose::Answer)?;
     let answer = local.answer.answers.iter().find(|answer| answer.node().display_name() == node);
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
     let (tasks, inputs) = tasks(answer, node, task)?;
+    // Also of one with nothing to show, which may be so by what is wrong with it.
+    tasks.iter().for_each(|task| add_refused(&local, answer, task, &mut problems));
+    let is_shown = |one: &&CompiledTask| task.is_some() || templates(one).is_some();
     let whole = |task| {
         let rendered = Rendered { refused: refused(answer, task), ..one(task, &inputs) };
         add_failed(&local, answer, task, &rendered.failed, &mut problems);
-        add_refused(&local, answer, task, &rendered, &mut problems);
         rendered
     };
-    let rendered: Vec<Rendered> = tasks.into_iter().map(whole).collect();
+    let rendered: Vec<Rendered> = tasks.into_iter().filter(is_shown).map(whole).collect();
     match output {
         Output::Json | Output::Yaml => question::print(&plain(&rendered), output)?,
         _ => rendered.iter().for_each(print),
@@ -78,8 +81,7 @@ fn tasks<'a>(answer: &'a Answer, node: &str, wanted: Option<&str>) -> Result<(Ve
     };
     let release = &set.profile.release;
     let Some(wanted) = wanted else {
-        let all = set.tasks().map(|ix| release.task(ix));
-        return Ok((all.filter(|task| templates(task).is_some()).collect(), set.inputs()));
+        return Ok((set.tasks().map(|ix| release.task(ix)).collect(), set.inputs()));
     };
     let why_not = set.left_out_ids().find(|(id, _)| *id == wanted).map(|(_, why)| why.to_string());
     let found = set.tasks().find(|ix| release.id(*ix) == wanted).ok_or_else(|| match why_not {
@@ -143,15 +145,14 @@ fn add_failed(
     }
 }
 
-/// Adds what a controller refuses of the texts that were rendered: one in which a value would be read once more is no release's.
-fn add_refused(local: &Local, answer: &Answer, task: &CompiledTask, rendered: &Rendered, problems: &mut Problems) {
+/// Adds what every host would refuse of a task, and a controller of its release: what is shown of it is never on a host.
+fn add_refused(local: &Local, answer: &Answer, task: &CompiledTask, problems: &mut Problems) {
     let manifest = || local.of_task(&answer.release()?.name, &task.task);
-    let is_shown = |path: &str| rendered.texts.iter().any(|(shown, _)| shown == path);
-    for (path, why) in mistakes(&task.task, &Reader).into_iter().filter(|(path, _)| is_shown(path)) {
+    for (path, why) in mistakes(&task.task, &Reader) {
         let field = format!("task {} {path}", task.task.id);
         let (place, what) = match manifest() {
             Some(manifest) => manifest.told(&field, &format!("{field}: {why}")),
-            None => (field.clone(), why),
+            None => (field, why),
         };
         problems.add(place, what);
     }
@@ -285,7 +286,7 @@ mod tests {
             let answer = &local.answer.answers[0];
             let (found, inputs) = tasks(answer, "n", Some("t")).unwrap();
             let (rendered, mut problems) = (one(found[0], &inputs), Problems::default());
-            add_refused(&local, answer, found[0], &rendered, &mut problems);
+            add_refused(&local, answer, found[0], &mut problems);
             assert_eq!(problems.check().is_err(), is_refused, "{template}: {:?}", rendered.texts);
         }
     }

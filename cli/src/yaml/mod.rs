@@ -6,13 +6,13 @@
 //! number that JSON could not hold (`0x1F`, `+1`, `.5`) is text too. Aliases and `<<` are expanded within
 //! bounds, and a key that stands twice is an error, not the last one's win. A `<<` in quotes is a key like any other.
 
+mod escapes;
 mod write;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+use serde::de::DeserializeOwned;
 use stemma_core::manifest::{BodyError, MAX_DEPTH};
 
 pub use write::block;
@@ -37,7 +37,7 @@ pub struct Document {
 }
 
 /// A place in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, derive_more::Display)]
 #[display("{line}:{column}")]
 pub struct Place {
     /// From 1.
@@ -92,6 +92,9 @@ impl Document {
 }
 
 impl Place {
+    /// Where a text begins.
+    const BEGINNING: Self = Self { line: 1, column: 1 };
+
     /// The place in a file of a place in a text that begins here and stands there line by line.
     #[must_use]
     pub fn of_text(self, within: Self) -> Self {
@@ -104,13 +107,13 @@ impl Place {
 /// # Errors
 /// [`YamlError`] for text that is no YAML, for a key that stands twice or is no text, and past the limits.
 pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
-    let text = &with_whole_characters(text);
+    let text = &escapes::with_whole_characters(text);
     let mut reader = Reader {
         events: Parser::new_from_str(text),
         lines: text.lines().collect(),
         anchors: HashMap::new(),
         nodes: 0,
-        position: Place { line: 1, column: 1 },
+        position: Place::BEGINNING,
     };
     let mut documents = Vec::new();
     loop {
@@ -126,40 +129,6 @@ pub fn documents(text: &str) -> Result<Vec<Document>, YamlError> {
             _ => {}
         }
     }
-}
-
-/// JSON with each character that it writes as two escapes (`\ud83d\ude00`, as many programs write JSON) written as one, which is all that YAML
-/// knows. Text that is no JSON stays as it is.
-fn with_whole_characters(text: &str) -> Cow<'_, str> {
-    let has_pair = text.contains("\\ud") || text.contains("\\uD");
-    if !has_pair || serde_json::from_str::<IgnoredAny>(text).is_err() {
-        return text.into();
-    }
-    let (mut whole, mut left) = (String::with_capacity(text.len()), text);
-    while let Some(at) = left.find('\\') {
-        let (before, escape) = left.split_at(at);
-        whole.push_str(before);
-        // Behind a backslash of JSON stands an ASCII letter.
-        let length = match (half(escape), escape.get(6..).and_then(half)) {
-            (Some(high @ 0xD800..=0xDBFF), Some(low @ 0xDC00..=0xDFFF)) => {
-                whole.push_str(&format!("\\U{:08x}", 0x1_0000 + ((high - 0xD800) << 10) + (low - 0xDC00)));
-                12
-            }
-            _ => {
-                whole.push_str(&escape[..2]);
-                2
-            }
-        };
-        left = &escape[length..];
-    }
-    whole.push_str(left);
-    whole.into()
-}
-
-/// What the escape `\uXXXX` at the beginning of a text stands for.
-fn half(text: &str) -> Option<u32> {
-    let digits = text.strip_prefix("\\u")?.get(..4)?;
-    u32::from_str_radix(digits, 16).ok()
 }
 
 /// Over how many lines the head of a block scalar goes at most: its anchor, its tag, its `|`.
@@ -193,14 +162,10 @@ impl<'input> Reader<'input> {
     fn next(&mut self) -> Result<Event<'input>, YamlError> {
         match self.events.next_event() {
             Some(Ok((event, span))) => {
-                self.position = place(span);
+                self.position = place(span.start);
                 Ok(event)
             }
-            Some(Err(error)) => {
-                let marker = error.marker();
-                let at = Place { line: marker.line(), column: marker.col() + 1 };
-                Err(YamlError { at, what: unread(error.info()) })
-            }
+            Some(Err(error)) => Err(YamlError { at: place(*error.marker()), what: unread(error.info()) }),
             None => Ok(Event::StreamEnd),
         }
     }
@@ -404,8 +369,8 @@ fn separate(json: &mut String, index: usize) {
     }
 }
 
-fn place(span: Span) -> Place {
-    Place { line: span.start.line(), column: span.start.col() + 1 }
+fn place(marker: Marker) -> Place {
+    Place { line: marker.line(), column: marker.col() + 1 }
 }
 
 /// The parser's reason, and what is most often behind it.

@@ -173,3 +173,34 @@ fn a_controller_stores_the_real_library() -> Result<()> {
     assert!(other.status.success(), "the same content again is no change: {}", String::from_utf8_lossy(&other.stderr));
     Ok(())
 }
+
+/// The translation was printed with status 0, whatever a controller would say to it.
+#[test]
+fn y04_an_import_that_is_tried_out_or_printed_is_refused_as_one_that_is_stored() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let library = fleet.dir().join("library");
+    std::fs::create_dir(&library)?;
+    let import = |role: &str, more: &[&str]| -> Result<(String, String, i32)> {
+        let task = json!({"id": "t1", "type": "shell", "version": "2.0.0", "role": [role], "requires": [],
+            "parameters": {"cmd": "true", "timeout": 60}});
+        std::fs::write(library.join("tasks.yaml"), json!([task]).to_string())?;
+        let path = library.to_string_lossy();
+        fleet.ran(&[&["release", "import", "--fuel", &path, "--name", "fuel", "--version", "1"][..], more].concat())
+    };
+    for role in ["Self", "NULL", "", " ", "a\nb"] {
+        for more in [&["--dry-run"][..], &["-o", "manifest"], &["-o", "json"], &[]] {
+            let (out, told, status) = import(role, more)?;
+            assert!(status == 1 && told.contains("tasks[0].roles[0]"), "{role:?} {more:?}: {status} {told}");
+            assert_eq!(out.contains("Release"), more.contains(&"-o"), "{role:?} {more:?}: {out}");
+        }
+    }
+    let (out, told, status) = import("web", &["--dry-run"])?;
+    assert!(status == 0 && out.contains("kind: Release") && out.contains("1 of 1 tasks can run"), "{out}{told}");
+    let decided = "release fuel@1 would be created\n";
+    let reach = "dry run: nothing was written; this would reach 0 hosts";
+    assert!(told.contains(decided) && told.contains(reach), "{told}");
+    assert_eq!(fleet.ran(&["get", "release", "fuel@1"])?.2, 3, "nothing is stored");
+    let (out, told, status) = import("web", &["-o", "manifest"])?;
+    assert!(status == 0 && out.contains("kind: Release") && !told.contains("dry run"), "{out}{told}");
+    Ok(())
+}

@@ -114,3 +114,29 @@ fn y01_a_host_writes_a_path_for_the_first_task_and_says_of_the_second_that_it_do
     ensure!(said.contains("task.path") && said.contains("/etc/y is the path of task a too"), "{said}");
     Ok(())
 }
+
+/// A meeting was counted twice: of the node, and of the release that brings the tasks together there.
+#[test]
+fn y01_a_strict_edit_counts_a_meeting_once() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let (a, b) = (json!({"path": "/etc/z", "content": "a"}), json!({"path": "/etc/z/y", "content": "b"}));
+    let other = json!({"id": "b", "type": "file", "tags": ["x"], "parameters": b});
+    let release = json!({"kind": "Release", "name": "r", "version": "1", "roles": {"w": {"tags": ["w"]}}, "tags": {"w": {}, "x": {}},
+        "tasks": [file("a", &a), other]});
+    let objects = [
+        release,
+        json!({"kind": "Cluster", "name": "c", "release": "r@1"}),
+        json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["w"]}),
+        json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
+    ];
+    let manifest = fleet.dir().join("site.yaml");
+    std::fs::write(&manifest, objects.map(|object| object.to_string()).join("\n---\n"))?;
+    fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
+    let (_, told, status) = fleet.ran(&["tag", "assign", "n", "x", "--strict"])?;
+    ensure!(
+        status == 1 && told.contains("a strict write, and 1 error among the findings; nothing was changed"),
+        "{told}"
+    );
+    ensure!(told.matches("task.path").count() == 1 && told.contains("release/r@1 task b: on 1 host (n): "), "{told}");
+    Ok(())
+}

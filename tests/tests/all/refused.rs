@@ -4,6 +4,7 @@
 use anyhow::Result;
 use serde_json::Value;
 use stemma_tests::fleet::Fleet;
+use stemma_tests::program::run;
 
 const SITE: &str = r#"kind: Release
 name: site
@@ -289,5 +290,77 @@ fn w11_each_write_warns_of_a_role_that_nothing_declares() -> Result<()> {
     assert!(output.status.success() && told.contains(&format!("warning: nodegroup/prod/more: {unknown}")), "{told}");
     let output = fleet.cli(&["label", "nodegroup", "prod/more", "other=x"])?;
     assert!(!String::from_utf8_lossy(&output.stderr).contains("wbe"), "what was so before is not repeated");
+    Ok(())
+}
+
+/// Status, standard output and standard error of the operator's command, which needs no controller for it.
+fn offline(words: &[&str]) -> Result<(Option<i32>, String, String)> {
+    let output = run("stemma", words)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((output.status.code(), text(&output.stdout), text(&output.stderr)))
+}
+
+/// A release with these tasks, and a node of each of its roles: n of web, m of db.
+fn web_and_db(tasks: &str) -> String {
+    format!(
+        "kind: Release\nname: r\nroles: {{web: {{}}, db: {{}}}}\ntasks:\n{tasks}---\nkind: Cluster\nname: c\nrelease: r\n---\n\
+         kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: NodeGroup\ncluster: c\nname: h\nroles: [db]\n---\n\
+         kind: Node\nname: n\nnodegroup: c/g\n---\nkind: Node\nname: m\nnodegroup: c/h\n"
+    )
+}
+
+/// `render` showed what no host would ever have, and ended with 0.
+#[test]
+fn y04_render_refuses_of_the_tasks_of_its_node_what_validate_refuses() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("site.yaml");
+    let path = file.to_string_lossy().into_owned();
+    for (task, field, shown) in [
+        (
+            "type: file, parameters: {path: /etc/x, content: 1.10}",
+            "parameters.content: ",
+            "# t (file)\n# path: /etc/x\n",
+        ),
+        ("type: shell, parameters: {script: 'true', env: {V: 1.10}}", "parameters.env: ", "# t (shell)\ntrue\n"),
+        ("type: file, parameters: {path: /etc/x}", "parameters: ", "# t (file)\n# path: /etc/x\n"),
+        ("type: shell, parameters: {command: 5}", "parameters.command: ", ""),
+        ("type: flie, parameters: {path: /etc/x}", "type: ", ""),
+    ] {
+        let tasks = format!(
+            "  - {{id: t, roles: [web], {task}}}\n  - {{id: o, type: file, roles: [db], parameters: {{path: /o, content: o}}}}\n"
+        );
+        std::fs::write(&file, web_and_db(&tasks))?;
+        let (status, _, refused) = offline(&["validate", "-f", &path])?;
+        let begins = format!("error: {path}:5:");
+        assert!(status == Some(1) && refused.starts_with(&begins), "{task}: {refused}");
+        assert!(refused.contains(&format!(": task t {field}")), "{task}: {refused}");
+        for named in [&["n"][..], &["n", "t"]] {
+            let (status, out, err) = offline(&[&["render", "-f", &path][..], named].concat())?;
+            assert_eq!((status, err), (Some(1), refused.clone()), "{task}: {named:?}");
+            assert!(out.starts_with(shown), "{task}: {named:?}: {out}");
+        }
+        let (status, out, err) = offline(&["render", "-f", &path, "m"])?;
+        assert!(status == Some(0) && out.starts_with("# o (file)\n# path: /o\no\n"), "{task}: {out}{err}");
+        // Whatever a type takes, the task is placed and has its order.
+        let (status, out, err) = offline(&["resolve", "-f", &path])?;
+        assert!(status == Some(0) && out.contains("c/g"), "{task}: {out}{err}");
+    }
+    Ok(())
+}
+
+/// An order was printed that left out what a stage says, and the status was 0.
+#[test]
+fn y04_what_resolve_prints_is_refused_where_tasks_wait_for_each_other_through_a_stage() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("site.yaml");
+    let path = file.to_string_lossy().into_owned();
+    let tasks = "  - {id: st, type: stage, requires: [a]}\n\
+                 \x20 - {id: a, type: shell, roles: [web], requires: [st], parameters: {script: 'true'}}\n";
+    std::fs::write(&file, web_and_db(tasks))?;
+    for words in [&["validate"][..], &["resolve"], &["resolve", "-o", "json"], &["render", "n"]] {
+        let (status, out, err) = offline(&[words, &["-f", &path]].concat())?;
+        assert_eq!((status, out.as_str()), (Some(1), ""), "{words:?}: {err}");
+        assert!(err.contains("tasks wait for each other: "), "{words:?}: {err}");
+    }
     Ok(())
 }
