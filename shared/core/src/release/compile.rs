@@ -375,16 +375,16 @@ impl Compiler<'_> {
         }
         let place = format!("task {}", task.id);
         for name in tags {
-            self.find(rule::SELECTOR_TAG, &place, &format!("it looks up nodes: {}", unknown_tag(name)));
+            self.find(rule::SELECTOR_TAG, &place, &format!("it looks up nodes: {}", library.unknown_tag(name)));
         }
         for name in roles {
-            self.find(rule::SELECTOR_ROLE, &place, &format!("it looks up nodes: {}", unknown_role(name)));
+            self.find(rule::SELECTOR_ROLE, &place, &format!("it looks up nodes: {}", library.unknown_role(name)));
         }
     }
 
     fn check_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector) {
         for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
-            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &unknown_tag(name));
+            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &library.unknown_tag(name));
         }
     }
 
@@ -401,7 +401,11 @@ impl Compiler<'_> {
             RoleMatching::Tags => library.is_tag(name),
         };
         for name in selector.exact_names().filter(|name| !known(name)) {
-            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &unknown_role(name));
+            let message = match roles {
+                RoleMatching::Own => library.unknown_role(name),
+                RoleMatching::Tags => library.unknown_tag(name),
+            };
+            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
         }
     }
 
@@ -480,14 +484,6 @@ impl Compiler<'_> {
             tags: library.tags,
         }
     }
-}
-
-fn unknown_tag(name: &str) -> String {
-    format!("no tag {name} is declared or produced here: only a user-defined one can match")
-}
-
-fn unknown_role(name: &str) -> String {
-    format!("no role {name} is declared here: only one that a cluster adds can match")
 }
 
 /// A task's place in an order of all tasks that heeds every dependency, selectors left aside.
