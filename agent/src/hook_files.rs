@@ -4,7 +4,7 @@
 use stemma_core::name::is_run_parts_name;
 
 use crate::findings::{left_out, not_run};
-use crate::host::{Host, HostError, HostPath, Kind};
+use crate::host::{Host, HostError, HostPath, Kind, Stat};
 use crate::paths;
 
 /// What is there and is not run, and why, one sentence each.
@@ -24,7 +24,7 @@ pub(crate) fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostE
     let (mut left, mut links, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for name in dir.names()?.into_iter().filter(|name| !name.starts_with('.')) {
         let Some(stat) = dir.stat(&name)? else { continue };
-        if stat.kind == Kind::File && stat.mode & 0o111 == 0 {
+        if !may_be_meant(&stat) {
             continue;
         }
         if !is_run_parts_name(&name) {
@@ -39,7 +39,15 @@ pub(crate) fn hooks(host: &dyn Host) -> Result<(Vec<String>, Vec<String>), HostE
             names.push(name);
         }
     }
+    let unreadable =
+        dir.unreadable_names()?.into_iter().filter(|(name, stat)| !name.starts_with('.') && may_be_meant(stat));
+    left.extend(unreadable.map(|(name, _)| name));
     findings.extend(left_out(paths::HOOKS, &left));
     findings.extend(not_run(paths::HOOKS, &links, &others));
     Ok((names, findings))
+}
+
+/// Whether what stands there may be meant as a hook: a file that nobody may execute, as a README, is none.
+const fn may_be_meant(stat: &Stat) -> bool {
+    !matches!(stat.kind, Kind::File) || stat.mode & 0o111 != 0
 }

@@ -144,6 +144,11 @@ impl Kind {
         parameters.extend(more);
         let mut names = row.route().path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
         if let Some(empty) = parameters.iter().position(|one| one.is_empty()).and_then(|at| names.nth(at)) {
+            if self == Self::Token && name.is_empty() {
+                bail!(
+                    "which token? its id is empty: it is what stands before the dot of ID.SECRET, and `stemma token list` shows it"
+                );
+            }
             bail!("which {empty}? its name is empty");
         }
         Ok(row.path(&parameters))
@@ -263,6 +268,11 @@ mod tests {
             assert!(Kind::Nodegroup.path(name).unwrap_err().to_string().contains("CLUSTER/GROUP"), "{name}");
         }
         assert_eq!(Kind::Node.path("").unwrap_err().to_string(), "which node? its name is empty");
+        for name in [".", ".5ec2e7", "token/.5ec2e7", ""] {
+            let said = Kind::Token.path(name).unwrap_err().to_string();
+            assert!(said.starts_with("which token? its id is empty: it is what stands before the dot"), "{said}");
+            assert!(!said.contains("5ec2e7"), "the secret is not printed: {said}");
+        }
         let of_no_trait = Kind::Node.path_of(Endpoint::DeleteNodeTrait, "n1", &[""]).unwrap_err();
         assert_eq!(of_no_trait.to_string(), "which trait? its name is empty");
     }

@@ -181,6 +181,7 @@ mod tests {
             ("manager = \"a\"\ncolour = 1\n", "stemma.toml: colour: is no setting: there is manager alone"),
             ("manager = 7\n", "stemma.toml: manager: is 7, and a text is meant, as \"team-a\""),
             ("manager = \"\"\n", "stemma.toml: manager: manager \"\" must have 1 to 128 bytes"),
+            ("manager = \" \"\n", "stemma.toml: manager: manager \" \" is of blanks alone: give it a name"),
             ("manager = \"a:apply\"\n", "stemma.toml: manager: manager \"a:apply\" ends as an owner does"),
             ("manager\n", "stemma.toml: is no TOML: "),
         ] {

@@ -1,5 +1,6 @@
 //! Which paths are read for manifests: what was named, and with `-R` the directories below.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -7,7 +8,7 @@ use stemma_core::finding::first_few;
 use stemma_core::name::is_run_parts_name;
 
 use crate::args::Files;
-use crate::directory::Once;
+use crate::directory::{Listing, Once};
 use crate::manifest;
 use crate::output::printable;
 
@@ -50,6 +51,7 @@ pub(crate) fn directories(files: &Files) -> Result<Vec<Directory>> {
 /// When a directory can't be read.
 pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
+    let mut left_out = Vec::new();
     let mut once = Once::of(&files.paths);
     for path in &files.paths {
         if !once.is_new(path) {
@@ -59,8 +61,8 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
         let mut below = Below::of(path)?;
         if files.recursive {
             once.keep_left_out(&mut below.left_out);
-            below.tell_left_out(path, RULE);
             paths.extend(below.read.into_iter().filter(|dir| once.is_new(dir)));
+            left_out.push((path, below.left_out));
             continue;
         }
         let passed_over = below.read.iter().find(|dir| !once.is_named(dir) && has_objects(dir));
@@ -71,7 +73,22 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
             );
         }
     }
+    if left_out.iter().any(|(_, directories)| !directories.is_empty()) {
+        let named = manifest::named(&paths);
+        for (path, mut directories) in left_out {
+            directories.retain(|dir| !is_of_parts(dir, &named));
+            Below { read: Vec::new(), left_out: directories }.tell_left_out(path, RULE);
+        }
+    }
     Ok(paths)
+}
+
+/// Whether manifests bring in files of a directory, and nothing else stands there that would be read: then nothing of it is left out.
+fn is_of_parts(dir: &Path, named: &BTreeSet<PathBuf>) -> bool {
+    let has_named = dir.canonicalize().is_ok_and(|dir| named.iter().any(|file| file.starts_with(&dir)));
+    let is_all_named = |listing: Listing| listing.taken.iter().all(|file| manifest::is_among(named, file));
+    let is_flat = || Below::of(dir).is_ok_and(|below| below.read.is_empty() && below.left_out.is_empty());
+    has_named && is_flat() && manifest::listed(dir).is_ok_and(is_all_named)
 }
 
 /// The directories below one, but for hidden ones and links, which could lead in a circle.
@@ -139,4 +156,30 @@ fn has_objects(dir: &Path) -> bool {
         text.lines().any(|line| line.starts_with("kind:"))
     };
     manifest::listed(dir).is_ok_and(|listing| listing.taken.iter().any(says_kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory was said to be left out though all of it was read.
+    #[test]
+    fn y08_a_directory_of_parts_is_not_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["inc.d", "old.d", "both.d", "deep.d/more"] {
+            std::fs::create_dir_all(path(name)).unwrap();
+        }
+        let include = "include: [inc.d/tasks.yaml, inc.d/more.inc, both.d/a.yaml, deep.d/a.yaml]";
+        std::fs::write(path("site.yaml"), format!("kind: Release\nname: r\n{include}\n")).unwrap();
+        for name in
+            ["inc.d/tasks.yaml", "inc.d/more.inc", "both.d/a.yaml", "both.d/b.yaml", "deep.d/a.yaml", "old.d/a.yaml"]
+        {
+            std::fs::write(path(name), "[]\n").unwrap();
+        }
+        let named = manifest::named(&[dir.path().to_owned()]);
+        for (name, expected) in [("inc.d", true), ("old.d", false), ("both.d", false), ("deep.d", false)] {
+            assert_eq!(is_of_parts(&path(name), &named), expected, "{name}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::ledger::{Desired, HookSnapshot};
 use crate::host::command::logged;
-use crate::host::{Command, Host, HostPath};
+use crate::host::{Command, Host, HostError, HostPath};
 use crate::{hook_files, paths};
 
 /// What changed, as hooks read it on standard input.
@@ -95,7 +95,7 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Failure
     let mut failures = Failures::new();
     for name in hook_files::hooks(&*host).unwrap_or_default().0 {
         let path = host.outside(&HostPath::own(paths::HOOKS)).join(&name).display().to_string();
-        let command = Command { input: input.clone(), ..Command::new(vec![path], limit) };
+        let command = Command { input: input.clone(), ..Command::new(vec![path.clone()], limit) };
         match host.run(&command).await {
             Ok(finished) if finished.end.is_success() => info!(name = name.as_str(); "a hook was told of a change"),
             Ok(finished) => {
@@ -104,13 +104,23 @@ pub async fn run(host: Rc<dyn Host>, change: Change, limit: Duration) -> Failure
                 failures.insert(name.clone(), format!("hook {name} {error}"));
             }
             Err(error) => {
-                let error = error.sentence();
+                let error = by_own_path(error, &path, &name).sentence();
                 warn!(name = name.as_str(), error = error.as_str(); "a hook failed");
                 failures.insert(name.clone(), format!("hook {name}: {error}"));
             }
         }
     }
     failures
+}
+
+/// The same error with the path of its hook as every other finding names it, without what the agent's `--root` is.
+fn by_own_path(error: HostError, outside: &str, name: &str) -> HostError {
+    match error {
+        HostError::Io { operation, path, source } if path == outside => {
+            HostError::Io { operation, path: format!("{}/{name}", paths::HOOKS), source }
+        }
+        other => other,
+    }
 }
 
 /// Forgets what became of hooks that are there no more.
@@ -128,6 +138,7 @@ mod tests {
     use crate::findings::left_out;
     use crate::hook_files::findings;
     use crate::host::memory::MemoryHost;
+    use crate::host::real::RealHost;
     use crate::host::{End, Finished};
 
     fn said(labels: &[(&str, &str)], tags: &[&str]) -> HookSnapshot {
@@ -164,6 +175,21 @@ mod tests {
         assert_eq!(findings, ["hook 30-open can be written by others and is not run: chmod go-w, chown root"]);
         let input = host.last_run().unwrap().input;
         assert!(input.starts_with(b"{\"node\":\"\",\"labels\":{\"set\""));
+    }
+
+    /// Its path was that from outside `--root`, and it was said not to be there.
+    #[tokio::test(flavor = "current_thread")]
+    async fn y09_a_hook_without_its_interpreter_says_so_by_the_path_that_findings_have() {
+        let root = tempfile::tempdir().unwrap();
+        // By another process: this one forks in other tests meanwhile, and what a child has open to write is not run.
+        let script = "umask 022; mkdir -p etc/stemma/hooks.d && cd etc/stemma/hooks.d && echo '#!/no/such' > 50-i && chmod 755 50-i";
+        let made = std::process::Command::new("sh").args(["-c", script]).current_dir(root.path()).status().unwrap();
+        assert!(made.success());
+        let host: Rc<dyn Host> = Rc::new(RealHost::new(root.path()).unwrap());
+        let failures = run(host, Change::default(), Duration::from_mins(2)).await;
+        let said = "hook 50-i: cannot run /etc/stemma/hooks.d/50-i: it is there, and the interpreter \"/no/such\" that its first line \
+                    names is not: install that, or name another one";
+        assert_eq!(failures.values().collect::<Vec<_>>(), [said]);
     }
 
     #[tokio::test(flavor = "current_thread")]

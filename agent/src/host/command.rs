@@ -99,6 +99,20 @@ pub fn logged(output: &str) -> Option<Cow<'_, str>> {
     (!written.is_empty()).then(|| end_of(written, OUTPUT_LOGGED))
 }
 
+/// A text of which each control character but line ends and tabs is written as an escape: a terminal would obey it (S60).
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() && !matches!(letter, '\n' | '\t') {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
+
 /// The last [`OUTPUT_KEPT`] bytes of a stream, as text.
 #[derive(Debug, Default)]
 pub struct Tail {
@@ -116,13 +130,13 @@ impl Tail {
         }
     }
 
-    /// The text, from the first whole line on where there is one; control characters but line ends and tabs are taken out,
-    /// so that it can be printed on a terminal (S60).
+    /// The text, from the first whole line on where there is one; control characters but line ends and tabs are escaped,
+    /// so that it can be printed on a terminal (S60). A carriage return before a line end is a part of that.
     pub fn into_text(self) -> String {
         let start = if self.cut { self.bytes.iter().position(|byte| byte & 0xC0 != 0x80).unwrap_or(0) } else { 0 };
         let text = String::from_utf8_lossy(&self.bytes[start..]);
-        let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
-        // Where control characters went, what is left may be short enough: it is cut all the same.
+        let text = escaped(&text.replace("\r\n", "\n"));
+        // Where carriage returns went, what is left may be short enough: it is cut all the same.
         match end_of(&text, if self.cut { OUTPUT_KEPT - CUT.len() } else { OUTPUT_KEPT }) {
             Cow::Borrowed(whole) if self.cut => format!("{CUT}{whole}"),
             end => end.into_owned(),
@@ -141,7 +155,7 @@ mod tests {
         tail.push(b"\x1b[2Jend\n");
         let text = tail.into_text();
         let has_mark = text.strip_prefix(CUT).is_some_and(|text| text.starts_with('ä'));
-        assert!(text.len() <= OUTPUT_KEPT && text.ends_with("ä[2Jend\n") && has_mark, "{}", text.len());
+        assert!(text.len() <= OUTPUT_KEPT && text.ends_with("ä\\u{1b}[2Jend\n") && has_mark, "{}", text.len());
     }
 
     fn text(pieces: &[&[u8]]) -> String {
@@ -150,6 +164,19 @@ mod tests {
             tail.push(piece);
         }
         tail.into_text()
+    }
+
+    /// They were taken out, so two states of a progress bar were one word, and the diff of a file showed what an output did not.
+    #[test]
+    fn y09_an_output_shows_control_characters_as_a_diff_does() {
+        for (output, shown) in [
+            (&b"10%\r20%\n"[..], "10%\\r20%\n"),
+            (b"\x1b[31mred\x1b[0m\n", "\\u{1b}[31mred\\u{1b}[0m\n"),
+            (b"one\r\n\ttwo\r\n", "one\n\ttwo\n"),
+            (b"a\0b", "a\\u{0}b"),
+        ] {
+            assert_eq!(text(&[output]), shown);
+        }
     }
 
     #[test]

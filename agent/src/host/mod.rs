@@ -209,11 +209,20 @@ pub trait Dir {
     /// [`HostError::Io`].
     fn default_list(&self) -> Result<Option<Vec<u8>>, HostError>;
 
-    /// The names in it, sorted, without `.` and `..`.
+    /// The names in it that are text in UTF-8, sorted, without `.` and `..`.
     ///
     /// # Errors
     /// [`HostError::Io`].
     fn names(&self) -> Result<Vec<String>, HostError>;
+
+    /// What stands in it under names that are no text in UTF-8: each name as it is shown, with U+FFFD for what is no text, and what stands
+    /// there. Nothing is opened by such a name. A machine whose names are all text has none.
+    ///
+    /// # Errors
+    /// [`HostError::Io`].
+    fn unreadable_names(&self) -> Result<Vec<(String, Stat)>, HostError> {
+        Ok(Vec::new())
+    }
 
     /// A directory below; `None` when nothing stands there.
     ///

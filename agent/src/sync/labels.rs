@@ -53,7 +53,9 @@ fn of_dir(host: &dyn Host) -> Result<LocalLabels, HostError> {
         return Ok(LocalLabels::unread(said_of_directory(&open, &stat, own)));
     }
     let names = dir.names()?.into_iter().filter(|name| !name.starts_with('.'));
-    let (names, left): (Vec<_>, Vec<_>) = names.partition(|name| is_run_parts_name(name));
+    let (names, mut left): (Vec<_>, Vec<_>) = names.partition(|name| is_run_parts_name(name));
+    let unreadable = dir.unreadable_names()?.into_iter().map(|(name, _)| name);
+    left.extend(unreadable.filter(|name| !name.starts_with('.')));
     let mut found = read_files(names.into_iter().map(|name| {
         let text = text(&*dir, &name, own);
         (name, text)
@@ -144,7 +146,9 @@ fn label(line: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::fs::{DirBuilder, Permissions, create_dir_all, set_permissions, write};
+    use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
     use std::path::{Path, PathBuf};
 
@@ -223,6 +227,30 @@ mod tests {
         let found = read(&RealHost::new(root.path()).unwrap());
         assert_eq!(found.labels.keys().collect::<Vec<_>>(), ["10-a", "local"]);
         assert_eq!(found.findings, [left_out(DIR, &left.map(str::to_owned)).unwrap()]);
+    }
+
+    /// It was left out without a word, in both directories.
+    #[test]
+    fn y08_a_name_that_is_no_utf_8_is_left_out_as_any_other_and_said() {
+        let root = tempfile::tempdir().unwrap();
+        let labels = made(root.path());
+        let hooks = root.path().join("etc/stemma/hooks.d");
+        DirBuilder::new().mode(0o755).create(&hooks).unwrap();
+        let name = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+        for (bytes, mode) in [(&b"bad\xff"[..], 0o755), (b"a b", 0o755), (b".bad\xff", 0o755), (b"README\xff", 0o644)] {
+            write(hooks.join(name(bytes)), "#!/bin/sh\n").unwrap();
+            set_permissions(hooks.join(name(bytes)), Permissions::from_mode(mode)).unwrap();
+        }
+        for bytes in [&b"bad\xff"[..], b"a b", b".bad\xff", b"10-a"] {
+            write(labels.join(name(bytes)), "a=1\n").unwrap();
+            set_permissions(labels.join(name(bytes)), Permissions::from_mode(0o644)).unwrap();
+        }
+        let host = RealHost::new(root.path()).unwrap();
+        let left = ["a b".to_owned(), "bad\u{fffd}".to_owned()];
+        assert_eq!(crate::hook_files::findings(&host), [left_out("/etc/stemma/hooks.d", &left).unwrap()]);
+        let found = read(&host);
+        assert_eq!(found.labels["a"].source, "labels.d/10-a:1");
+        assert_eq!(found.findings, [left_out(DIR, &left).unwrap()]);
     }
 
     /// A path was said twice, and that of a link three times.

@@ -17,6 +17,7 @@ use crate::apply::seal::seal_key;
 use crate::args::Join;
 use crate::host::HostPath;
 use crate::host::atomic::ensure_dir;
+use crate::identity::Identity;
 use crate::sync::join::{Invitation, join as ask};
 
 /// The longest token file that is read.
@@ -44,13 +45,19 @@ pub fn join(root: &Path, wanted: &Join) -> Result<Exit> {
     };
     // So that the host's own labels can be watched from the first day.
     ensure_dir(&*local.host, &HostPath::own("/etc/stemma/labels.d"), 0o755)?;
+    let name = invitation.name.clone();
     let asked = super::converge::runtime()?.block_on(ask(&*local.host, invitation, Arc::new(SystemClock)));
     let identity = asked.map_err(|error| anyhow!(error.explanation()))?;
-    print(&format!("joined {} as node {}\n", identity.fleet, identity.node))?;
+    print(&joined(&identity, &name))?;
     if service::start(root).context("this host has joined, and its agent does not run")? {
         print("stemma-agent.service is enabled and runs\n")?;
     }
     Ok(Exit::Done)
+}
+
+/// That this host has joined. It is called by the name that it asked for: by any other it would have been refused.
+fn joined(identity: &Identity, name: &str) -> String {
+    format!("joined {} as node {name} ({})\n", identity.fleet, identity.node)
 }
 
 fn ca_hash(text: &str) -> Result<[u8; 32]> {
@@ -104,6 +111,14 @@ fn host_name() -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The node was said by its uuid alone, which nobody calls it by.
+    #[test]
+    fn y09_a_host_that_has_joined_says_which_node_it_is_by_its_name() {
+        let node = "0199c3a4-5b6c-7d8e-9f00-112233445566";
+        let identity = Identity { node: node.parse().unwrap(), fleet: "stemma-3fa2".to_owned(), root: Vec::new() };
+        assert_eq!(joined(&identity, "web-1"), format!("joined stemma-3fa2 as node web-1 ({node})\n"));
+    }
 
     #[test]
     fn a_hash_is_64_digits() {

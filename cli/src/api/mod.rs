@@ -272,7 +272,7 @@ impl Api {
     }
 
     /// Has a write decided and not made, where its row can do that: its answer, and how far it reaches. Labels that hosts lose
-    /// are told; primaries that move are told by [`Self::tell_moves`].
+    /// are told, and are no finding: a strict write takes them away too. Primaries that move are told by [`Self::tell_moves`].
     ///
     /// # Errors
     /// [`Refusal`], or why nothing came of it.
@@ -283,7 +283,7 @@ impl Api {
         let (tried, reach) = self.try_out(write).await?;
         if let Some(lost) = lost_labels(&tried) {
             let about = write.about.iter().map(|about| format!("{about}: ")).collect::<String>();
-            tell!("warning: {about}{lost}");
+            tell!("info: {about}{lost}");
         }
         self.radius.note(&tried, reach);
         Ok((tried, reach))

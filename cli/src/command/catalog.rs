@@ -1,7 +1,7 @@
 //! `catalog import`: namespaces from Glance's files, or those that come with this program, put into the stored catalogue when that is
 //! asked for, all of them or none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -126,8 +126,24 @@ fn read_file(file: &Path) -> Result<Given> {
     if json::nesting(raw.get()) > MAX_DEPTH {
         bail!("{place}: more than {MAX_DEPTH} levels of nesting");
     }
+    check_keys(raw).with_context(|| place.clone())?;
     let body = json::value(raw).with_context(|| place.clone())?;
     read(place, body)
+}
+
+/// Refuses an object in which a key stands twice: the last would win, and what the first says would be lost.
+fn check_keys(raw: &RawValue) -> Result<()> {
+    if !raw.get().starts_with('{') {
+        return json::items(raw).into_iter().try_for_each(check_keys);
+    }
+    let mut seen = BTreeSet::new();
+    for (key, value) in json::members(raw)? {
+        check_keys(value)?;
+        if let Some(twice) = seen.replace(key) {
+            bail!("the key {twice:?} stands twice in one object: keep one of them; nothing was changed");
+        }
+    }
+    Ok(())
 }
 
 /// Reads a namespace as the controller will, so that an error names the file.
@@ -171,4 +187,30 @@ fn of_directory(path: &Path, once: &mut Once) -> Result<Vec<PathBuf>> {
         bail!("{} holds no *.json", path.display());
     }
     Ok(listing.taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last one won, and what the first said was lost.
+    #[test]
+    fn y05_a_file_in_which_a_key_stands_twice_is_refused_as_a_body_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("q.json");
+        let property = r#"{"title": "A", "type": "string"}"#;
+        for (text, key) in [
+            (format!(r#"{{"namespace": "Q", "properties": {{"a": {property}}}, "properties": {{}}}}"#), "properties"),
+            (format!(r#"{{"namespace": "Q", "properties": {{"a": {property}, "\u0061": {property}}}}}"#), "a"),
+            (r#"{"namespace": "Q", "objects": [{"name": "o", "name": "p"}]}"#.to_owned(), "name"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let said = format!("{:#}", read_file(&file).err().unwrap());
+            let expected = format!("{}: the key {key:?} stands twice in one object: keep one of them", file.display());
+            assert!(said.starts_with(&expected), "{said}");
+        }
+        std::fs::write(&file, format!(r#"{{"namespace": "Q", "properties": {{"a": {property}, "b": {property}}}}}"#))
+            .unwrap();
+        assert_eq!(read_file(&file).unwrap().name, "Q", "a key of another object is another");
+    }
 }

@@ -72,16 +72,19 @@ fn say(event: &Event, output: Output) -> Result<()> {
             question::print(&told(), Output::Yaml)?;
         }
         Output::Name => say!("{}", subject(&event.data)),
-        Output::Table | Output::Wide => say!("{} {}", time(event, Timestamp::now()), line(event)),
+        Output::Table | Output::Wide => match time(event, Timestamp::now()) {
+            Some(time) => say!("{time} {}", line(event)),
+            None => say!("{}", line(event)),
+        },
     }
     Ok(())
 }
 
-/// When an event was. Where a node stands is so when it is told.
-fn time(event: &Event, now: Timestamp) -> String {
-    let at = event.data.get("at").and_then(Value::as_str).and_then(|at| at.parse().ok()).unwrap_or(now);
-    let is_today = |at: Timestamp| at.strftime("%Y-%m-%d").to_string() == now.strftime("%Y-%m-%d").to_string();
-    at.strftime(if is_today(at) { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" }).to_string()
+/// When an event was; `None`: it does not say, as where a node stands, which is stored nowhere. The reader's own time would be taken for it.
+fn time(event: &Event, now: Timestamp) -> Option<String> {
+    let at: Timestamp = event.data.get("at")?.as_str()?.parse().ok()?;
+    let is_today = at.strftime("%Y-%m-%d").to_string() == now.strftime("%Y-%m-%d").to_string();
+    Some(at.strftime(if is_today { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" }).to_string())
 }
 
 fn subject(data: &Value) -> String {
@@ -357,13 +360,16 @@ mod tests {
     fn an_event_has_the_time_at_which_it_was_and_not_that_at_which_it_is_read() {
         let now: Timestamp = "2026-11-25T20:04:05Z".parse().unwrap();
         for (at, expected) in [
-            (json!("2026-11-25T09:41:00+00:00"), "09:41:00"),
-            (json!("2026-11-24T23:59:59+00:00"), "2026-11-24 23:59:59"),
-            (json!(null), "20:04:05"),
+            (json!("2026-11-25T09:41:00+00:00"), Some("09:41:00")),
+            (json!("2026-11-24T23:59:59+00:00"), Some("2026-11-24 23:59:59")),
+            (json!(null), None),
         ] {
             let event = Event { class: "object".to_owned(), data: json!({"at": at}) };
-            assert_eq!(time(&event, now), expected);
+            assert_eq!(time(&event, now).as_deref(), expected);
         }
+        let status =
+            Event { class: "status".to_owned(), data: json!({"kind": "node", "name": "n3", "state": "paused"}) };
+        assert_eq!(time(&status, now), None, "the moment at which it is printed stood there");
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn labels_change_in_one_write_and_losses_are_said_before() -> Result<()> {
 
     let output = fleet.cli(&["label", path[0], path[1], "--replace", "--dry-run"])?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(err.contains("warning: nodegroup prod/frontends: hosts lose the labels site (1 host)"), "{err}");
+    assert!(err.contains("info: nodegroup prod/frontends: hosts lose the labels site (1 host)"), "{err}");
     assert!(out.contains("nodegroup prod/frontends labeled (dry run)"), "{out}");
     assert!(err.contains("dry run: nothing was written; this would reach 1 host"), "{err}");
     assert_eq!(get(&fleet, &path)?["merge_labels"], true, "a dry run writes nothing");
@@ -91,6 +91,25 @@ fn labels_change_in_one_write_and_losses_are_said_before() -> Result<()> {
             && text.contains("\n  nothing was changed"),
         "{text}"
     );
+    Ok(())
+}
+
+/// A strict write refuses each warning, and was made with one.
+#[test]
+fn y09_a_strict_write_that_takes_a_label_warns_of_nothing() -> Result<()> {
+    let fleet = site()?;
+    fleet.stemma(&["create", "node", "web-1", "--nodegroup", "prod/frontends"])?;
+    fleet.stemma(&["label", "nodegroup", "prod/frontends", "unread=1"])?;
+    for arguments in [
+        &["label", "nodegroup", "prod/frontends", "unread-"][..],
+        &["label", "nodegroup", "prod/frontends", "--not-inherited", "unread"],
+    ] {
+        let output = fleet.cli(&[arguments, &["--strict", "--dry-run"]].concat())?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !text.contains("warning:"), "{arguments:?}: {text}");
+        let said = "info: nodegroup prod/frontends: hosts lose the labels unread (1 host)";
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
     Ok(())
 }
 

@@ -140,11 +140,11 @@ fn w06_a_write_says_which_fields_change_and_which_labels_hosts_lose() -> Result<
         for line in ["cluster eu: cluster_template  base -> (unset)", "cluster eu: paused  (unset) -> true"] {
             assert!(out.contains(line), "{line:?} in {out}");
         }
-        assert!(err.contains("warning: hosts lose the labels ntp (1 host), tier (1 host)"), "{err}");
+        assert!(err.contains("info: hosts lose the labels ntp (1 host), tier (1 host)"), "{err}");
     }
     let output = fleet.cli(&["label", "nodegroup", "us/web", "tier=iron", "--not-inherited", "ntp"])?;
     let err = String::from_utf8_lossy(&output.stderr);
-    assert!(err.contains("warning: nodegroup us/web: hosts lose the labels ntp (1 host)"), "{err}");
+    assert!(err.contains("info: nodegroup us/web: hosts lose the labels ntp (1 host)"), "{err}");
     assert!(err.contains("\n  labels.ntp  (unset) -> null (not inherited)\n  labels.tier  (unset) -> iron\n"), "{err}");
     assert_eq!(err.matches("hosts lose").count(), 1, "it is said once: {err}");
     Ok(())

@@ -22,6 +22,7 @@ use super::{
 mod accounts;
 mod spawn;
 pub mod surroundings;
+mod unrun;
 
 /// No link followed, nothing above the root reached, no magic link of `/proc` either.
 const CONFINED: ResolveFlags =
@@ -423,6 +424,26 @@ impl Dir for RealDir {
             }
         }
         names.sort_unstable();
+        Ok(names)
+    }
+
+    fn unreadable_names(&self) -> Result<Vec<(String, Stat)>, HostError> {
+        let entries = self.tried("list", "", rustix::fs::Dir::read_from(&self.fd))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = self.tried("list", "", entry)?;
+            let name = entry.file_name();
+            if name.to_str().is_ok() {
+                continue;
+            }
+            let shown = name.to_string_lossy().into_owned();
+            match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(found) => names.push((shown, stat(&found))),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return self.tried("look at", &shown, Err(errno)),
+            }
+        }
+        names.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         Ok(names)
     }
 

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::accounts::{self, Account};
 use super::surroundings::{UsualScore, without_terminal};
+use super::unrun::unrun;
 use crate::host::command::Tail;
 use crate::host::{Command, End, Finished, HostError, HostPath, Kind, NoDirectory};
 
@@ -59,7 +60,7 @@ pub(super) async fn run(root: &Path, root_fd: BorrowedFd<'_>, command: &Command)
     prepared.current_dir(entered.as_ref().map_or_else(|| root.to_owned(), link_of));
     let mut child = {
         let _score = UsualScore::begin();
-        prepared.spawn().map_err(failed("run"))?
+        prepared.spawn().map_err(|error| unrun(program, error))?
     };
     // It holds the writing end of the output too: while that is open here, the output never ends.
     drop(prepared);

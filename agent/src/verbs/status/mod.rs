@@ -478,9 +478,9 @@ fn contact(status: &Status, now: u64) -> String {
     format!("{what} {url} for {}{cause}", span(now.saturating_sub(*since)))
 }
 
-/// Why a task ended as it did, a line each.
+/// Why a task ended as it did, a line each; blank lines at the end of its output say nothing.
 pub(super) fn sentences(reason: &Reason) -> impl Iterator<Item = &str> {
-    std::iter::once(reason.message.as_str()).chain(reason.output.lines())
+    std::iter::once(reason.message.as_str()).chain(reason.output.trim_end().lines())
 }
 
 /// The name of a variant as people read it: `DependencyFailed` is `dependency failed`.

@@ -320,3 +320,17 @@ fn a_word_is_the_variants_name_in_lower_case() {
     assert_eq!((words(Outcome::Unchanged), words(Progress::Running)), ("unchanged".into(), "running".into()));
     assert_eq!(words(Outcome::WouldChange), "would change");
 }
+
+/// `status` and `explain` printed as many empty lines.
+#[test]
+fn y09_blank_lines_at_the_end_of_an_output_are_not_shown() {
+    for (output, expected) in [
+        (format!("one\n\ntwo\n{}", "\n".repeat(500)), &["m", "one", "", "two"][..]),
+        ("  indented\n \t\n".to_owned(), &["m", "  indented"]),
+        ("\n\n".to_owned(), &["m"]),
+        (String::new(), &["m"]),
+    ] {
+        let reason = Reason { message: "m".to_owned(), output };
+        assert_eq!(sentences(&reason).collect::<Vec<_>>(), expected);
+    }
+}

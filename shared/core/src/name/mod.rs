@@ -32,6 +32,18 @@ pub const RESERVED: [&str; 4] = ["self", "master", "null", "*"];
 /// What a name begins with that stands for the primary holder of a tag.
 pub(crate) const PRIMARY_PREFIX: &str = "primary-";
 
+/// What hosts call themselves to themselves, as distributions write it into `/etc/hosts` and `/etc/hostname`.
+const NAMES_OF_EVERY_HOST: [&str; 8] = [
+    "ip6-localhost",
+    "ip6-loopback",
+    "localhost",
+    "localhost.localdomain",
+    "localhost4",
+    "localhost4.localdomain4",
+    "localhost6",
+    "localhost6.localdomain6",
+];
+
 /// Paths below `/v1/nodes/`, ours and Ironic's: a node of such a name could never be asked for.
 const NODE_PATHS: [&str; 28] = [
     "allocation",
@@ -314,12 +326,12 @@ impl NodeName {
     /// Checks the name by which a host joins as a new node. Who creates a node by its name may choose any, as Ironic's clients do.
     ///
     /// # Errors
-    /// [`InvalidName::Reserved`]: what a command would take for an option, a path's word in capitals, `localhost`, which is every host,
-    /// or a final dot, which makes another text of the same host.
+    /// [`InvalidName::Reserved`]: what a command would take for an option, a path's word in capitals, a name that every host has, as
+    /// `localhost`, or a final dot, which makes another text of the same host.
     pub fn check_of_host(&self) -> Result<(), InvalidName> {
         check_no_option("node", self)?;
         Self::new(&self.to_ascii_lowercase()).map_err(|why| why.of(self))?;
-        if self.eq_ignore_ascii_case("localhost") {
+        if NAMES_OF_EVERY_HOST.iter().any(|name| self.eq_ignore_ascii_case(name)) {
             return Err(reserved("node", self, "every host calls itself so; give it a name of its own (join --name)"));
         }
         if self.ends_with('.') {

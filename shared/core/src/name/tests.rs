@@ -74,6 +74,10 @@ fn y04_a_new_name_is_one_that_commands_and_paths_reach() {
         ("x.", "leave the dot out"),
         ("localhost", "join --name"),
         ("LocalHost", "join --name"),
+        ("localhost.localdomain", "join --name"),
+        ("Localhost.LocalDomain", "join --name"),
+        ("localhost6.localdomain6", "join --name"),
+        ("ip6-localhost", "join --name"),
         ("Detail", "it is a path below /v1/nodes/"),
         ("LABELS", "it is a path below /v1/nodes/"),
     ] {

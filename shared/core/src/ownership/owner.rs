@@ -47,6 +47,9 @@ pub enum InvalidOwner {
     /// Empty, too long, or with control characters.
     #[error("manager {0:?} must have 1 to {MAX_MANAGER} bytes and no control characters")]
     Manager(String),
+    /// Nothing in it can be seen.
+    #[error("manager {0:?} is of blanks alone: give it a name that can be seen")]
+    Blank(String),
     /// The name of an owner, where a manager's is needed.
     #[error("manager {0:?} ends as an owner does: leave ':apply' or ':update' out")]
     Owner(String),
@@ -70,10 +73,13 @@ impl Manager {
     /// The same of a name that somebody gives itself: it must be seen, and be no owner's. A store may have others, of an older program.
     ///
     /// # Errors
-    /// [`InvalidOwner::Manager`], [`InvalidOwner::Owner`].
+    /// [`InvalidOwner::Manager`], [`InvalidOwner::Blank`], [`InvalidOwner::Owner`].
     pub fn of_new(text: &str) -> Result<Self, InvalidOwner> {
-        if is_blank(text) || has_control(text) {
+        if text.is_empty() || has_control(text) {
             return Err(InvalidOwner::Manager(cut(text)));
+        }
+        if is_blank(text) {
+            return Err(InvalidOwner::Blank(cut(text)));
         }
         // In capitals too: a person would take `x:Apply` for an owner.
         if Operation::split(&text.to_ascii_lowercase()).is_some() {

@@ -44,6 +44,13 @@ fn y04_a_manager_is_called_as_no_owner_is() {
     ] {
         assert_eq!(Manager::of_new(text).is_ok(), taken, "{text:?}");
     }
+    // It has what the rule of a name's bytes asks for.
+    for blank in [" ", "\u{200b}", "\u{3000} "] {
+        let refused = Manager::of_new(blank).unwrap_err().to_string();
+        assert_eq!(refused, format!("manager {blank:?} is of blanks alone: give it a name that can be seen"));
+    }
+    let refused = Manager::of_new("").unwrap_err().to_string();
+    assert_eq!(refused, "manager \"\" must have 1 to 128 bytes and no control characters");
     // As an older program took it.
     assert_eq!("a:apply:update".parse::<Owner>().map(|owner| owner.to_string()), Ok("a:apply:update".to_owned()));
 }

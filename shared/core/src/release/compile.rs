@@ -375,16 +375,16 @@ impl Compiler<'_> {
         }
         let place = format!("task {}", task.id);
         for name in tags {
-            self.find(rule::SELECTOR_TAG, &place, &format!("it looks up nodes: {}", unknown_tag(name)));
+            self.find(rule::SELECTOR_TAG, &place, &format!("it looks up nodes: {}", library.unknown_tag(name)));
         }
         for name in roles {
-            self.find(rule::SELECTOR_ROLE, &place, &format!("it looks up nodes: {}", unknown_role(name)));
+            self.find(rule::SELECTOR_ROLE, &place, &format!("it looks up nodes: {}", library.unknown_role(name)));
         }
     }
 
     fn check_tags(&mut self, library: &Library, task: &Task, field: &str, selector: &NameSelector) {
         for name in selector.exact_names().filter(|name| !library.is_tag(name)) {
-            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &unknown_tag(name));
+            self.find(rule::SELECTOR_TAG, &format!("task {} {field}", task.id), &library.unknown_tag(name));
         }
     }
 
@@ -401,7 +401,11 @@ impl Compiler<'_> {
             RoleMatching::Tags => library.is_tag(name),
         };
         for name in selector.exact_names().filter(|name| !known(name)) {
-            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &unknown_role(name));
+            let message = match roles {
+                RoleMatching::Own => library.unknown_role(name),
+                RoleMatching::Tags => library.unknown_tag(name),
+            };
+            self.find(rule::SELECTOR_ROLE, &format!("task {} {field}", task.id), &message);
         }
     }
 
@@ -479,21 +483,6 @@ impl Compiler<'_> {
             roles: library.roles,
             tags: library.tags,
         }
-    }
-}
-
-fn unknown_tag(name: &str) -> String {
-    let plain = name.strip_prefix(PRIMARY_PREFIX).unwrap_or(name);
-    match TagName::of_new(plain) {
-        Ok(_) => format!("no tag {name} is declared or produced here: only a user-defined one can match"),
-        Err(_) => format!("no tag is called {name}: nothing matches"),
-    }
-}
-
-fn unknown_role(name: &str) -> String {
-    match Name::of_new(name, NameKind::Role) {
-        Ok(_) => format!("no role {name} is declared here: only one that a cluster adds can match"),
-        Err(_) => format!("no role is called {name}: nothing matches"),
     }
 }
 

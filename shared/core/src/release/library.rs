@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::select::Pattern;
 use super::{CompiledRelease, TaskIx};
-use crate::name::{Name, TagName};
+use crate::name::{InvalidName, Name, NameKind, PRIMARY_PREFIX, TagName, near, quoted, suggest};
 use crate::object::{RoleSpec, TagSpec};
 use crate::task::Task;
 
@@ -50,6 +50,34 @@ impl Library {
                 || self.roles.get(name).is_some_and(|role| role.tags.is_none())
                 || self.roles.values().any(|role| role.tags.iter().flatten().any(|tag| tag.as_str() == name))
         };
-        known(name) || name.strip_prefix(crate::name::PRIMARY_PREFIX).is_some_and(known)
+        known(name) || name.strip_prefix(PRIMARY_PREFIX).is_some_and(known)
     }
+
+    /// What is said of a tag that a selector names, and that nobody declares or produces here. A user-defined one is called as any tag is.
+    pub(super) fn unknown_tag(&self, name: &str) -> String {
+        let own = self.roles.iter().filter(|(_, role)| role.tags.is_none()).map(|(role, _)| role.as_str());
+        let produced = self.roles.values().flat_map(|role| role.tags.iter().flatten()).map(TagName::as_str);
+        let near = suggest(near(name, self.tags.keys().map(TagName::as_str).chain(own).chain(produced)));
+        match TagName::of_new(name.strip_prefix(PRIMARY_PREFIX).unwrap_or(name)) {
+            Ok(_) => {
+                let name = quoted(name);
+                format!("no tag {name} is declared or produced here{near}: only a user-defined one can match")
+            }
+            Err(why) => no_match(&why, &near),
+        }
+    }
+
+    /// What is said of a role that a selector names, and that is not declared here. One that a cluster adds is called as any role is.
+    pub(super) fn unknown_role(&self, name: &str) -> String {
+        let near = suggest(near(name, self.roles.keys().map(Name::as_str)));
+        match Name::of_new(name, NameKind::Role) {
+            Ok(_) => format!("no role {} is declared here{near}: only one that a cluster adds can match", quoted(name)),
+            Err(why) => no_match(&why, &near),
+        }
+    }
+}
+
+/// That a selector names what nothing is called.
+fn no_match(why: &InvalidName, near: &str) -> String {
+    format!("{why}; nothing can be called so, and nothing matches it{near}")
 }

@@ -249,12 +249,57 @@ fn y04_what_is_said_of_a_stored_look_up_by_a_reserved_word_is_true() {
     assert_eq!(
         found.map(|one| one.message.as_str()).collect::<Vec<_>>(),
         [
-            "it looks up nodes: no tag is called Self: nothing matches",
-            "it looks up nodes: no tag primary-ghost is declared or produced here: only a user-defined one can match",
-            "it looks up nodes: no role is called SELF: nothing matches",
-            "it looks up nodes: no role ghost is declared here: only one that a cluster adds can match",
+            "it looks up nodes: tag \"Self\" is reserved: selectors give this word a meaning of its own; nothing can be called so, and nothing matches it",
+            "it looks up nodes: no tag \"primary-ghost\" is declared or produced here: only a user-defined one can match",
+            "it looks up nodes: role \"SELF\" is reserved: selectors give this word a meaning of its own; nothing can be called so, and nothing matches it",
+            "it looks up nodes: no role \"ghost\" is declared here: only one that a cluster adds can match",
         ]
     );
+}
+
+/// Of a name that no tag can have it was said that a user-defined tag could match, and the name stood there bare.
+#[test]
+fn y04_a_selector_that_nothing_can_match_is_said_to_be_that() {
+    let tasks = json!([
+        task("a", &json!({"tags": ["nginx "]})),
+        task("b", &json!({"tags": ["n x"]})),
+        task("c", &json!({"tags": ["nginx\u{200b}"]})),
+        task("d", &json!({"tags": ["NGINX", "redis", "tier:gold"]})),
+        json!({"id": "e", "type": "puppet", "roles": ["web ", "Web", "db"]}),
+        task("f", &json!({"cross_depends": [{"name": "a", "role": ["we b"]}, {"name": "a", "tags": ["nginx "]}]})),
+    ]);
+    let release = compile(&name("site@1"), &spec(&tasks), &|_| None, &Reader).expect("it is only odd");
+    let of_tag =
+        "is not well formed: a name, and if it has a value a colon and up to 63 letters, digits, '_', '.' or '-'";
+    let of_role = "is not well formed: a letter or digit, then up to 62 letters, digits, '_', '.' or '-'";
+    let nothing = "nothing can be called so, and nothing matches it";
+    let expected = [
+        ("task a tags", format!("tag \"nginx \" {of_tag}; {nothing} (did you mean \"nginx\"?)")),
+        ("task b tags", format!("tag \"n x\" {of_tag}; {nothing}")),
+        ("task c tags", format!("tag \"nginx\\u{{200b}}\" {of_tag}; {nothing} (did you mean \"nginx\"?)")),
+        (
+            "task d tags",
+            "no tag \"NGINX\" is declared or produced here (did you mean \"nginx\"?): only a user-defined one can match"
+                .to_owned(),
+        ),
+        ("task d tags", "no tag \"redis\" is declared or produced here: only a user-defined one can match".to_owned()),
+        ("task d tags", "no tag \"tier:gold\" is declared or produced here: only a user-defined one can match".to_owned()),
+        ("task e roles", format!("role \"web \" {of_role}; {nothing} (did you mean \"web\"?)")),
+        (
+            "task e roles",
+            "no role \"Web\" is declared here (did you mean \"web\"?): only one that a cluster adds can match".to_owned(),
+        ),
+        ("task e roles", "no role \"db\" is declared here: only one that a cluster adds can match".to_owned()),
+        ("task f cross_depends[0]", format!("role \"we b\" {of_role}; {nothing} (did you mean \"web\"?)")),
+        ("task f cross_depends[1]", format!("tag \"nginx \" {of_tag}; {nothing} (did you mean \"nginx\"?)")),
+    ];
+    let found: Vec<(&str, &str)> = release
+        .findings
+        .iter()
+        .filter(|finding| finding.code.starts_with("selector."))
+        .map(|finding| (finding.object.trim_start_matches("release/site@1 "), finding.message.as_str()))
+        .collect();
+    assert_eq!(found, expected.each_ref().map(|(place, message)| (*place, message.as_str())));
 }
 
 #[test]

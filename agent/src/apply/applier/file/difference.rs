@@ -3,6 +3,7 @@
 use similar::TextDiff;
 
 use super::Content;
+use crate::host::command::escaped;
 
 /// The longest diff, as the protocol carries it.
 const LONGEST: usize = 16 * 1024;
@@ -54,6 +55,7 @@ pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>
     if old == new {
         return format!("--- {before}\n+++ {after}\n");
     }
+    // Control characters may be all that changes, as the end of a line does.
     match (old.text().map(escaped), new.text().map(escaped)) {
         (Some(old), Some(new)) if old != new && old.len() + new.len() <= COMPARED => {
             let diff = TextDiff::from_lines(old.as_str(), new.as_str());
@@ -62,19 +64,6 @@ pub(super) fn unified(path: &str, old: Option<&Side<'_>>, new: Option<&Side<'_>>
         _ => text = format!("--- {before}\n+++ {after}\n{} bytes become {}\n", old.size(), new.size()),
     }
     cut(&text)
-}
-
-/// What a terminal would obey is written as an escape (S60): it may be all that changes, as the end of a line does.
-fn escaped(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if letter.is_control() && !matches!(letter, '\n' | '\t') {
-            shown.extend(letter.escape_default());
-        } else {
-            shown.push(letter);
-        }
-    }
-    shown
 }
 
 /// Whole lines, up to the limit.

@@ -267,3 +267,19 @@ fn what_cannot_be_run_says_so() {
     let error = runtime.block_on(host.run(&command)).unwrap_err().sentence();
     assert_eq!(error, "cannot run /no/such/program: No such file or directory (os error 2)");
 }
+
+/// It was said not to be there.
+#[test]
+fn y09_what_cannot_be_run_for_want_of_an_interpreter_says_so() {
+    let (root, host) = host();
+    let program = root.path().join("p").display().to_string();
+    // Written by another process: this one forks in other tests meanwhile, and what a child has open to write is not run.
+    let made = run(&host, &sh(&format!("echo '#!/no/such/interpreter' > '{program}' && chmod 755 '{program}'")));
+    assert_eq!(made.end, End::Status(0), "{}", made.output);
+    let command = Command::new(vec![program.clone()], PATIENCE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error = runtime.block_on(host.run(&command)).unwrap_err().sentence();
+    let said =
+        "it is there, and the interpreter \"/no/such/interpreter\" that its first line names is not: install that";
+    assert!(error.starts_with(&format!("cannot run {program}: {said}")), "{error}");
+}

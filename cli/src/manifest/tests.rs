@@ -1,0 +1,319 @@
+//! What is read of files, what stands beside them, and what is said of what is wrong.
+
+use super::*;
+
+fn dir(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn a_file_without_an_end_is_refused_at_its_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let endless = dir.path().join("endless.yaml");
+    std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
+    let refused = text(&endless, 4096).unwrap_err().to_string();
+    assert_eq!(refused, "holds more than the 4096 bytes that are taken: split it");
+}
+
+/// The same as YAML and as a body of the API gives them.
+#[test]
+fn y04_a_json_file_keeps_the_text_of_any_number() {
+    let text = r#"{"kind": "Cluster", "name": "c", "labels": {"a": 1e400, "b": -1e400, "c": 18446744073709551616, "d": 1.10}}"#;
+    for name in ["a.json", "a.yaml"] {
+        let dir = dir(&[(name, text)]);
+        let manifests = read(&[dir.path().to_owned()]).unwrap();
+        let json = &manifests.objects[0].json;
+        for number in ["1e400", "-1e400", "18446744073709551616", "1.10"] {
+            assert!(json.contains(number), "{name}: {number}: {json}");
+        }
+    }
+    let dir = dir(&[("a.json", r#"{"kind": "Cluster", "name": "c",}"#)]);
+    assert!(read(&[dir.path().to_owned()]).unwrap_err().to_string().contains("no JSON"));
+}
+
+#[test]
+fn a_directory_gives_its_manifests_by_name_and_labels_keep_their_text() {
+    let dir = dir(&[
+        ("b.yml", "kind: Cluster\nname: c\nlabels: {n: 1.10}\n---\nkind: Cluster\nname: d\n"),
+        ("a.json", r#"[{"kind": "Node", "name": "x"}, {"kind": "Node", "name": "y"}]"#),
+        ("notes.txt", "not a manifest"),
+    ]);
+    let manifests = read(&[dir.path().to_owned()]).unwrap();
+    let all: Vec<&str> = manifests.objects.iter().map(|object| object.json.as_str()).collect();
+    assert_eq!(
+        all,
+        [
+            r#"{"kind":"Node","name":"x"}"#,
+            r#"{"kind":"Node","name":"y"}"#,
+            r#"{"kind":"Cluster","name":"c","labels":{"n":1.10}}"#,
+            r#"{"kind":"Cluster","name":"d"}"#
+        ]
+    );
+    assert!(manifests.objects[3].place("name").ends_with("b.yml:6:1"));
+}
+
+#[test]
+fn a_file_that_is_called_json_is_json() {
+    let dir = dir(&[("a.json", "{\"kind\": \"Node\", \"name\": \"x\",}\n")]);
+    let error = read(&[dir.path().join("a.json")]).unwrap_err().to_string();
+    assert!(error.contains("a.json:1:30: no JSON: trailing comma at line 1 column 30; "), "{error}");
+}
+
+#[test]
+fn y09_a_byte_order_mark_is_no_part_of_a_manifest() {
+    for (name, text) in
+        [("a.json", "\u{feff}{\"kind\": \"Node\", \"name\": \"x\"}"), ("a.yaml", "\u{feff}{kind: Node, name: x}\n")]
+    {
+        let dir = dir(&[(name, text)]);
+        let manifests = read(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(manifests.objects[0].json, r#"{"kind":"Node","name":"x"}"#);
+    }
+}
+
+#[test]
+fn y09_a_file_in_utf_16_is_said_to_be_in_that() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.json", "a.yaml"] {
+        let file = dir.path().join(name);
+        for text in ["\u{feff}{\"kind\": \"Node\", \"name\": \"x\"}", "{\"kind\": \"Node\", \"name\": \"x\"}"] {
+            for bytes in [
+                text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>(),
+                text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+            ] {
+                std::fs::write(&file, &bytes).unwrap();
+                let error = read(std::slice::from_ref(&file)).unwrap_err().to_string();
+                let expected = format!("{name}: it is a text in UTF-16: save it in UTF-8");
+                assert!(error.contains(&expected), "{text:?}: {error}");
+            }
+        }
+        std::fs::write(&file, b"{\"kind\": \"\xff\"}").unwrap();
+        let error = read(std::slice::from_ref(&file)).unwrap_err().to_string();
+        assert!(error.contains(&format!("{name}: it is no text in UTF-8")), "{error}");
+    }
+}
+
+/// A part was read as a manifest, and refused the whole directory.
+#[test]
+fn y09_what_a_manifest_names_is_no_manifest_of_its_directory() {
+    let dir = dir(&[
+        ("site.yaml", "kind: Release\nname: r\ninclude: [a-part.yaml, b-part.yml]\n"),
+        ("a-part.yaml", "- {id: a, type: file, parameters: {source: deploy.yaml}}\n"),
+        ("b-part.yml", "tasks: [{id: b, type: file, parameters: {template_file: z.json}}]\n"),
+        ("deploy.yaml", "kind: Deployment\n"),
+        ("z.json", "{{ labels.z }}\n"),
+    ]);
+    let manifests = read(&[dir.path().to_owned()]).unwrap();
+    assert_eq!((manifests.objects.len(), manifests.blobs.len()), (1, 1));
+    let named = |name: &str| read(&[dir.path().join(name)]);
+    assert_eq!(named("a-part.yaml").unwrap().objects.len(), 1, "what is named itself is read");
+    assert!(named("z.json").unwrap_err().to_string().contains("no JSON"));
+    std::fs::write(dir.path().join("deploy.yaml"), "kind: Cluster\nname: c\n").unwrap();
+    assert_eq!(read(&[dir.path().to_owned()]).unwrap().objects.len(), 2, "an object is one, whoever names its file");
+}
+
+#[test]
+fn y08_a_file_that_is_named_twice_is_read_once_and_one_that_is_named_is_no_part() {
+    let node = |name: &str| format!("kind: Node\nname: {name}\n");
+    let dir = dir(&[
+        ("a.yaml", &node("a")),
+        ("b.yaml", &node("b")),
+        (".c.yaml", &node("c")),
+        ("r.yaml", "kind: Release\nname: r\ninclude: [tasks.yaml]\n"),
+        ("tasks.yaml", "- {id: t, type: stage}\n"),
+    ]);
+    let top = dir.path().to_owned();
+    let path = |name: &str| top.join(name);
+    let names = |paths: &[PathBuf]| -> Vec<String> {
+        let objects = read(paths).unwrap().objects;
+        let name = |object: &Manifest| {
+            serde_json::from_str::<Value>(&object.json).unwrap()["name"].as_str().unwrap().to_owned()
+        };
+        objects.iter().map(name).collect()
+    };
+    for (paths, expected) in [
+        (vec![top.clone(), top.join("."), path("a.yaml")], &["a", "b", "r"][..]),
+        (vec![path("b.yaml"), top.clone()], &["b", "a", "r"]),
+        (vec![path("a.yaml"), path("./a.yaml")], &["a"]),
+        (vec![top.clone(), path(".c.yaml")], &["a", "b", "r", "c"]),
+    ] {
+        assert_eq!(names(&paths), expected, "{paths:?}");
+    }
+    let objects = read(&[top.clone(), path("tasks.yaml")]).unwrap().objects;
+    assert_eq!(objects.len(), 4, "what was named is no part, so it is said later that it is no object");
+}
+
+#[test]
+fn y09_it_is_said_of_a_file_a_directory_and_standard_input_that_no_object_is_there() {
+    let dir = dir(&[("empty.yaml", ""), ("none.yaml", "# kind: Node\n")]);
+    let top = dir.path().to_owned();
+    let of_files = "no object here: the file holds none; one begins with its kind";
+    let of_directory = "no object here: a manifest is NAME.yaml, NAME.yml or NAME.json right in the directory";
+    for (paths, expected) in [
+        (vec![top.join("empty.yaml")], format!("{}: {of_files}", top.join("empty.yaml").display())),
+        (
+            vec![top.join("empty.yaml"), top.join("none.yaml")],
+            format!("{0}/empty.yaml, {0}/none.yaml: {of_files}", top.display()),
+        ),
+        (vec![top.clone()], format!("{}: {of_directory}", top.display())),
+    ] {
+        let error = read(&paths).unwrap_err().to_string();
+        assert!(error.starts_with(&expected), "{error}");
+        assert!(paths == [top.clone()] || !error.contains("right in the directory"), "{error}");
+    }
+}
+
+/// It was said at the task, and the line counted from the beginning of the text.
+#[test]
+fn y09_what_is_wrong_with_a_template_is_said_at_its_line_of_its_file() {
+    let dir = dir(&[
+        (
+            "site.yaml",
+            "kind: Release\nname: r\ninclude: [more.inc]\ntasks:\n- id: a\n  type: file\n  parameters: {template_file: t.j2}\n\
+             - id: b\n  type: file\n  parameters:\n    template: |\n      x\n      {{ y }}\n\
+             - {id: c, type: file, parameters: {template: \"x\\n{{ y }}\"}}\n",
+        ),
+        ("more.inc", "- id: d\n  type: shell\n  parameters:\n    script: |\n      x\n"),
+        ("t.j2", "x\n{% for %}\n"),
+    ]);
+    let manifests = read(&[dir.path().join("site.yaml")]).unwrap();
+    let told = |field: &str, what: &str| {
+        let (place, what) = manifests.objects[0].told(field, what);
+        format!("{}: {what}", place.strip_prefix(&format!("{}/", dir.path().display())).unwrap())
+    };
+    let wrong = "parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y";
+    for (field, what, expected) in [
+        ("task a parameters.template", wrong, "t.j2:2:4: parameters.template: `y`: there is no: line 1, column 1: y"),
+        (
+            "task b parameters.template",
+            wrong,
+            "site.yaml:13:10: parameters.template: `y`: there is no: line 1, column 1: y",
+        ),
+        (
+            "task c parameters.template",
+            wrong,
+            "site.yaml:14:36: parameters.template: line 2, column 4: `y`: there is no: line 1, column 1: y",
+        ),
+        ("tasks[1].parameters.template", "line 2, column 4: z", "site.yaml:13:10: z"),
+        ("task d parameters.script", "line 1, column 2: z", "more.inc:5:8: z"),
+        ("task a parameters.template", "is no text", "site.yaml:7:3: is no text"),
+        ("task a id", "line 1, column 1: z", "site.yaml:5:3: line 1, column 1: z"),
+    ] {
+        assert_eq!(told(field, what), expected, "{field}: {what}");
+    }
+}
+
+#[test]
+fn what_stands_beside_a_release_is_brought_in() {
+    let dir = dir(&[
+        (
+            "site.yaml",
+            "kind: Release\nname: r\ninclude: [more.inc]\ntasks:\n- {id: a, type: file, parameters: {template_file: t.j2}}\n",
+        ),
+        ("more.inc", "tasks:\n- {id: b, type: file, parameters: {source: blob.bin}}\ntags: {x: {}}\n"),
+        ("t.j2", "{{ labels.a }}\n"),
+        ("blob.bin", "abc"),
+    ]);
+    let manifests = read(&[dir.path().join("site.yaml")]).unwrap();
+    let release: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
+    assert_eq!(release["tasks"][0]["parameters"]["template"], "{{ labels.a }}\n");
+    // The SHA-256 of "abc" as FIPS 180-2 gives it.
+    let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(release["tasks"][1]["parameters"]["source"], format!("sha256:{hash}"));
+    assert_eq!(manifests.blobs.keys().collect::<Vec<_>>(), [hash]);
+    assert!(release.get("include").is_none());
+}
+
+#[test]
+fn each_file_that_is_missing_is_told() {
+    let task = |id: &str, name: &str| format!("- {{id: {id}, type: file, parameters: {{{name}: {id}.none}}}}\n");
+    let text = format!("kind: Release\nname: r\ntasks:\n{}{}", task("a", "source"), task("b", "template_file"));
+    let dir = dir(&[("m.yaml", &text), ("n.yaml", &text)]);
+    let error = read(&[dir.path().to_owned()]).unwrap_err().to_string();
+    for (file, line, says) in [("m", 4, "task a: source"), ("m", 5, "task b: template_file"), ("n", 5, "task b")] {
+        let place = format!("{file}.yaml:{line}:");
+        assert!(error.lines().any(|told| told.contains(&place) && told.contains(says)), "{place} {says}: {error}");
+    }
+}
+
+/// A file of that name was read, or the manifest's directory was called the wrong file.
+#[test]
+fn x06_no_path_is_made_of_an_empty_name() {
+    for name in ["", " ", "\u{200b}"] {
+        let release = |rest: &str| format!("kind: Release\nname: r\n{rest}\n");
+        let task = |parameter: &str| {
+            release(&format!("tasks: [{{id: a, type: file, parameters: {{{parameter}: \"{name}\"}}}}]"))
+        };
+        for (text, expected) in [
+            (task("source"), "task a: source: is empty: name a file"),
+            (task("template_file"), "task a: template_file: is empty: name a file"),
+            (release(&format!("include: [\"{name}\"]")), "include: is empty: name a file"),
+        ] {
+            let dir = dir(&[("m.yaml", &text), (" ", ""), ("\u{200b}", "")]);
+            let error = format!("{:#}", read(&[dir.path().join("m.yaml")]).unwrap_err());
+            assert!(error.contains("m.yaml:3:") && error.contains(expected), "{name:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_file() {
+    for (text, expected) in [
+        ("kind: Release\nname: r\ntasks: [{id: a, parameters: {template_file: none.j2}}]\n", "task a"),
+        ("kind: Release\nname: r\ninclude: [none.inc]\n", "none.inc"),
+        ("kind: Release\nversion: 2026.10\n", "m.yaml:2:1: version 2026.10 is a number"),
+        (
+            "kind: Release\nname: r\ntasks: [{id: a, type: file, parameters: {source: 'sha256:AB'}}]\n",
+            "task a: source \"sha256:AB\": it names no blob",
+        ),
+        (
+            "kind: Release\nname: r\ntasks: [{id: a, type: file,\n parameters: {mode: 18446744073709551616}}]\n",
+            "m.yaml:4:15: tasks[0].parameters.mode: number out of range: 18446744073709551616 does not fit into 64 bits",
+        ),
+        ("- 1\n", "an object is a map with a `kind`"),
+        ("kind: Release\n\"say \\\"x\\\"\": 1\nversion: 1\n", "m.yaml:3:1: version 1 is a number"),
+        ("# nothing\n", "no object here"),
+        (
+            "kind: Release\nname: r\ntasks: [{id: a, type: file,\n parameters: {source: /etc/passwd}}]\n",
+            "m.yaml:4:15: task a: source: /etc/passwd: it is an absolute path",
+        ),
+        (
+            "kind: Release\nname: r\ntasks: [{id: a, parameters: {template_file: ../../etc/shadow}}]\n",
+            "it leads out of the manifest's directory",
+        ),
+        ("kind: Release\nname: r\ninclude: [../x.inc]\n", "it leads out of the manifest's directory"),
+    ] {
+        let dir = dir(&[("m.yaml", text)]);
+        let error = format!("{:#}", read(&[dir.path().join("m.yaml")]).unwrap_err());
+        assert!(error.contains(expected) && error.contains(".yaml"), "{error}");
+    }
+}
+
+/// A part was said to be left out though it was read.
+#[test]
+fn y08_a_part_that_a_manifest_names_is_not_left_out() {
+    let dir = dir(&[
+        ("site.yaml", "kind: Release\nname: r\ninclude: [tasks.inc.yaml]\n"),
+        (
+            "tasks.inc.yaml",
+            "- {id: a, type: file, parameters: {path: /a, template_file: t.yaml.1}}\n- {id: b, type: file, parameters: {path: /b, source: b.yaml.bak}}\n",
+        ),
+        ("t.yaml.1", "x\n"),
+        ("b.yaml.bak", "x\n"),
+        ("site.yaml.bak", "kind: Release\nname: old\ninclude: [old.inc.yaml]\n"),
+        ("old.inc.yaml", "[]\n"),
+    ]);
+    let path = |name: &str| dir.path().join(name);
+    let mut listing = listed(dir.path()).unwrap();
+    let of_directory = ["b.yaml.bak", "old.inc.yaml", "site.yaml.bak", "t.yaml.1", "tasks.inc.yaml"].map(path);
+    assert_eq!(listing.left_out, of_directory);
+    let named = named(&[dir.path().to_owned()]);
+    listing.left_out.retain(|file| !is_among(&named, file));
+    assert_eq!(listing.left_out, ["old.inc.yaml", "site.yaml.bak"].map(path));
+    let manifests = read(&[dir.path().to_owned()]).unwrap();
+    let release: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
+    assert_eq!(release["tasks"].as_array().map(Vec::len), Some(2), "they are read");
+}
