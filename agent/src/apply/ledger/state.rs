@@ -74,6 +74,13 @@ impl Desired {
     pub fn mode(&self) -> Mode {
         self.known.ceiling.min(self.task_set.mode)
     }
+
+    /// Whether no task set was ever released to its node, which is in a nodegroup: its labels alone have come. Of a task set that is released
+    /// there, also of one without tasks, a controller names the profile and the version of its digest.
+    #[must_use]
+    pub fn is_unreleased(&self) -> bool {
+        !self.known.group.is_empty() && self.task_set.profile.is_none() && self.task_set.digest_version == 0
+    }
 }
 
 /// A part of a desired state, or a profile, from the bytes that were sent in this version; `None` when this agent cannot read it.
