@@ -266,7 +266,7 @@ fn y06_an_agent_starts_where_its_state_is_read_only_says_so_and_goes_on_when_it_
 /// Sees that the controller and the host say `stuck`, and that no verb on the host ends well.
 fn is_stuck_everywhere(fleet: &Fleet, host: &Agent, why: &str) -> Result<()> {
     eventually("the controller says it", || says(fleet, "n1", "stuck", None))?;
-    let told = fleet.stemma(&["describe", "node", "n1"])?;
+    let told = fleet.stemma(&["get", "node", "n1", "-o", "json"])?;
     ensure!(told.contains("host.stuck") && told.contains(why), "{told}");
     let (status, text) = verb(host, "status")?;
     let state = text.lines().find(|line| line.starts_with("state")).context("its state")?;

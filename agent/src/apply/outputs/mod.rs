@@ -71,20 +71,25 @@ pub fn write(host: &dyn Host, ledger: &Ledger, config: &Config, now: &Desired, b
 /// Writes `/run/stemma`, in every mode.
 ///
 /// # Errors
-/// [`HostError`] of the first thing that cannot be written.
+/// [`HostError`] of the first thing that cannot be written; what comes after it is written all the same.
 pub fn write_run(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<Vec<String>, HostError> {
     let dir = open_dir(host, &HostPath::own(paths::RUN))?;
     sweep(host, &*dir)?;
     let labels: BTreeMap<_, _> = known.labels.iter().map(|(key, label)| (key.as_str(), label.value.as_str())).collect();
     let annotations: BTreeMap<_, _> = known.annotations.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let (env, mut findings) = text::env(&labels);
-    write_changed(host, &*dir, "labels.json", text::json(&labels).as_bytes())?;
-    write_changed(host, &*dir, "annotations.json", text::json(&annotations).as_bytes())?;
-    write_changed(host, &*dir, "traits", text::lines(&known.traits).as_bytes())?;
-    write_changed(host, &*dir, "labels.env", env.as_bytes())?;
+    let mut written = Ok(());
+    for (name, text) in [
+        ("labels.json", text::json(&labels)),
+        ("annotations.json", text::json(&annotations)),
+        ("traits", text::lines(&known.traits)),
+        ("labels.env", env),
+    ] {
+        written = written.and(write_changed(host, &*dir, name, text.as_bytes()));
+    }
     let (tags, unusable) = text::tags(&task_set.tags, &task_set.primaries);
     findings.extend(unusable);
-    write_tags(host, &tags)?;
+    written.and(write_tags(host, &tags))?;
     Ok(findings)
 }
 
@@ -102,8 +107,9 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
     let path = HostPath::own("/run/stemma/tags");
     let dir = open_dir(host, &path)?;
     sweep(host, &*dir)?;
+    let mut written = Ok(());
     for (tag, value) in tags {
-        write_changed(host, &*dir, tag, value.as_bytes())?;
+        written = written.and(write_changed(host, &*dir, tag, value.as_bytes()));
     }
     let mut removed = false;
     for name in dir.names()? {
@@ -116,7 +122,7 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
             }
         }
     }
-    if removed { dir.sync() } else { Ok(()) }
+    written.and(if removed { dir.sync() } else { Ok(()) })
 }
 
 /// Replaces a file of the agent's own unless it holds these bytes already. Whatever else was put in its place

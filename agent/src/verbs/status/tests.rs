@@ -209,6 +209,8 @@ fn y06_a_directory_in_the_place_of_a_label_file_makes_the_host_stuck_until_it_go
     let said = "stuck: /run/stemma: cannot replace /run/stemma/labels.json: Is a directory (os error 21): a directory stands in the place of the \
                 file: move it away";
     assert_eq!(state(), said);
+    let beside = std::fs::read_to_string(root.path().join("run/stemma/labels.env")).unwrap();
+    assert_eq!(beside, "STEMMA_LABEL_TIER=\"gold\"\n", "the rest is written");
     std::fs::remove_dir(&file).unwrap();
     assert_eq!(ends(), (Exit::Done, Exit::Done, Exit::Done));
     assert_eq!(
