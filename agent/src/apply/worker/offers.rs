@@ -46,7 +46,10 @@ impl ApplyWorker {
         info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
         self.write_outputs(&now, before.as_ref().map(|before| &before.known));
         let same_tasks = before.as_ref().is_some_and(|before| {
-            before.digest == now.digest && before.mode() == now.mode() && before.known.parked == now.known.parked
+            before.digest == now.digest
+                && before.mode() == now.mode()
+                && before.known.parked == now.known.parked
+                && before.is_unreleased() == now.is_unreleased()
         });
         if !same_tasks {
             self.failures = 0;

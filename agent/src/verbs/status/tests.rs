@@ -171,7 +171,6 @@ fn y06_a_host_to_which_no_task_set_was_released_waits_and_keeps_none() {
             true,
             "waiting, paused by an operator (its nodegroup or cluster), held (x) until that is ended: no task set has come yet",
         ),
-        (None, false, "waiting"),
     ] {
         let root = tempfile::tempdir().unwrap();
         let host = joined(root.path(), &Set::default());
@@ -183,14 +182,20 @@ fn y06_a_host_to_which_no_task_set_was_released_waits_and_keeps_none() {
         assert_eq!(status(root.path(), Output::Human).unwrap(), Exit::Done);
         assert_eq!(collect(&Local::open(root.path()).unwrap()).unwrap().state(), state);
     }
-    // A node in no nodegroup has no tasks to wait for.
-    let root = tempfile::tempdir().unwrap();
-    let host = joined(root.path(), &Set::default());
-    let known = Known { group: String::new(), ..Set::default().desired().known };
-    let desired = Desired { known, task_set: TaskSet::default(), ..Set::default().desired() };
-    Ledger::open(host).unwrap().put(&ACCEPTED, &accepted(1, &desired)).unwrap();
-    assert_eq!(check(root.path(), Output::Json).unwrap(), Exit::Done);
-    assert_eq!(collect(&Local::open(root.path()).unwrap()).unwrap().state(), "unplaced");
+    // A node of which no level names a release, and one in no nodegroup, have no tasks to wait for.
+    for (group, paused, state) in [
+        ("prod/web", false, "converged"),
+        ("", false, "unplaced"),
+        ("", true, "unplaced, paused by an operator (its nodegroup or cluster)"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let host = joined(root.path(), &Set::default());
+        let known = Known { group: group.to_owned(), paused, ..Set::default().desired().known };
+        let desired = Desired { known, task_set: TaskSet::default(), ..Set::default().desired() };
+        Ledger::open(host).unwrap().put(&ACCEPTED, &accepted(1, &desired)).unwrap();
+        assert_eq!(check(root.path(), Output::Json).unwrap(), Exit::Done);
+        assert_eq!(collect(&Local::open(root.path()).unwrap()).unwrap().state(), state);
+    }
 }
 
 /// `once` and `check` ended with 0, and `status` said `converged`.

@@ -191,20 +191,28 @@ fn y06_a_host_whose_labels_cannot_be_written_is_stuck_until_it_has_written_them_
 #[test]
 fn y06_where_no_task_set_was_released_none_is_said_to_be_applied() {
     let (host, controller) = (MemoryHost::new(), Controller::new());
-    let mut desired = Set::default().label("tier", "gold").desired();
-    desired.task_set = stemma_wire::message::desired::TaskSet::default();
-    let offer = FromSync::Offer { desired: Some(controller.desired(1, &desired)), grants: Vec::new(), acknowledged: 0 };
-    let said = runtime().block_on(async {
-        let (sync, apply) = pair();
-        let target = Command::new(vec!["systemctl".into()], Duration::from_secs(1));
-        let worker = worker(&host, &controller, apply).when_applied(target).run(std::future::pending());
-        let (ended, said) = tokio::join!(worker, talk(sync, vec![offer]));
-        ended.unwrap();
-        said
-    });
+    let given = |revision, paused| {
+        let mut desired = Set::default().label("tier", "gold").desired();
+        desired.task_set = stemma_wire::message::desired::TaskSet::default();
+        desired.known.paused = paused;
+        let desired = Some(controller.desired(revision, &desired));
+        let offer = FromSync::Offer { desired, grants: Vec::new(), acknowledged: 0 };
+        runtime().block_on(async {
+            let (sync, apply) = pair();
+            let target = Command::new(vec!["systemctl".into()], Duration::from_secs(1));
+            let worker = worker(&host, &controller, apply).when_applied(target).run(std::future::pending());
+            let (ended, said) = tokio::join!(worker, talk(sync, vec![offer]));
+            ended.unwrap();
+            said
+        })
+    };
+    let said = given(1, true);
     assert!(reports(&said).iter().all(|report| report.progress == observed::Progress::Idle), "{said:?}");
     assert_eq!(host.ran().len(), 0);
     assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"gold\"}\n"));
+    // No level names a release: nothing is kept away any more, and there is nothing to run.
+    assert_eq!(progress(&given(2, false)), Some(observed::Progress::Converged));
+    assert_eq!(host.ran().len(), 1);
 }
 
 /// The host stayed `stuck` over a profile that no task set named any more.
