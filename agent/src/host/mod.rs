@@ -654,6 +654,9 @@ fn remedy(operation: &str, path: &str, kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::StorageFull => ": make room on its file system (`df` and `df -i` say how full it is)",
         io::ErrorKind::QuotaExceeded => ": make room for its owner there, or raise their quota",
         io::ErrorKind::ReadOnlyFilesystem => ": mount its file system writable, or name another path",
+        io::ErrorKind::IsADirectory if operation == "replace" && is_of_agent(path) => {
+            ": a directory stands in the place of the file: move it away"
+        }
         io::ErrorKind::InvalidFilename => ": its file system takes no name or path of this length; name another path",
         io::ErrorKind::PermissionDenied if operation == "give away" => {
             ": root alone, with `CAP_CHOWN`, gives a file to another user or group; name the one that the agent runs as"

@@ -18,7 +18,7 @@ use super::access::check_access;
 use super::membership::{Membership, membership};
 use super::status::{printable, words};
 use super::waits::waiting;
-use super::{Exit, Local, print, print_json, service};
+use super::{Exit, Local, print, print_json, service, status};
 use crate::apply::executor::{Purpose, Run, is_observed};
 use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, Ledger, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
@@ -169,11 +169,24 @@ pub fn once(root: &Path) -> Result<Exit> {
             ended.context("the root half")
         })?;
     }
-    if let Some(why) = stopped_by(&local)?.or(apart) {
-        print(&why)?;
-        return Ok(Exit::Failed);
+    let (stopped, stuck) = (stopped_by(&local)?.or(apart), status::stuck(&local)?);
+    if let Some(why) = &stuck {
+        say_stuck(why);
     }
-    outcome_of_once(&local, &before)
+    match stopped {
+        // Of a host that is stuck it is not so that its labels were applied.
+        Some(_) if stuck.is_some() => Ok(Exit::Failed),
+        Some(why) => {
+            print(&why)?;
+            Ok(Exit::Failed)
+        }
+        None => outcome_of_once(&local, &before).map(|outcome| if stuck.is_some() { Exit::Failed } else { outcome }),
+    }
+}
+
+/// Says on which ground this host neither keeps nor applies what it is told.
+fn say_stuck(why: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "this host is stuck: {}", printable(why));
 }
 
 /// How tasks had ended before a run, by which it is seen what the run changed.
@@ -272,6 +285,10 @@ fn outcome_of_once(local: &Local, before: &Before) -> Result<Exit> {
         print("this host holds no desired state yet\n")?;
         return Ok(Exit::Done);
     };
+    if desired.is_unreleased() {
+        print("no task set has come to this host yet: only labels were applied\n")?;
+        return Ok(Exit::Done);
+    }
     if let Some(hash) = desired.task_set.profile
         && !ledger.has_body(hash)?
     {
@@ -317,6 +334,10 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
         return Ok(Exit::NotFound);
     };
     let desired = accepted.desired();
+    if desired.is_unreleased() {
+        print("no task set has come to this host yet: there is nothing to check\n")?;
+        return Ok(Exit::NotFound);
+    }
     let profile = local.site.ledger.profile(&desired)?.unwrap_or_default();
     let site = local.site.clone().with_label_map(&config.host_label_map);
     let mut run = Run::plan(site, &config.ceiling, &desired, &profile, Purpose::Check)?;
@@ -329,11 +350,11 @@ pub fn check(root: &Path, output: Output) -> Result<Exit> {
     let differs = results.iter().any(|result| result.outcome == Outcome::WouldChange);
     let failed = results.iter().any(|result| !matches!(result.outcome, Outcome::WouldChange | Outcome::Unchanged));
     print_results(&results, output)?;
-    let stuck = super::status::stuck(&local);
+    let stuck = status::stuck(&local)?;
     if let Some(why) = &stuck {
         // An agent that runs has its controller hear of it too.
         let _ = wake(&local.host);
-        let _ = writeln!(std::io::stderr().lock(), "the agent's own state cannot be kept: {}", printable(why));
+        say_stuck(why);
     }
     Ok(if failed || stuck.is_some() {
         Exit::Failed
@@ -393,7 +414,6 @@ mod tests {
     use stemma_wire::message::desired::Barrier;
     use stemma_wire::message::observed::LocalState;
 
-    use super::super::status;
     use super::*;
     use crate::apply::ledger::{OPEN_BARRIERS, OpenBarriers, STAGING_DIRS};
     use crate::apply::leftovers::StagingDirs;

@@ -8,6 +8,7 @@ use stemma_core::status;
 use stemma_wire::message::desired::{Barrier, InputValue};
 
 use super::status::{Ended, printable, sentences};
+use super::waits::waiting;
 use super::{Exit, Local, print, print_json};
 use crate::apply::ledger::{Desired, PROGRESS, REASONS};
 use crate::args::{Explained, Output};
@@ -89,8 +90,23 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
     if let Some(reason) = desired.task_set.left_out.get(id) {
         why.push(format!("left out: {reason}"));
     }
-    if let Some(performed) = ledger.get(&PROGRESS)?.unwrap_or_default().tasks.get(id) {
-        why.push(format!("last: {}", Ended::of(task, performed)));
+    let mut performed = ledger.get(&PROGRESS)?.unwrap_or_default().tasks;
+    let last = performed.get(id).cloned();
+    performed.retain(|_, ended| ended.task_set == desired.digest);
+    let is_open = desired.task_set.runs(id) && !performed.contains_key(id);
+    if is_open {
+        let waiting = waiting(local, desired, &profile, &performed)?;
+        why.push(match waiting.get(id) {
+            Some(barrier) => format!("waiting for {}", status::barrier(&barrier.task, &barrier.selector)),
+            None => "not yet".to_owned(),
+        });
+    }
+    if let Some(last) = last {
+        why.push(match performed.get(id) {
+            Some(ended) => format!("last: {}", Ended::of(task, ended)),
+            // How it is to be done now says nothing of how it was done then.
+            None => format!("in an earlier task set: {}", Ended::As(last.outcome)),
+        });
         let reasons = ledger.get(&REASONS)?.unwrap_or_default();
         why.extend(reasons.get(id).into_iter().flat_map(sentences).map(|said| format!("  {}", printable(said))));
     }
@@ -110,4 +126,41 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
         format!("reads {reference} = {value}")
     }));
     Ok(Some(Explanation { kind: "task", name: id.into(), value: None, why }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::converge::once;
+    use super::*;
+    use crate::apply::ledger::{ACCEPTED, Ledger};
+    use crate::apply::testing::{Set, accepted, joined};
+
+    /// It said `last: changed` of the task set before, as if nothing were to come.
+    #[test]
+    fn y06_a_task_that_is_still_to_come_says_so_and_what_became_of_it_in_an_earlier_task_set() {
+        let barrier = || Barrier { task: "db".to_owned(), selector: "tags x".to_owned() };
+        let set = || Set::default().command("app", &[], &["true"]);
+        let before = "in an earlier task set: changed";
+        for (next, said) in [
+            (set().released(2), vec!["not yet", before]),
+            (set().released(2).behind(barrier()), vec!["waiting for db on tags x", before, "after db on tags x"]),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let host = joined(root.path(), &set());
+            let told = || {
+                let all = why(root.path(), "app");
+                // Beside its reasons.
+                all.into_iter().filter(|said| !said.starts_with("  ")).collect::<Vec<_>>()
+            };
+            assert_eq!(told(), ["not yet"]);
+            assert_eq!(once(root.path()).unwrap(), Exit::Done);
+            assert_eq!(told(), ["last: changed"]);
+            let ledger = Ledger::open(host).unwrap();
+            let (hash, bytes) = next.profile();
+            ledger.store_body(hash, &bytes).unwrap();
+            ledger.put(&ACCEPTED, &accepted(2, &next.desired())).unwrap();
+            drop(ledger);
+            assert_eq!(told(), said);
+        }
+    }
 }

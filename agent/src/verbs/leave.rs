@@ -57,7 +57,9 @@ fn withdraw(local: &Local) -> Result<()> {
     if ledger.get(&HOST_MAP)?.is_some() {
         let config = Config::load(&*local.host)?;
         let none = BTreeMap::new();
-        for finding in host_map::write(&*local.host, ledger, &config.host_label_map, &none, None, Mode::Apply)? {
+        for finding in
+            host_map::write(&*local.host, ledger, &config.host_label_map, &none, None, Mode::Apply)?.into_findings()
+        {
             print(&format!("{finding}\n"))?;
         }
     }

@@ -262,3 +262,111 @@ fn y06_an_agent_starts_where_its_state_is_read_only_says_so_and_goes_on_when_it_
     })?;
     host.kill()
 }
+
+/// Sees that the controller and the host say `stuck`, and that no verb on the host ends well.
+fn is_stuck_everywhere(fleet: &Fleet, host: &Agent, why: &str) -> Result<()> {
+    eventually("the controller says it", || says(fleet, "n1", "stuck", None))?;
+    let told = fleet.stemma(&["get", "node", "n1", "-o", "json"])?;
+    ensure!(told.contains("host.stuck") && told.contains(why), "{told}");
+    let (status, text) = verb(host, "status")?;
+    let state = text.lines().find(|line| line.starts_with("state")).context("its state")?;
+    ensure!(status == Some(1) && state.starts_with("state     stuck: ") && state.contains(why), "{text}");
+    for asked in ["check", "once"] {
+        let (status, text) = verb(host, asked)?;
+        ensure!(status == Some(1) && text.contains("this host is stuck: ") && text.contains(why), "{asked}: {text}");
+    }
+    Ok(())
+}
+
+/// Sees that the host writes its labels by itself, and that nothing is said of it any more.
+fn goes_on(fleet: &Fleet, host: &Agent, file: &str, holds: &str) -> Result<()> {
+    eventually("the labels are written, and nobody asked", || {
+        let text = std::fs::read_to_string(host.path(file))?;
+        ensure!(text == holds, "{text}");
+        Ok(())
+    })?;
+    eventually("the controller says it", || says(fleet, "n1", "converged", None))?;
+    for asked in ["status", "check", "once"] {
+        let (status, text) = verb(host, asked)?;
+        ensure!(status == Some(0) && !text.contains("stuck"), "{asked}: {text}");
+    }
+    Ok(())
+}
+
+/// A host of a cluster whose labels flow to the host label map, with a label that has come there.
+fn labelled(fleet: &Fleet) -> Result<Agent> {
+    release(fleet, 1, &file_task("motd", "one"))?;
+    let file = fleet.dir().join("flows.yaml");
+    let group = "{kind: NodeGroup, cluster: c, name: firsts, roles: [first], host_labels: {patterns: [tier]}}\n";
+    std::fs::write(&file, group)?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy(), "--yes"])?;
+    let host = fleet.join("n1", "c/firsts")?;
+    fleet.stemma(&["label", "node", "n1", "tier=gold"])?;
+    goes_on(fleet, &host, "run/stemma/labels.json", "{\"tier\":\"gold\"}\n")?;
+    goes_on(fleet, &host, "etc/stemma/node-labels", "tier=gold\n")?;
+    Ok(host)
+}
+
+/// It was `converged` in every place, and its labels were written half an hour later, or with the next one.
+#[test]
+fn y06_a_host_with_a_directory_in_the_place_of_a_label_file_is_stuck_in_every_place() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let mut host = labelled(&fleet)?;
+    for (file, tier, holds) in [
+        ("run/stemma/labels.json", "silver", "{\"tier\":\"silver\"}\n"),
+        ("etc/stemma/node-labels", "lead", "tier=lead\n"),
+    ] {
+        std::fs::remove_file(host.path(file))?;
+        std::fs::create_dir(host.path(file))?;
+        fleet.stemma(&["label", "node", "n1", "--overwrite", &format!("tier={tier}")])?;
+        is_stuck_everywhere(&fleet, &host, file)?;
+        std::fs::remove_dir(host.path(file))?;
+        goes_on(&fleet, &host, file, holds)?;
+    }
+    host.kill()
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn y06_a_host_that_has_no_room_for_its_labels_is_stuck_in_every_place() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let mut host = labelled(&fleet)?;
+    for (dir, file, tier, holds) in [
+        ("run/stemma", "run/stemma/labels.json", "silver", "{\"tier\":\"silver\"}\n"),
+        ("etc/stemma", "etc/stemma/node-labels", "lead", "tier=lead\n"),
+    ] {
+        let Some(small) = Small::over(&host.path(dir), &fleet.dir().join(tier))? else {
+            eprintln!("skipped: who runs the test may not mount");
+            return host.kill();
+        };
+        small.fill()?;
+        fleet.stemma(&["label", "node", "n1", "--overwrite", &format!("tier={tier}")])?;
+        is_stuck_everywhere(&fleet, &host, "No space left on device")?;
+        std::fs::remove_file(small.filler())?;
+        goes_on(&fleet, &host, file, holds)?;
+    }
+    host.kill()
+}
+
+/// It said `converged`, and `check` ended with 0.
+#[test]
+fn y06_a_host_to_which_no_task_set_was_released_says_so_on_the_host_too() -> Result<()> {
+    let fleet = Fleet::start()?;
+    release(&fleet, 1, &file_task("motd", "one"))?;
+    fleet.stemma(&["pause", "nodegroup", "c/firsts"])?;
+    let mut host = fleet.join("n1", "c/firsts")?;
+    fleet.stemma(&["label", "node", "n1", "tier=gold"])?;
+    eventually("its labels have come", || Ok(std::fs::read(host.path("run/stemma/labels.json"))?))?;
+    eventually("the controller says it", || says(&fleet, "n1", "paused", None))?;
+    let (status, text) = verb(&host, "status")?;
+    let state = "state     waiting, paused by an operator (its nodegroup or cluster)\n";
+    assert!(status == Some(0) && text.contains(state), "{text}");
+    let (status, text) = verb(&host, "check")?;
+    assert!(status == Some(3) && text.contains("no task set has come"), "{text}");
+    let (status, text) = verb(&host, "once")?;
+    assert!(status == Some(0) && text.contains("no task set has come"), "{text}");
+    fleet.stemma(&["resume", "nodegroup", "c/firsts"])?;
+    eventually("the file", || Ok(std::fs::read(host.path("motd"))?))?;
+    assert_eq!(verb(&host, "check")?.0, Some(0));
+    host.kill()
+}

@@ -74,6 +74,16 @@ impl Desired {
     pub fn mode(&self) -> Mode {
         self.known.ceiling.min(self.task_set.mode)
     }
+
+    /// Whether a hold or a pause keeps every task set from a node that never had one: its labels alone have come. Of a task set of a release, also
+    /// of one without tasks, a controller names the profile and the version of its digest. Where neither a hold nor a pause is, having none is
+    /// what was released, as where no level names a release; that a requirement keeps it away is not told to a host.
+    #[must_use]
+    pub fn is_unreleased(&self) -> bool {
+        let Known { group, hold, paused, .. } = &self.known;
+        let is_kept = !group.is_empty() && (hold.is_some() || *paused);
+        is_kept && self.task_set.profile.is_none() && self.task_set.digest_version == 0
+    }
 }
 
 /// A part of a desired state, or a profile, from the bytes that were sent in this version; `None` when this agent cannot read it.

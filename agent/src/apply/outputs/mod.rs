@@ -9,6 +9,7 @@ pub mod text;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
+use stemma_core::task::Mode;
 use stemma_wire::message::desired::{Known, TaskSet};
 
 use super::ledger::{Desired, Ledger};
@@ -24,38 +25,71 @@ const DIR_MODE: u32 = 0o755;
 /// No output is larger: 64 KiB of labels, each escaped at worst twice over.
 const LARGEST: u64 = 1024 * 1024;
 
-/// Writes everything that follows *known* and the tags of the task set. What cannot be written is a finding, and
+/// What people should know of what was to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Of what is written, or is not to be.
+    pub findings: Vec<String>,
+    /// What is to be there and could not be written, and why.
+    pub unwritten: Vec<String>,
+}
+
+impl Written {
+    /// Nothing is written, for this reason.
+    fn nothing(why: String) -> Self {
+        Self { findings: Vec::new(), unwritten: vec![why] }
+    }
+
+    /// All of it, in one list.
+    #[must_use]
+    pub fn into_findings(self) -> Vec<String> {
+        [self.unwritten, self.findings].concat()
+    }
+}
+
+/// Writes everything that follows *known* and the tags of the task set. What cannot be written is said, and
 /// the rest is written all the same. `before` is the desired state that was acknowledged before this one.
-pub fn write(host: &dyn Host, ledger: &Ledger, config: &Config, now: &Desired, before: Option<&Known>) -> Vec<String> {
-    let mut findings = match write_run(host, &now.known, &now.task_set) {
-        Ok(findings) => findings,
-        Err(error) => vec![format!("{}: {}", paths::RUN, error.sentence())],
+pub fn write(host: &dyn Host, ledger: &Ledger, config: &Config, now: &Desired, before: Option<&Known>) -> Written {
+    let mut written = match write_run(host, &now.known, &now.task_set) {
+        Ok(findings) => Written { findings, unwritten: Vec::new() },
+        Err(error) => Written::nothing(format!("{}: {}", paths::RUN, error.sentence())),
     };
     let (flows, flowed) = (host_map::flowing(&now.known), before.map(host_map::flowing));
-    match host_map::write(host, ledger, &config.host_label_map, &flows, flowed.as_ref(), now.mode()) {
-        Ok(more) => findings.extend(more),
-        Err(error) => findings.push(format!("host label map: {}", error.sentence())),
+    // Where nothing of the agent's is in the map and nothing is to come there, nothing is missing.
+    let is_to_be_written = now.mode() == Mode::Apply && (!flows.is_empty() || host_map::owns_keys(ledger));
+    let map = host_map::write(host, ledger, &config.host_label_map, &flows, flowed.as_ref(), now.mode());
+    let map = map.unwrap_or_else(|error| Written::nothing(format!("host label map: {}", error.sentence())));
+    if is_to_be_written {
+        written.unwritten.extend(map.unwritten);
+        written.findings.extend(map.findings);
+    } else {
+        written.findings.extend(map.into_findings());
     }
-    findings
+    written
 }
 
 /// Writes `/run/stemma`, in every mode.
 ///
 /// # Errors
-/// [`HostError`] of the first thing that cannot be written.
+/// [`HostError`] of the first thing that cannot be written; what comes after it is written all the same.
 pub fn write_run(host: &dyn Host, known: &Known, task_set: &TaskSet) -> Result<Vec<String>, HostError> {
     let dir = open_dir(host, &HostPath::own(paths::RUN))?;
     sweep(host, &*dir)?;
     let labels: BTreeMap<_, _> = known.labels.iter().map(|(key, label)| (key.as_str(), label.value.as_str())).collect();
     let annotations: BTreeMap<_, _> = known.annotations.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let (env, mut findings) = text::env(&labels);
-    write_changed(host, &*dir, "labels.json", text::json(&labels).as_bytes())?;
-    write_changed(host, &*dir, "annotations.json", text::json(&annotations).as_bytes())?;
-    write_changed(host, &*dir, "traits", text::lines(&known.traits).as_bytes())?;
-    write_changed(host, &*dir, "labels.env", env.as_bytes())?;
+    let mut written = Ok(());
+    for (name, text) in [
+        ("labels.json", text::json(&labels)),
+        ("annotations.json", text::json(&annotations)),
+        ("traits", text::lines(&known.traits)),
+        ("labels.env", env),
+    ] {
+        written = written.and(write_changed(host, &*dir, name, text.as_bytes()));
+    }
     let (tags, unusable) = text::tags(&task_set.tags, &task_set.primaries);
     findings.extend(unusable);
-    write_tags(host, &tags)?;
+    written.and(write_tags(host, &tags))?;
     Ok(findings)
 }
 
@@ -73,8 +107,9 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
     let path = HostPath::own("/run/stemma/tags");
     let dir = open_dir(host, &path)?;
     sweep(host, &*dir)?;
+    let mut written = Ok(());
     for (tag, value) in tags {
-        write_changed(host, &*dir, tag, value.as_bytes())?;
+        written = written.and(write_changed(host, &*dir, tag, value.as_bytes()));
     }
     let mut removed = false;
     for name in dir.names()? {
@@ -87,7 +122,7 @@ fn write_tags(host: &dyn Host, tags: &BTreeMap<String, String>) -> Result<(), Ho
             }
         }
     }
-    if removed { dir.sync() } else { Ok(()) }
+    written.and(if removed { dir.sync() } else { Ok(()) })
 }
 
 /// Replaces a file of the agent's own unless it holds these bytes already. Whatever else was put in its place

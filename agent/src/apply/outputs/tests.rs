@@ -1,8 +1,11 @@
 //! The files of `/run/stemma`: replaced whole, and only when they differ.
 
+use std::rc::Rc;
+
 use stemma_wire::message::desired::KnownLabel;
 
 use super::*;
+use crate::apply::testing::Set;
 use crate::host::memory::MemoryHost;
 
 fn known(labels: &[(&str, &str)]) -> Known {
@@ -79,4 +82,38 @@ fn directories_that_were_left_closed_are_opened_to_readers() {
         write_run(&host, &known(&[]), &TaskSet::default()).unwrap();
         assert_eq!(mode(), 0o755, "{dir}");
     }
+}
+
+/// All of it was a finding, and its host was converged.
+#[test]
+fn y06_what_is_to_be_there_and_cannot_be_written_is_told_apart() {
+    let in_the_way = "host label map: /etc/stemma/node-labels is a device, socket or FIFO, where a regular file was expected: move it away, or \
+                      name another path";
+    for (flows, mode, unwritten) in [
+        (true, Mode::Apply, vec![in_the_way]),
+        // Nothing is to be there.
+        (false, Mode::Apply, vec![]),
+        (true, Mode::Noop, vec![]),
+        (true, Mode::Observe, vec![]),
+    ] {
+        let host = MemoryHost::new();
+        host.put_special("/etc/stemma/node-labels");
+        let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+        let mut desired = Set::default().label("tier", "gold").mode(mode).desired();
+        desired.known.labels.values_mut().for_each(|label| label.to_host = flows);
+        let written = write(&host, &ledger, &Config::default(), &desired, None);
+        assert_eq!(written.unwritten, unwritten, "{flows} {mode:?}");
+        assert_eq!(written.into_findings(), [in_the_way], "it is said in any case: {flows} {mode:?}");
+        assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"gold\"}\n"));
+    }
+    // What is to be taken away from there is there still.
+    let host = MemoryHost::new();
+    let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
+    let mut desired = Set::default().label("tier", "gold").desired();
+    desired.known.labels.values_mut().for_each(|label| label.to_host = true);
+    assert_eq!(write(&host, &ledger, &Config::default(), &desired, None), Written::default());
+    host.delete("/etc/stemma/node-labels");
+    host.put_special("/etc/stemma/node-labels");
+    let written = write(&host, &ledger, &Config::default(), &Set::default().desired(), None);
+    assert_eq!(written.unwritten, [in_the_way]);
 }

@@ -17,7 +17,7 @@ use super::{ApplyError, ApplyWorker, Run, Until};
 use crate::host::HostError;
 
 /// When it is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(30);
+pub(super) const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 /// How often that is checked while there is nothing to keep.
 const LOOK_AT_ROOM: Duration = Duration::from_mins(1);

@@ -28,11 +28,11 @@ impl ApplyWorker {
         self.map.watch = Some(Watch::new(self.site.host.outside_root(), map));
     }
 
-    /// Another hand changed the map, or this one did.
+    /// Another hand changed the map, or this one did, or what could not be written is due again.
     pub(super) async fn look_at_map(&mut self) -> Result<(), ApplyError> {
         self.map.look_at = None;
         if let Some(desired) = self.desired.clone() {
-            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
+            self.write_outputs(&desired, Some(&desired.known));
         }
         self.tell_others().await?;
         self.report().await

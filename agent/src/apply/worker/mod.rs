@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use super::executor::Run;
 use super::hooks::Failures;
 use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
+use super::outputs::Written;
 use super::seal::seal_key;
 use super::task::Site;
 use super::verify::Trust;
@@ -75,6 +76,8 @@ pub struct ApplyWorker {
     /// Whether the last report is on disk, for `status`.
     is_report_kept: bool,
     look_at: Instant,
+    /// When what services and people read is written again, where some of it could not be.
+    outputs_at: Option<Instant>,
     /// When it is checked next whether a record could be kept.
     room_at: Instant,
     /// Whether the state could not be written. Nothing is started before the next look then.
@@ -110,7 +113,7 @@ pub enum Until {
 struct Findings {
     membership: Option<String>,
     disk: Option<Stuck>,
-    outputs: Vec<String>,
+    outputs: Written,
     map: Option<String>,
     hooks: Failures,
     state: Option<String>,
@@ -200,6 +203,7 @@ impl ApplyWorker {
             reported: None,
             is_report_kept: false,
             look_at,
+            outputs_at: None,
             room_at: Instant::now(),
             is_blocked: false,
             owes_answer: false,
@@ -282,6 +286,7 @@ impl ApplyWorker {
                     Ok(())
                 }
                 () = or_never(self.map.look_at.map(sleep_until)) => self.look_at_map().await,
+                () = or_never(self.outputs_at.map(sleep_until)) => self.look_at_map().await,
                 () = or_never(self.running_at.map(sleep_until)) => self.tell_running().await,
                 failed = hooks_turn(&mut self.hooks) => self.hooks_turned(failed).await,
                 () = &mut stop => return self.finish().await,
@@ -315,7 +320,7 @@ impl ApplyWorker {
             if desired.task_set.profile.is_some() && !self.has_begun(&desired) {
                 self.progress = observed::Progress::Idle;
             }
-            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
+            self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;
             self.tell_hooks(&desired)?;
             self.plan(&desired)?;

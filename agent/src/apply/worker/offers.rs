@@ -44,9 +44,12 @@ impl ApplyWorker {
         self.end.send(&FromApply::Accepted(accepted.held())).await?;
         self.owes_answer = false;
         info!(revision = accepted.revision.0, count = now.known.labels.len(); "desired state accepted");
-        self.findings.outputs = self.write_outputs(&now, before.as_ref().map(|before| &before.known));
+        self.write_outputs(&now, before.as_ref().map(|before| &before.known));
         let same_tasks = before.as_ref().is_some_and(|before| {
-            before.digest == now.digest && before.mode() == now.mode() && before.known.parked == now.known.parked
+            before.digest == now.digest
+                && before.mode() == now.mode()
+                && before.known.parked == now.known.parked
+                && before.is_unreleased() == now.is_unreleased()
         });
         if !same_tasks {
             self.failures = 0;

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use log::{error, info};
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::desired::Known;
 use stemma_wire::message::observed::{LocalState, Progress};
 use tokio::time::Instant;
 
+use super::disk::TRY_AGAIN;
 use super::{ApplyError, ApplyWorker, BETWEEN_LOOKS, SAID_TO_RUN, SETTLE};
 use crate::apply::executor::{Purpose, Run};
 use crate::apply::ledger::{Desired, LOCAL, LOOK_ASKED, LOOK_DONE, OPEN_BARRIERS, PROGRESS};
@@ -54,7 +56,7 @@ impl ApplyWorker {
         self.findings.look_at(&self.site.ledger)?;
         hooks::forget_gone(&*self.site.host, &mut self.findings.hooks);
         if let Some(desired) = self.desired.clone() {
-            self.findings.outputs = self.write_outputs(&desired, Some(&desired.known));
+            self.write_outputs(&desired, Some(&desired.known));
             self.want_bodies(&desired).await?;
             if !self.run.as_ref().is_some_and(Run::is_running) || self.is_stopped(&desired) {
                 self.plan(&desired)?;
@@ -95,8 +97,19 @@ impl ApplyWorker {
         self.look_at = self.look_at.min(soonest.max(Instant::now() + SETTLE));
     }
 
-    pub(super) fn write_outputs(&self, now: &Desired, before: Option<&Known>) -> Vec<String> {
-        outputs::write(&*self.site.host, &self.site.ledger, &self.config, now, before)
+    /// Writes what services and people read. Where some of it cannot be written, that is tried again soon, whether or not anything happens:
+    /// this host does not have what it was told until then.
+    pub(super) fn write_outputs(&mut self, now: &Desired, before: Option<&Known>) {
+        let written = outputs::write(&*self.site.host, &self.site.ledger, &self.config, now, before);
+        self.outputs_at = (!written.unwritten.is_empty()).then(|| Instant::now() + TRY_AGAIN);
+        match (self.findings.outputs.unwritten.first(), written.unwritten.first()) {
+            (None, Some(why)) => {
+                error!(error = why.as_str(); "labels cannot be written on this host; it is tried again")
+            }
+            (Some(_), None) => info!("labels can be written on this host again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        self.findings.outputs = written;
     }
 
     pub(super) fn restore_barriers(&mut self, desired: &Desired) -> Result<(), HostError> {
@@ -112,7 +125,7 @@ impl ApplyWorker {
         }
         (self.run, self.replaced) = (None, false);
         self.look_for_orphans()?;
-        if self.is_stopped(desired) {
+        if self.is_stopped(desired) || desired.is_unreleased() {
             self.progress = Progress::Idle;
             // As in a pass: where tasks only look, nothing is changed.
             return if desired.mode() == Mode::Apply { sweep_recorded(&self.site) } else { Ok(()) };

@@ -49,12 +49,13 @@ impl ApplyWorker {
         let findings = membership
             .iter()
             .chain(disk.as_ref().map(|stuck| &stuck.sentence))
+            .chain(&outputs.unwritten)
             .chain(dropped)
             .chain(map)
             .chain(hooks.values())
             .chain(state);
         // Those of labels come last: there may be more of them than a report takes, and no other finding is left out for them.
-        let mut findings: Vec<String> = findings.chain(set_aside).chain(outputs).cloned().collect();
+        let mut findings: Vec<String> = findings.chain(set_aside).chain(&outputs.findings).cloned().collect();
         bound(&mut findings, MOST_FINDINGS);
         let report = Report {
             agent_version: env!("CARGO_PKG_VERSION").into(),
@@ -81,8 +82,8 @@ impl ApplyWorker {
     /// What a controller reads of how this half stands beside findings for people; each is there only while there is something to say.
     fn facts(&self) -> BTreeMap<String, String> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
-        // Or what it holds cannot be read.
-        let why = disk.or(self.findings.state.as_ref());
+        // Or what it holds cannot be read, or services and people cannot read it.
+        let why = disk.or(self.findings.state.as_ref()).or(self.findings.outputs.unwritten.first());
         let stuck = why.map(|why| (STUCK.to_owned(), json!(why).to_string()));
         let orphans = orphans::fact(&self.orphans).map(|text| (ORPHANS.to_owned(), text));
         stuck.into_iter().chain(orphans).collect()

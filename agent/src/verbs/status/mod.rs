@@ -53,7 +53,7 @@ struct Status {
     /// As it was reported last, or `running` where tasks run and that was not reported yet.
     #[serde(serialize_with = "in_words")]
     progress: Progress,
-    /// Whether nobody knows here which tasks it has: nothing came yet, or they are on their way.
+    /// Whether nobody knows here which tasks it has: nothing came yet but labels, or they are on their way.
     #[serde(skip)]
     lacks_tasks: bool,
     /// How it stood with its controllers when that last changed; `null`: it was never noted, because no outage was.
@@ -234,9 +234,10 @@ fn collect(local: &Local) -> Result<Status> {
     let (is_damaged, connection) = (damage.is_some(), Connection::load(&*local.host)?);
     let accepted = ledger.accepted()?;
     let report = ledger.get(&REPORT)?.unwrap_or_default();
-    let stuck = stuck(local).or_else(|| report.facts.get(STUCK).and_then(|fact| status::stuck(fact)));
+    let stuck = stuck(local)?;
     let held = accepted.as_ref().map(Accepted::desired);
-    let lacks_tasks = held.as_ref().map(|held| ledger.profile(held)).transpose()?.flatten().is_none();
+    let profile = held.as_ref().map(|held| ledger.profile(held)).transpose()?.flatten();
+    let lacks_tasks = profile.is_none() || held.as_ref().is_some_and(Desired::is_unreleased);
     let tasks = held.as_ref().map(|held| tasks(local, held)).transpose()?.unwrap_or_default();
     let said = ledger.get(&LOCAL)?.unwrap_or_default();
     let agent_runs = local.is_running();
@@ -297,9 +298,18 @@ fn untold(agent_runs: Option<bool>, is_apart: bool, connection: Option<&Connecti
     }
 }
 
-/// Why the agent's own state cannot be kept now, as on a full disk: an agent says so when it has something to keep, and none may run.
-pub(super) fn stuck(local: &Local) -> Option<String> {
-    local.site.ledger.check_writable().err().map(|failed| failed.sentence())
+/// Why the agent can neither keep nor apply what it is told. That its own state cannot be kept now, as on a full disk, is found here: an agent
+/// says so when it has something to keep, and none may run. Of anything else, as labels that it cannot write, the last report says.
+///
+/// # Errors
+/// When the ledger cannot be read.
+pub(super) fn stuck(local: &Local) -> Result<Option<String>> {
+    let ledger = &local.site.ledger;
+    if let Err(failed) = ledger.check_writable() {
+        return Ok(Some(failed.sentence()));
+    }
+    let report = ledger.get(&REPORT)?.unwrap_or_default();
+    Ok(report.facts.get(STUCK).and_then(|fact| status::stuck(fact)))
 }
 
 /// What is printed for people.
@@ -375,6 +385,9 @@ fn words_of_hold(held: &Desired, said: &LocalState, tasks: &[Task], now: u64) ->
     let in_force = |hold: &Option<(u64, String)>| hold.clone().filter(|(until, _)| *until > now);
     let is_new = tasks.iter().all(Task::is_open) && !tasks.is_empty();
     let (until, why, keeps) = match (in_force(&said.hold), in_force(&held.known.hold)) {
+        (Some((until, why)), _) | (None, Some((until, why))) if held.is_unreleased() => {
+            (until, why, "no task set has come yet")
+        }
         (Some((until, why)), _) if is_new => (until, why, "a newer task set waits"),
         (Some((until, why)), _) | (None, Some((until, why))) => (until, why, "it keeps its task set"),
         (None, None) => return None,

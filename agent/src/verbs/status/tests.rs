@@ -1,9 +1,11 @@
 //! What a host says of itself, from its ledger.
 
-use stemma_wire::message::desired::Barrier;
+use stemma_wire::message::desired::{Barrier, TaskSet};
 
+use super::super::converge::{check, once};
 use super::*;
-use crate::apply::testing::{Set, joined};
+use crate::apply::ledger::{ACCEPTED, Ledger};
+use crate::apply::testing::{Set, accepted, joined};
 use crate::host::HostPath;
 use crate::host::atomic::{Attributes, ensure_dir, replace};
 
@@ -155,6 +157,71 @@ fn y06_status_says_held_paused_by_an_operator_and_parked() {
             Status { is_paused_by_operator, paused: said.paused, parked: parked(&known, said), held, ..status };
         assert_eq!(status.state(), format!("converged{expected}"));
     }
+}
+
+/// It said `converged`, and of one that is held that it keeps its task set.
+#[test]
+fn y06_a_host_to_which_no_task_set_was_released_waits_and_keeps_none() {
+    let hold = || Some((u64::MAX, "x".to_owned()));
+    for (hold, paused, state) in [
+        (hold(), false, "waiting, held (x) until that is ended: no task set has come yet"),
+        (None, true, "waiting, paused by an operator (its nodegroup or cluster)"),
+        (
+            hold(),
+            true,
+            "waiting, paused by an operator (its nodegroup or cluster), held (x) until that is ended: no task set has come yet",
+        ),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let host = joined(root.path(), &Set::default());
+        let known = Known { hold, paused, ..Set::default().desired().known };
+        let desired = Desired { known, task_set: TaskSet::default(), ..Set::default().desired() };
+        Ledger::open(host).unwrap().put(&ACCEPTED, &accepted(1, &desired)).unwrap();
+        assert_eq!(once(root.path()).unwrap(), Exit::Done, "{state}");
+        assert_eq!(check(root.path(), Output::Json).unwrap(), Exit::NotFound, "{state}");
+        assert_eq!(status(root.path(), Output::Human).unwrap(), Exit::Done);
+        assert_eq!(collect(&Local::open(root.path()).unwrap()).unwrap().state(), state);
+    }
+    // A node of which no level names a release, and one in no nodegroup, have no tasks to wait for.
+    for (group, paused, state) in [
+        ("prod/web", false, "converged"),
+        ("", false, "unplaced"),
+        ("", true, "unplaced, paused by an operator (its nodegroup or cluster)"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let host = joined(root.path(), &Set::default());
+        let known = Known { group: group.to_owned(), paused, ..Set::default().desired().known };
+        let desired = Desired { known, task_set: TaskSet::default(), ..Set::default().desired() };
+        Ledger::open(host).unwrap().put(&ACCEPTED, &accepted(1, &desired)).unwrap();
+        assert_eq!(check(root.path(), Output::Json).unwrap(), Exit::Done);
+        assert_eq!(collect(&Local::open(root.path()).unwrap()).unwrap().state(), state);
+    }
+}
+
+/// `once` and `check` ended with 0, and `status` said `converged`.
+#[test]
+fn y06_a_directory_in_the_place_of_a_label_file_makes_the_host_stuck_until_it_goes() {
+    let root = tempfile::tempdir().unwrap();
+    joined(root.path(), &Set::default().label("tier", "gold"));
+    let file = root.path().join("run/stemma/labels.json");
+    std::fs::create_dir_all(&file).unwrap();
+    let ends = || {
+        let once = once(root.path()).unwrap();
+        (once, check(root.path(), Output::Json).unwrap(), status(root.path(), Output::Human).unwrap())
+    };
+    assert_eq!(ends(), (Exit::Failed, Exit::Failed, Exit::Failed));
+    let state = || collect(&Local::open(root.path()).unwrap()).unwrap().state();
+    let said = "stuck: /run/stemma: cannot replace /run/stemma/labels.json: Is a directory (os error 21): a directory stands in the place of the \
+                file: move it away";
+    assert_eq!(state(), said);
+    let beside = std::fs::read_to_string(root.path().join("run/stemma/labels.env")).unwrap();
+    assert_eq!(beside, "STEMMA_LABEL_TIER=\"gold\"\n", "the rest is written");
+    std::fs::remove_dir(&file).unwrap();
+    assert_eq!(ends(), (Exit::Done, Exit::Done, Exit::Done));
+    assert_eq!(
+        (state().as_str(), std::fs::read_to_string(&file).unwrap().as_str()),
+        ("converged", "{\"tier\":\"gold\"}\n")
+    );
 }
 
 #[test]

@@ -12,6 +12,7 @@ use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
 use stemma_wire::message::observed::ReportedLabel;
 
+use super::Written;
 use crate::apply::ledger::{HOST_MAP, HostMapRecord, Ledger};
 use crate::config::{Format, HostLabelMap};
 use crate::host::atomic::{Attributes, ensure_dir, replace, sweep_those};
@@ -118,6 +119,13 @@ fn is_plain(key: &str, value: &str) -> bool {
     !key.is_empty() && plain(key) && plain(value)
 }
 
+/// Whether keys of a map are the agent's by its record, or that is not known.
+#[must_use]
+pub fn owns_keys(ledger: &Ledger) -> bool {
+    let Ok(record) = ledger.get(&HOST_MAP) else { return true };
+    record.is_some_and(|record| !record.owned.is_empty() || !record.writing.is_empty())
+}
+
 /// Brings the map in line with what flows there; in mode `apply` alone, in `noop` it says what it would do.
 /// `acknowledged` is what flowed by the last desired state: the claim, where the record was lost.
 ///
@@ -130,26 +138,25 @@ pub fn write(
     wanted: &BTreeMap<String, String>,
     acknowledged: Option<&BTreeMap<String, String>>,
     mode: Mode,
-) -> Result<Vec<String>, HostError> {
+) -> Result<Written, HostError> {
     let path = HostPath::parse(&config.path).expect("the configuration was checked when it was read");
     let mut findings = match ledger.get(&HOST_MAP)? {
         Some(old) if old.path != config.path && mode == Mode::Apply => leave(host, ledger, &old, &config.path)?,
         _ => Vec::new(),
     };
     let Ok(present) = read(host, &path)?.map(String::from_utf8).transpose() else {
-        findings.push(format!("host label map {path} is no UTF-8 text and is left as it is"));
-        return Ok(findings);
+        let unwritten = vec![format!("host label map {path} is no UTF-8 text and is left as it is; mend or remove it")];
+        return Ok(Written { findings, unwritten });
     };
     let record = record(ledger, config, present.as_deref(), acknowledged)?;
     let plan = match plan(config.format, present.as_deref(), &record, wanted) {
         Ok(plan) => plan,
         Err(unreadable) => {
-            findings.push(format!("{path}: {unreadable}"));
-            return Ok(findings);
+            return Ok(Written { findings, unwritten: vec![format!("{path}: {unreadable}")] });
         }
     };
     match mode {
-        Mode::Observe => return Ok(Vec::new()),
+        Mode::Observe => findings.clear(),
         Mode::Noop => {
             let would = plan.text.is_some().then(|| format!("noop: host label map {path} would be changed"));
             findings.extend(plan.findings.into_iter().chain(would));
@@ -160,7 +167,7 @@ pub fn write(
             findings.extend(plan.findings);
         }
     }
-    Ok(findings)
+    Ok(Written { findings, unwritten: Vec::new() })
 }
 
 /// Takes away what an agent that was killed left unfinished beside the map.

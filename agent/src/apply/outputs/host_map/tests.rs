@@ -83,7 +83,9 @@ const PATH: &str = "/etc/stemma/node-labels";
 
 fn written(host: &MemoryHost, wanted: &[(&str, &str)], before: Option<&[(&str, &str)]>, mode: Mode) -> Vec<String> {
     let ledger = Ledger::open(Rc::new(host.clone())).unwrap();
-    write(host, &ledger, &HostLabelMap::default(), &map(wanted), before.map(map).as_ref(), mode).unwrap()
+    write(host, &ledger, &HostLabelMap::default(), &map(wanted), before.map(map).as_ref(), mode)
+        .unwrap()
+        .into_findings()
 }
 
 #[test]
@@ -208,7 +210,8 @@ fn another_path_takes_the_agents_keys_along_and_leaves_the_rest() {
             host.put(PATH, before);
             let at = |path: &str, format, mode| {
                 let ledger = Ledger::open(Rc::new(host.clone()))?;
-                write(&host, &ledger, &HostLabelMap { path: path.into(), format }, &wanted, None, mode)
+                let config = HostLabelMap { path: path.into(), format };
+                write(&host, &ledger, &config, &wanted, None, mode).map(Written::into_findings)
             };
             at(PATH, format, Mode::Apply).unwrap();
             at(next, Format::Env, Mode::Noop).unwrap();

@@ -139,6 +139,82 @@ fn y06_a_disk_that_takes_nothing_is_told_while_nothing_is_to_be_kept_and_until_i
     }
 }
 
+/// It said `converged` in every place, and tried again at the next look, half an hour later.
+#[test]
+fn y06_a_host_whose_labels_cannot_be_written_is_stuck_until_it_has_written_them_by_itself() {
+    let own: fn(&MemoryHost) = |host| host.put("/run/stemma", "");
+    let map: fn(&MemoryHost) = |host| host.put_special("/etc/stemma/node-labels");
+    for (put_in_the_way, path, file) in
+        [(own, "/run/stemma", "/run/stemma/labels.json"), (map, "/etc/stemma/node-labels", "/etc/stemma/node-labels")]
+    {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        let set = |tier: &str| Set::default().label("tier", tier).file("f", &[], "/f", "x");
+        let offer = |revision, tier: &str| {
+            let mut desired = set(tier).desired();
+            desired.known.labels.values_mut().for_each(|label| label.to_host = true);
+            let desired = Some(controller.desired(revision, &desired));
+            FromSync::Offer { desired, grants: Vec::new(), acknowledged: 0 }
+        };
+        let given = [vec![offer(1, "gold")], body(&set("gold"))].concat();
+        runtime().block_on(offered(&host, &controller, given));
+        let has = |tier: &str| host.text(file).is_some_and(|text| text.contains(tier));
+        assert!(has("gold"));
+        host.delete(path);
+        put_in_the_way(&host);
+        let (first, later, then) = runtime().block_on(async {
+            let (sync, apply) = pair();
+            let talk = async {
+                let mut sync = sync;
+                sync.sender().send(&offer(2, "silver")).await.unwrap();
+                let first = heard_for(&mut sync, Duration::from_secs(5)).await;
+                let later = heard_for(&mut sync, Duration::from_mins(5)).await;
+                assert!(!has("silver"));
+                host.delete(path);
+                let then = heard_for(&mut sync, Duration::from_secs(31)).await;
+                (first, later, then)
+            };
+            let (ended, said) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talk);
+            ended.unwrap();
+            said
+        });
+        let told = reports(&first).pop().unwrap();
+        let why: String = serde_json::from_str(&told.facts["agent.stuck"]).unwrap();
+        assert!(why.contains(&format!("{path} is a ")) && told.findings.contains(&why), "{told:?}");
+        assert_eq!(told.progress, observed::Progress::Converged, "its tasks are done");
+        assert_eq!(later, [], "it is told once");
+        let told = reports(&then).pop().unwrap();
+        assert!(told.facts.is_empty() && told.findings.is_empty() && has("silver"), "{told:?}");
+    }
+}
+
+/// Its tasks were said to be applied, and what waited for that on the host was started.
+#[test]
+fn y06_where_no_task_set_was_released_none_is_said_to_be_applied() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    let given = |revision, paused| {
+        let mut desired = Set::default().label("tier", "gold").desired();
+        desired.task_set = stemma_wire::message::desired::TaskSet::default();
+        desired.known.paused = paused;
+        let desired = Some(controller.desired(revision, &desired));
+        let offer = FromSync::Offer { desired, grants: Vec::new(), acknowledged: 0 };
+        runtime().block_on(async {
+            let (sync, apply) = pair();
+            let target = Command::new(vec!["systemctl".into()], Duration::from_secs(1));
+            let worker = worker(&host, &controller, apply).when_applied(target).run(std::future::pending());
+            let (ended, said) = tokio::join!(worker, talk(sync, vec![offer]));
+            ended.unwrap();
+            said
+        })
+    };
+    let said = given(1, true);
+    assert!(reports(&said).iter().all(|report| report.progress == observed::Progress::Idle), "{said:?}");
+    assert_eq!(host.ran().len(), 0);
+    assert_eq!(host.text("/run/stemma/labels.json").as_deref(), Some("{\"tier\":\"gold\"}\n"));
+    // No level names a release: nothing is kept away any more, and there is nothing to run.
+    assert_eq!(progress(&given(2, false)), Some(observed::Progress::Converged));
+    assert_eq!(host.ran().len(), 1);
+}
+
 /// The host stayed `stuck` over a profile that no task set named any more.
 #[test]
 fn y06_a_profile_that_cannot_be_read_is_told_until_a_task_set_without_tasks_comes() {
