@@ -1,5 +1,6 @@
 //! `run`, `once`, `check`, `refill`: the verbs that make or look.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
@@ -19,7 +20,7 @@ use super::membership::{Membership, membership};
 use super::status::{printable, words};
 use super::waits::waiting;
 use super::{Exit, Local, print, print_json, service, status};
-use crate::apply::executor::{Purpose, Run, is_observed};
+use crate::apply::executor::{Course, Purpose, Run, is_observed};
 use crate::apply::ledger::{LOCAL, LOOK_ASKED, LOOK_DONE, Ledger, PROGRESS, Performed, REASONS};
 use crate::apply::outputs;
 use crate::apply::wake::{WakeListener, Woken, wake};
@@ -27,7 +28,8 @@ use crate::apply::worker::{ApplyWorker, Until};
 use crate::args::Output;
 use crate::channel::{ApplyEnd, SyncEnd, pair};
 use crate::config::Config;
-use crate::host::Command;
+use crate::host::real::surroundings;
+use crate::host::{Command, or_never};
 use crate::identity::{Identity, IdentityError};
 use crate::sync;
 
@@ -40,14 +42,20 @@ const TAKES_UP: Duration = Duration::from_secs(30);
 /// How often the running agent is asked whether it is done.
 const BETWEEN: Duration = Duration::from_millis(100);
 
+/// What became of the tasks of a host that was paused or parked before any of them began.
+const NONE_APPLIED: &str = "no task was applied, labels were";
+
+/// The same where that came while its agent applied them: it is not waited for.
+const STOPPED_AGENT: &str =
+    "a task that runs ends, and no other begins; labels were applied, and `stemma-agent status` says how tasks ended";
+
 /// Runs both halves until a signal says stop. A host whose identity or key is damaged goes on with what it holds.
 ///
 /// # Errors
 /// When this host has not joined, or its state or configuration cannot be used.
 pub fn run(root: &Path) -> Result<Exit> {
     let (local, config, membership) = open_joined(root)?;
-    let _lock = lock(&local, GOING)?
-        .context("an agent runs on this state already; `stemma-agent status` says how it stands")?;
+    let _lock = lock_for_good(&local)?;
     runtime()?.block_on(async {
         let (sync_end, apply_end) = pair();
         let wakes = WakeListener::listen(&local.host).unwrap_or_else(|failed| {
@@ -63,7 +71,9 @@ pub fn run(root: &Path) -> Result<Exit> {
         info!(path = root.display().to_string().as_str(); "agent started");
         notify(&[NotifyState::Ready]);
         tokio::select! {
-            ended = worker.run(stopped()) => ended.context("the root half")?,
+            ended = worker.run(async { stopped().await; }) => {
+                ended.context("the root half")?;
+            }
             error = talk(&local, identity, sync_end) => return Err(error).context("the network half"),
         }
         notify(&[NotifyState::Stopping]);
@@ -138,6 +148,23 @@ fn lock(local: &Local, patience: Duration) -> Result<Option<OwnedFd>> {
     }
 }
 
+/// The lock of this host's state, for an agent that stays. One that a `once` holds is waited for, however long its tasks take: it ends.
+fn lock_for_good(local: &Local) -> Result<OwnedFd> {
+    if let Some(held) = lock(local, GOING)? {
+        return Ok(held);
+    }
+    // Who waits for verbs on this host is an agent. It looks at everything once more for being woken.
+    if wake(&local.host)? == Woken::Running {
+        bail!("an agent runs on this state already; `stemma-agent status` says how it stands");
+    }
+    warn!("waiting for the end of a `stemma-agent once` that applies what this host holds");
+    loop {
+        if let Some(held) = lock(local, BETWEEN)? {
+            return Ok(held);
+        }
+    }
+}
+
 /// Tells the service manager, where there is one.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
@@ -160,33 +187,77 @@ pub fn once(root: &Path) -> Result<Exit> {
         Membership::Damaged(_, why) => Some(format!("{why}\n")),
         Membership::Member(_) | Membership::NotJoined => None,
     };
-    let before = Before::of(&local)?;
-    if let Some(_lock) = lock(&local, Duration::ZERO)?.map_or_else(|| looked_or_gone(&local), |held| Ok(Some(held)))? {
-        runtime()?.block_on(async {
+    let (before, was_stopped) = (Before::of(&local)?, stopped_by(&local)?.is_some());
+    let signal = Cell::new(None);
+    let held = lock(&local, Duration::ZERO)?.map_or_else(|| looked_or_gone(&local), |held| Ok(Some(held)))?;
+    let course = match held {
+        Some(_held) => runtime()?.block_on(async {
             let (sync_end, apply_end) = pair();
             let (worker, _) = worker(&local, config, membership, apply_end, WakeListener::never(), Until::Quiet)?;
-            let (ended, ()) = tokio::join!(worker.run(stopped()), listen(sync_end));
-            ended.context("the root half")
-        })?;
-    }
-    let (stopped, stuck) = (stopped_by(&local)?.or(apart), status::stuck(&local)?);
+            let stop = async { signal.set(Some(stopped().await)) };
+            let (ended, ()) = tokio::join!(worker.run(stop), listen(sync_end));
+            ended.context("the root half").map(Some)
+        })?,
+        None => None,
+    };
+    let (stop, stuck) = (stopped_by(&local)?, status::stuck(&local)?);
     if let Some(why) = &stuck {
         say_stuck(why);
     }
-    match stopped {
+    let why = match (signal.get(), &course, stop) {
+        (Some(signal), Some(course), _) if course.ended.len() < course.tasks => Some(cut_short(signal, course)),
+        (_, _, Some(stop)) if was_stopped => Some(stop.sentence(NONE_APPLIED)),
+        (_, Some(course), Some(stop)) => Some(stop.sentence(&stopped_after(course))),
+        (_, None, Some(stop)) => Some(stop.sentence(STOPPED_AGENT)),
+        (_, _, None) => apart,
+    };
+    if let Some(why) = why {
         // Of a host that is stuck it is not so that its labels were applied.
-        Some(_) if stuck.is_some() => Ok(Exit::Failed),
-        Some(why) => {
+        if stuck.is_none() || signal.get().is_some() {
             print(&why)?;
-            Ok(Exit::Failed)
         }
-        None => outcome_of_once(&local, &before).map(|outcome| if stuck.is_some() { Exit::Failed } else { outcome }),
+        return Ok(Exit::Failed);
     }
+    outcome_of_once(&local, &before).map(|outcome| if stuck.is_some() { Exit::Failed } else { outcome })
 }
 
 /// Says on which ground this host neither keeps nor applies what it is told.
 fn say_stuck(why: &str) {
     let _ = writeln!(std::io::stderr().lock(), "this host is stuck: {}", printable(why));
+}
+
+/// What is said where a signal ended a run before all its tasks had run.
+fn cut_short(signal: &str, course: &Course) -> String {
+    let left = match course.tasks - course.ended.len() {
+        1 => "1 has not run".to_owned(),
+        left => format!("{left} have not run"),
+    };
+    format!("stopped by {signal} after {}: {left}; run `stemma-agent once` again\n", far(course))
+}
+
+/// What is said where the host was paused or parked while this process applied its tasks.
+fn stopped_after(course: &Course) -> String {
+    if course.ended.is_empty() {
+        return NONE_APPLIED.to_owned();
+    }
+    format!("it was after {}, and no other was begun; labels were applied", far(course))
+}
+
+/// How far a run came: `2 of 5 tasks (2 changed)`.
+fn far(course: &Course) -> String {
+    let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
+    for outcome in &course.ended {
+        *outcomes.entry(words(outcome)).or_default() += 1;
+    }
+    let how = if outcomes.is_empty() { String::new() } else { format!(" ({})", each(&outcomes)) };
+    let tasks = if course.tasks == 1 { "task" } else { "tasks" };
+    format!("{} of {} {tasks}{how}", course.ended.len(), course.tasks)
+}
+
+/// How many ended how, by their words: `2 changed, 3 unchanged`.
+fn each(outcomes: &BTreeMap<String, usize>) -> String {
+    let each: Vec<String> = outcomes.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+    each.join(", ")
 }
 
 /// How tasks had ended before a run, by which it is seen what the run changed.
@@ -220,11 +291,10 @@ impl Before {
 
 /// What became of the tasks in one line.
 fn summary(outcomes: &BTreeMap<String, usize>) -> String {
-    let each: Vec<String> = outcomes.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
     match outcomes.values().sum::<usize>() {
         0 => "no task has run\n".to_owned(),
-        1 => format!("1 task: {}\n", each.concat()),
-        all => format!("{all} tasks: {}\n", each.join(", ")),
+        1 => format!("1 task: {}\n", each(outcomes)),
+        all => format!("{all} tasks: {}\n", each(outcomes)),
     }
 }
 
@@ -266,14 +336,32 @@ fn looked_or_gone(local: &Local) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Why no task is applied on this host now, and what to do about it.
-fn stopped_by(local: &Local) -> Result<Option<String>> {
+/// Why no task is applied on a host now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Paused,
+    Parked,
+}
+
+impl Stop {
+    /// Which it is, what became of the tasks, and what to do about it.
+    fn sentence(self, tasks: &str) -> String {
+        let (state, way_out) = match self {
+            Self::Paused => ("paused", "run `stemma-agent resume`, then `stemma-agent once`"),
+            Self::Parked => ("parked", "on a controller, set parked to false"),
+        };
+        format!("this host is {state}: {tasks}; {way_out}\n")
+    }
+}
+
+/// Why no task is applied on this host now.
+fn stopped_by(local: &Local) -> Result<Option<Stop>> {
     let said = local.site.ledger.get(&LOCAL)?.unwrap_or_default();
     let parked = local.site.ledger.accepted()?.is_some_and(|accepted| accepted.desired().known.parked);
     Ok(if said.paused {
-        Some("this host is paused: no task was applied, labels were; run `stemma-agent resume`, then `stemma-agent once`\n".into())
+        Some(Stop::Paused)
     } else if parked || said.parked.is_some() {
-        Some("this host is parked: no task was applied, labels were; on a controller, set parked to false\n".into())
+        Some(Stop::Parked)
     } else {
         None
     })
@@ -393,16 +481,19 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("the runtime")
 }
 
-/// Over when this process is told to end.
-async fn stopped() {
-    use tokio::signal::unix::{SignalKind, signal};
+/// The signal by which this process is told to end. That its terminal or its connection has gone is one, unless it was started to outlive that
+/// (`nohup`): who dies of it leaves a command that runs unknown.
+async fn stopped() -> &'static str {
+    use tokio::signal::unix::{Signal, SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return std::future::pending().await;
     };
+    let mut hangup = if surroundings::outlives_terminal() { None } else { signal(SignalKind::hangup()).ok() };
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+        _ = or_never(hangup.as_mut().map(Signal::recv)) => "SIGHUP",
     }
 }
 
@@ -410,12 +501,13 @@ async fn stopped() {
 mod tests {
     use std::process::{Child, Stdio};
 
+    use stemma_core::task::Mode;
     use stemma_wire::message::Revision;
     use stemma_wire::message::desired::Barrier;
-    use stemma_wire::message::observed::LocalState;
+    use stemma_wire::message::observed::{LocalState, Progress, Report};
 
     use super::*;
-    use crate::apply::ledger::{OPEN_BARRIERS, OpenBarriers, STAGING_DIRS};
+    use crate::apply::ledger::{OPEN_BARRIERS, OpenBarriers, REPORT, STAGING_DIRS};
     use crate::apply::leftovers::StagingDirs;
     use crate::apply::testing::{Set, joined};
 
@@ -589,6 +681,52 @@ mod tests {
         assert_eq!(run(), "2 tasks: 2 unchanged\n", "what it changed before is not changed again");
         std::fs::write(root.path().join("srv/a"), "edited").unwrap();
         assert_eq!(run(), "2 tasks: 1 changed, 1 unchanged\n");
+    }
+
+    /// `once` ended with 0 where a signal had stopped it, and said of tasks that it had applied that none was.
+    #[test]
+    fn y02_once_says_how_far_it_came_where_a_signal_or_a_pause_cut_it_short() {
+        use Outcome::{Changed, Failed, Unchanged};
+        for (tasks, ended, far, left) in [
+            (5, vec![Changed, Changed], "2 of 5 tasks (2 changed)", "3 have not run"),
+            (4, vec![Failed, Changed, Unchanged], "3 of 4 tasks (1 changed, 1 failed, 1 unchanged)", "1 has not run"),
+            (1, vec![], "0 of 1 task", "1 has not run"),
+        ] {
+            let course = Course { tasks, ended };
+            let said = format!("stopped by SIGINT after {far}: {left}; run `stemma-agent once` again\n");
+            assert_eq!(cut_short("SIGINT", &course), said);
+            let paused = match course.ended.len() {
+                0 => "no task was applied, labels were".to_owned(),
+                _ => format!("it was after {far}, and no other was begun; labels were applied"),
+            };
+            let paused =
+                format!("this host is paused: {paused}; run `stemma-agent resume`, then `stemma-agent once`\n");
+            assert_eq!(Stop::Paused.sentence(&stopped_after(&course)), paused);
+        }
+    }
+
+    /// Where no agent ran, the host went on saying what the last one had reported while it ran tasks.
+    #[test]
+    fn y02_no_task_is_said_to_run_where_no_agent_does() {
+        let root = tempfile::tempdir().unwrap();
+        let host = joined(root.path(), &Set::default().file("f", &[], "/srv/f", "x"));
+        let report = Report { progress: Progress::Running, ..Report::default() };
+        Ledger::open(host).unwrap().put(&REPORT, &report).unwrap();
+        assert!(status::shown(root.path()).contains("state     waiting\n"));
+    }
+
+    /// A controller says `failed`, since it has the finding.
+    #[test]
+    fn y01_a_host_in_mode_observe_says_by_check_that_two_tasks_write_one_path() {
+        let root = tempfile::tempdir().unwrap();
+        let set = Set::default().file("a", &[], "/srv/z", "a").file("b", &[], "/srv/z", "b");
+        joined(root.path(), &set.mode(Mode::Observe));
+        assert_eq!(once(root.path()).unwrap(), Exit::Done);
+        assert_eq!(status::status(root.path(), Output::Human).unwrap(), Exit::Done);
+        assert!(status::shown(root.path()).contains("state     waiting: its mode is observe"));
+        assert_eq!(check(root.path(), Output::Human).unwrap(), Exit::Failed);
+        let page = include_str!("../../../docs/agent.md");
+        assert!(page.contains("mode `observe` where two tasks write one path"), "what each of them says is documented");
     }
 
     /// `once` ended with 0 and said nothing, as where all was done.

@@ -62,7 +62,11 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     let is_printed = matches!(global.output, Output::Json | Output::Yaml | Output::Manifest);
     for finding in import.findings.iter().chain(&compiled.findings) {
         let finding = printable(&finding.to_string());
-        if is_printed || global.dry_run || global.output == Output::Name { tell!("{finding}") } else { say!("{finding}") }
+        if is_printed || global.dry_run || global.output == Output::Name {
+            tell!("{finding}")
+        } else {
+            say!("{finding}")
+        }
     }
     if is_printed {
         print(&manifest, &import, global.output)?;

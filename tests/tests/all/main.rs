@@ -23,6 +23,7 @@ mod cli_states;
 mod clients;
 mod clocks;
 mod contact;
+mod cut_short;
 mod described;
 mod description;
 mod events;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -41,6 +42,27 @@ fn fleet() -> Result<Fleet> {
     fs::write(&file, objects.to_string())?;
     fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
     Ok(fleet)
+}
+
+/// They had the group in which it was started, as by `sg` or by `Group=` of its unit.
+#[test]
+#[allow(clippy::print_stderr, reason = "who reads a test's output sees that it was skipped")]
+fn y02_what_an_agent_makes_has_the_group_of_its_account_whoever_started_it() -> Result<()> {
+    let under = ["setpriv", "--regid", "27", "--clear-groups"];
+    if !Command::new(under[0]).args(&under[1..]).arg("true").output().is_ok_and(|tried| tried.status.success()) {
+        eprintln!("skipped: who runs the test may not become another group");
+        return Ok(());
+    }
+    let fleet = fleet()?;
+    let mut agent = fleet.join("n1", "c/g")?;
+    agent.kill()?;
+    agent.start_under(&under.map(OsString::from))?;
+    fleet.stemma(&["label", "node/n1", "--overwrite", "a=other"])?;
+    eventually("the note", || file_contains(&agent.path("note"), "other"))?;
+    for path in ["note", "run/stemma/labels.json", "var/lib/stemma-agent/apply/accepted"] {
+        assert_eq!(fs::metadata(agent.path(path))?.gid(), 0, "{path}");
+    }
+    Ok(())
 }
 
 /// What is expected is what `docs/agent.md` says, of a program that is started by its path.

@@ -26,6 +26,12 @@ pub trait Applier {
         None
     }
 
+    /// Why it keeps no file at a path on this host, whatever the task says of it; `None`: it can.
+    fn refuses(&self, site: &Site, path: &HostPath) -> Option<String> {
+        let _ = (site, path);
+        None
+    }
+
     /// To whom it gives that file, where it names somebody else than who has it.
     fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
         let _ = (site, task);

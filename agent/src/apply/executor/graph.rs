@@ -195,6 +195,21 @@ impl Graph {
         self.vertices[at].state == TaskState::Ended(Outcome::WouldChange)
     }
 
+    /// How many tasks there are to run. No marker, none that is left out and none that is only observed is one of them.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        let runs = |vertex: &&Vertex| !matches!(vertex.state, TaskState::LeftOut | TaskState::Observed);
+        self.vertices.iter().filter(|vertex| !vertex.is_marker).filter(runs).count()
+    }
+
+    /// How those of them ended that have.
+    pub fn ended(&self) -> impl Iterator<Item = Outcome> {
+        self.vertices.iter().filter(|vertex| !vertex.is_marker).filter_map(|vertex| match vertex.state {
+            TaskState::Ended(outcome) => Some(outcome),
+            TaskState::Waiting | TaskState::Running | TaskState::LeftOut | TaskState::Observed => None,
+        })
+    }
+
     /// Whether something has yet to begin. A marker does not count: what waits behind it does.
     #[must_use]
     pub fn is_waiting(&self) -> bool {

@@ -19,7 +19,7 @@ use stemma_wire::message::PartDigest;
 use stemma_wire::message::desired::{Barrier, Profile};
 use stemma_wire::message::observed::{self, Outcome, TaskResult};
 
-use super::ledger::{Desired, PROGRESS, Performed, Progress, REASONS, Reason};
+use super::ledger::{Desired, LOCAL, PROGRESS, Performed, Progress, REASONS, Reason};
 use super::leftovers::{StagingDirs, directory, sweep};
 use super::orphans::{self, Written};
 use super::task::{Execution, HostTask, Site};
@@ -77,6 +77,15 @@ pub struct Run {
     numbered: Vec<TaskResult>,
     /// Whether something is to be written down; at first that the run has begun.
     unsettled: bool,
+}
+
+/// How far a run has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Course {
+    /// How many tasks it has: neither places in the order nor what is left out or only observed.
+    pub tasks: usize,
+    /// How those ended that have.
+    pub ended: Vec<Outcome>,
 }
 
 /// A task that has begun.
@@ -176,7 +185,7 @@ impl Run {
     /// # Errors
     /// [`HostError`] from the ledger.
     fn start(&mut self, open: &BTreeSet<Barrier>) -> Result<(), HostError> {
-        if self.mode == Mode::Observe {
+        if self.mode == Mode::Observe || self.is_stopped()? {
             return Ok(());
         }
         let held_back = self.without_blob()?;
@@ -190,6 +199,16 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Whether this host was paused or parked meanwhile. It is read before each task: once `pause` has ended, none begins, also where nobody
+    /// was woken by it. A look is none of that.
+    fn is_stopped(&self) -> Result<bool, HostError> {
+        if self.purpose == Purpose::Check || !self.graph.is_waiting() {
+            return Ok(false);
+        }
+        let local = self.site.ledger.get(&LOCAL)?.unwrap_or_default();
+        Ok(local.paused || local.parked.is_some())
     }
 
     fn start_one(&mut self, at: usize) -> Result<(), HostError> {
@@ -418,6 +437,17 @@ impl Run {
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.running.is_empty()
+    }
+
+    /// The tasks that run.
+    pub fn running(&self) -> impl Iterator<Item = &str> {
+        self.running.iter().map(move |running| self.tasks[running.at].id.as_str())
+    }
+
+    /// How far it has come.
+    #[must_use]
+    pub fn course(&self) -> Course {
+        Course { tasks: self.graph.tasks(), ended: self.graph.ended().collect() }
     }
 
     /// Whether there is nothing more to do in it.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use stemma_core::release::is_sent_observed;
 use stemma_core::release::select::Pattern;
-use stemma_core::task::{Claims, Exclusive, Leaves, Mode, Phase, Task, TaskKind, task_type};
+use stemma_core::task::{Claims, Exclusive, Leaves, Mode, PathTaken, Phase, Task, TaskKind, task_type};
 use stemma_wire::message::Hash;
 use stemma_wire::message::desired::{Profile, ProfileTask};
 use stemma_wire::message::observed::Outcome;
@@ -77,6 +77,12 @@ impl Planned {
         let Readiness::Runnable { task, .. } = &self.kind else { return None };
         path_of(site, task)
     }
+
+    /// Why it can keep no file at its path on this host; `None`: it can, or has no path.
+    fn refusal(&self, site: &Site) -> Option<String> {
+        let Readiness::Runnable { applier, task, .. } = &self.kind else { return None };
+        applier.refuses(site, &applier.keeps(site, task)?)
+    }
 }
 
 impl Readiness {
@@ -93,10 +99,20 @@ pub(super) fn give_paths(site: &Site, tasks: &mut [Planned], graph: &Graph) {
     for at in (0..tasks.len()).filter(|at| !graph.is_left_out(*at) && !graph.is_observed(*at)) {
         let Some((path, leaves)) = tasks[at].path(site) else { continue };
         if let Err(taken) = claims.claim(at, path.as_str(), leaves) {
-            let why = taken.sentence(&tasks[taken.first.by].id);
+            let why = sentence(site, &taken, &tasks[taken.first.by]);
             tasks[at].kind = Readiness::Refused(Outcome::Failed, format!("parameters.path: {why}"));
         }
     }
+}
+
+/// Why a path is not the second task's. Where the first one is refused its own, nobody writes there.
+fn sentence(site: &Site, taken: &PathTaken<usize>, first: &Planned) -> String {
+    let Some(why) = first.refusal(site) else { return taken.sentence(&first.id) };
+    format!(
+        "{} meets {}, the path of task {}, which comes first and is refused it ({why}): one path is one task's, so the host does nothing for \
+         this one either; take one of the two out, or give it another path",
+        taken.path, taken.first.path, first.id
+    )
 }
 
 /// Puts each task after those that it subscribes to, and notes with these whom they refresh. It is read from the definitions,

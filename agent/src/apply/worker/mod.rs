@@ -22,7 +22,7 @@ use stemma_wire::message::desired::Barrier;
 use stemma_wire::message::observed::{self, LocalState, Report};
 use tokio::time::{Instant, sleep_until};
 
-use super::executor::Run;
+use super::executor::{Course, Run};
 use super::hooks::Failures;
 use super::ledger::{Desired, LOCAL, LOOK_DONE, Ledger, REPORT};
 use super::outputs::Written;
@@ -97,6 +97,8 @@ pub struct ApplyWorker {
     asked: Option<u64>,
     /// The command that is run once, when the tasks are first applied after this process started.
     applied: Option<Command>,
+    /// How far the last run came.
+    course: Course,
     mode: Until,
 }
 
@@ -216,6 +218,7 @@ impl ApplyWorker {
             looked_at: Instant::now(),
             asked: None,
             applied: None,
+            course: Course::default(),
             mode,
         })
     }
@@ -242,18 +245,18 @@ impl ApplyWorker {
         self
     }
 
-    /// Runs until `stop` is over (what runs is then waited for) or, for [`Until::Quiet`], until all is done.
+    /// Runs until `stop` is over (what runs is then waited for) or, for [`Until::Quiet`], until all is done. Says how far the last run came.
     ///
     /// # Errors
     /// [`HalfError`].
-    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), ApplyError> {
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<Course, ApplyError> {
         tokio::pin!(stop);
         self.begin().await?;
         let mut connected = true;
         loop {
             if self.is_quiet() {
                 if self.mode == Until::Quiet {
-                    return Ok(());
+                    return Ok(self.course);
                 }
                 if let Some(asked) = self.asked {
                     let answered = self.answer_look(asked);
@@ -368,10 +371,12 @@ impl ApplyWorker {
         worked?;
         let Some(run) = &mut self.run else { return Ok(()) };
         let news = run.settle()?;
+        self.course = run.course();
+        let (idle, over, progress) = (!run.is_running(), run.is_over(), run.progress());
+        self.hear_local().await?;
         if !self.replaced {
-            self.progress = run.progress();
+            self.progress = progress;
         }
-        let (idle, over) = (!run.is_running(), run.is_over());
         if idle {
             self.running_at = None;
             // Its tasks may have made directories.
@@ -420,13 +425,17 @@ impl ApplyWorker {
     }
 
     /// Lets what runs end, and writes it down.
-    async fn finish(mut self) -> Result<(), ApplyError> {
+    async fn finish(mut self) -> Result<Course, ApplyError> {
         if let Some(run) = &mut self.run {
+            for task in run.running() {
+                warn!(task; "told to stop: waiting for the end of a task that runs");
+            }
             while run.run_out().await {
                 run.settle()?;
             }
+            self.course = run.course();
         }
-        Ok(())
+        Ok(self.course)
     }
 }
 

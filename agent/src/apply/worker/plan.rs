@@ -28,13 +28,22 @@ impl ApplyWorker {
     }
 
     pub(super) async fn woken(&mut self) -> Result<(), ApplyError> {
+        self.hear_local().await?;
+        self.take_up_look()?;
+        self.look().await
+    }
+
+    /// Reads what a verb on the host has said since. One that works by itself is woken by nobody: it reads this after each task. Where nothing
+    /// may begin by it, what runs ends, and the rest is planned anew.
+    pub(super) async fn hear_local(&mut self) -> Result<(), ApplyError> {
         let local = self.site.ledger.get(&LOCAL)?.unwrap_or_default();
         if local != self.local {
             self.end.send(&FromApply::Local(local.clone())).await?;
             self.local = local;
+            self.replaced |=
+                self.run.is_some() && self.desired.as_ref().is_some_and(|desired| self.is_stopped(desired));
         }
-        self.take_up_look()?;
-        self.look().await
+        Ok(())
     }
 
     /// Takes up a look that a verb on the host asked for and waits for; also one that the last process did not end.

@@ -37,6 +37,12 @@ pub(super) fn account(file: &Path, name: &str) -> Result<Account, HostError> {
     found.ok_or_else(|| HostError::NoAccount { kind: "user", name: name.into() })
 }
 
+/// The primary group of the account of a number.
+pub(super) fn primary_group(file: &Path, user: u32) -> u32 {
+    // Where no line can be read, an account has the group of its number: root's is 0 there too.
+    by_number(&std::fs::read_to_string(file).unwrap_or_default(), user).group
+}
+
 /// The account of a number: its line, or what is known of it without one.
 fn by_number(text: &str, number: u32) -> Account {
     entry(text, &number.to_string()).filter(|account| account.user == number).unwrap_or_else(|| Account {
@@ -119,6 +125,17 @@ mod tests {
         }
         let refused = number("group", &file, "utenti").unwrap_err().sentence();
         assert!(refused.contains("/etc/group") && refused.contains("number"), "{refused}");
+    }
+
+    #[test]
+    fn y02_the_primary_group_of_a_number_is_that_of_its_line_or_the_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passwd");
+        assert_eq!(primary_group(&file, 0), 0, "root has none but its own");
+        std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\nnews:x:9:13::/n:/bin/n\n").unwrap();
+        for (user, group) in [(0, 0), (9, 13), (54_321, 54_321)] {
+            assert_eq!(primary_group(&file, user), group, "{user}");
+        }
     }
 
     /// "no user …, give a number", though one was given.

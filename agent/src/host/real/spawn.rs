@@ -17,7 +17,7 @@ use tokio::process::{Child, ChildStdin};
 use tokio::time::timeout;
 
 use super::accounts::{self, Account};
-use super::surroundings::{UsualScore, without_terminal};
+use super::surroundings::{PASSWD, UsualScore, without_terminal};
 use super::unrun::unrun;
 use crate::host::command::Tail;
 use crate::host::{Command, End, Finished, HostError, HostPath, Kind, NoDirectory};
@@ -27,9 +27,6 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// What a child left behind may hold the output open for, after the command itself has ended.
 const LINGER: Duration = Duration::from_millis(200);
-
-/// Where accounts stand.
-const PASSWD: &str = "/etc/passwd";
 
 /// A process group that is ended when nobody waits for it any more.
 struct Group(Option<Pid>);

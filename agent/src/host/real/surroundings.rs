@@ -10,15 +10,26 @@ use std::fs;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setpriority_process, setrlimit, umask};
+use rustix::process::{
+    DumpableBehavior, Gid, Resource, Rlimit, Signal, getegid, geteuid, getrlimit, set_dumpable_behavior,
+    setpriority_process, setrlimit, umask,
+};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, CpuSet, capabilities, sched_setaffinity, set_capabilities, set_current_timer_slack,
-    set_thread_groups,
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, CpuSet, capabilities, capabilities_secure_bits,
+    sched_setaffinity, set_capabilities, set_capabilities_secure_bits, set_current_timer_slack, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 use tokio::signal::unix::{SignalKind, signal};
+
+use super::accounts;
+
+/// Whether this process was started so that the end of its terminal, or of its connection, does not end it.
+static OUTLIVES_TERMINAL: AtomicBool = AtomicBool::new(false);
 
 /// What new files and directories are closed by: as under a service manager.
 const UMASK: u32 = 0o022;
@@ -31,6 +42,12 @@ const TERMINAL: &CStr = c"/dev/tty";
 
 /// How late a sleep may end, in nanoseconds: as of the first process.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(50_000);
+
+/// Where accounts stand.
+pub(super) const PASSWD: &str = "/etc/passwd";
+
+/// `linux/securebits.h`: the locks, each behind the bit that it locks.
+const SECURE_LOCKS: u32 = 0b1010_1010;
 
 /// `linux/ioprio.h`: of one process.
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
@@ -80,8 +97,8 @@ pub fn settle() {
         leave_terminal();
     }
     umask(Mode::from_raw_mode(UMASK));
-    // Who may not stays in them.
-    let _ = set_thread_groups(&[]);
+    leave_secure_bits();
+    be_one_account();
     inherit_no_capabilities();
     schedule_as_usual();
     ask_nothing_of_memory();
@@ -98,6 +115,34 @@ pub fn settle() {
     }
     take_ignored_signals();
     unblock_signals();
+}
+
+/// Takes back by what a change of the user, or being root, gives or takes no rights (`setpriv --securebits`, `SecureBits=` of a unit), but for
+/// what is locked. Who may not keeps it. Before that of the ids, for which it counts.
+fn leave_secure_bits() {
+    if let Ok(own) = capabilities_secure_bits() {
+        let _ = set_capabilities_secure_bits(CapabilitiesSecureBits::from_bits_retain(locked(own.bits())));
+    }
+}
+
+/// Those of the secure bits that cannot be taken back, with their locks.
+const fn locked(bits: u32) -> u32 {
+    let locks = bits & SECURE_LOCKS;
+    bits & (locks | locks >> 1)
+}
+
+/// Has this process, and with it its commands and the files that it makes, be its account alone: the user by whose rights it was started, and the
+/// primary group of that one. Whoever started it may stand in another group (`sg`, `newgrp`, `Group=` of a unit), or be somebody else
+/// (`setpriv --ruid`). Who may not stays what it is.
+fn be_one_account() {
+    let _ = set_thread_groups(&[]);
+    let (user, group) = (geteuid(), getegid());
+    let primary = Gid::from_raw(accounts::primary_group(Path::new(PASSWD), user.as_raw()));
+    // One that may not become its primary group is at least in one alone.
+    let _ = set_thread_res_gid(primary, primary, primary).or_else(|_| set_thread_res_gid(group, group, group));
+    let _ = set_thread_res_uid(user, user, user);
+    // The kernel takes the files in /proc/self from one whose ids differ, or change. It is none of these now.
+    let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
 }
 
 /// Files that this process was started with stay its own: a lock of the script that started it would otherwise last as long as a daemon of a task.
@@ -244,6 +289,7 @@ fn take_ignored_signals() {
     let ignored = ignored_signals(&status).filter(|number| *number != Signal::PIPE.as_raw());
     let is_given_back = |number: &i32| SIGNALS_OF_LIBRARY.contains(number) || FAULTS.contains(number);
     let (given_back, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(is_given_back);
+    OUTLIVES_TERMINAL.store(ignored.contains(&Signal::HUP.as_raw()), Ordering::Relaxed);
     for number in given_back {
         set_action(number, libc::SIG_DFL);
     }
@@ -255,6 +301,12 @@ fn take_ignored_signals() {
     for number in ignored {
         let _ = signal(SignalKind::from_raw(number));
     }
+}
+
+/// Whether this process was started so that the end of its terminal, or of its connection, does not end it (`nohup`).
+#[must_use]
+pub fn outlives_terminal() -> bool {
+    OUTLIVES_TERMINAL.load(Ordering::Relaxed)
 }
 
 /// Gives a signal its default back, or has it ignored. Who starts a program by `posix_spawn`, as a service manager or a script may, has it ignore
@@ -309,7 +361,6 @@ impl Drop for UsualScore {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::path::Path;
     use std::time::Duration;
 
     use super::*;
@@ -322,7 +373,7 @@ mod tests {
     const ROOT: &str = "STEMMA_TEST_SURROUNDINGS";
 
     /// What a command finds, each with a program that says it without changing it, as a shell would.
-    const QUESTIONS: [(&str, &[&str]); 17] = [
+    const QUESTIONS: [(&str, &[&str]); 19] = [
         ("environment", &["env"]),
         ("directory", &["readlink", "/proc/self/cwd"]),
         ("input", &["readlink", "/proc/self/fd/0"]),
@@ -340,6 +391,8 @@ mod tests {
         ("personality", &["cat", "/proc/self/personality"]),
         ("terminal", &["sh", "-c", "( : </dev/tty ) 2>/dev/null && echo some || echo none"]),
         ("memory", &["grep", "THP_enabled:", "/proc/self/status"]),
+        ("ids", &["grep", "-E", "^(Uid|Gid):", "/proc/self/status"]),
+        ("secure bits", &["sh", "-c", "setpriv --dump | grep -i securebits"]),
     ];
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -432,6 +485,10 @@ mod tests {
             "chrt -b 0",
             "setpriv --groups 4,24",
             "setpriv --inh-caps +net_raw",
+            "setpriv --securebits +no_setuid_fixup",
+            "setpriv --regid 27 --keep-groups",
+            "setpriv --egid 24 --keep-groups",
+            "setpriv --ruid 1000",
         ];
         let works = |wrap: &&&str| {
             let mut words = wrap.split(' ');
@@ -509,6 +566,8 @@ mod tests {
             "50 µs",
             "CPUs",
             "inheritable",
+            "primary group",
+            "`SecureBits=`",
             "`/dev/tty`",
             "huge pages",
         ] {
@@ -524,9 +583,22 @@ mod tests {
         // A kernel that shows what follows from the niceness, where there is no class, says the latter.
         let io = found["io"].trim();
         assert!(io.starts_with("none") || io == "best-effort: prio 4", "{script}: {io}");
+        // CAP_SETUID, CAP_SETGID and CAP_SETPCAP.
+        if may(1 << 6 | 1 << 7 | 1 << 8) && geteuid().is_root() {
+            assert_eq!(found["ids"], "Uid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n", "{script}");
+            assert_eq!(found["secure bits"], "Securebits: [none]\n", "{script}");
+        }
         let rights = &found["rights"];
         assert_eq!(of_status(rights, "CapInh:"), of_status(rights, "CapAmb:"), "{script}");
         assert!(of_status(rights, "Groups:") == Some("") || !may_leave_groups(), "{script}: {rights}");
+    }
+
+    /// `linux/securebits.h`: noroot is 1 and its lock 2, `no_setuid_fixup` 4 and 8.
+    #[test]
+    fn y02_of_the_secure_bits_those_that_are_locked_stay() {
+        for (bits, stays) in [(0, 0), (1, 0), (3, 3), (2, 2), (0b0111, 0b0011), (0b1101, 0b1100), (0b0101_0101, 0)] {
+            assert_eq!(locked(bits), stays, "{bits:b}");
+        }
     }
 
     #[test]

@@ -262,7 +262,12 @@ fn collect(local: &Local) -> Result<Status> {
         epoch: accepted.as_ref().map(|accepted| accepted.epoch.to_string()),
         revision: accepted.as_ref().map(|accepted| accepted.revision.0),
         mode,
-        progress: if runs_tasks { Progress::Running } else { report.progress },
+        progress: match (agent_runs, report.progress) {
+            _ if runs_tasks => Progress::Running,
+            // Who reported it has stopped or was killed: what became of the tasks says where they stand.
+            (Some(false), Progress::Running) => Progress::Idle,
+            (_, reported) => reported,
+        },
         lacks_tasks,
         findings: findings(local, damage, connection.as_ref(), report.findings),
         connection,

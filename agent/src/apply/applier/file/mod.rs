@@ -83,6 +83,10 @@ impl Applier for File {
         path(&Texts::new(site, task), &parameters).ok()
     }
 
+    fn refuses(&self, site: &Site, path: &HostPath) -> Option<String> {
+        look_at(site, path).err().map(|error| error.message)
+    }
+
     fn gives_to(&self, site: &Site, task: &HostTask) -> Option<u32> {
         let parameters: FileParameters = parameters(task).ok()?;
         user(site, parameters.owner.as_ref()?).ok()
@@ -202,10 +206,7 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let parameters: FileParameters = parameters(task)?;
     let texts = Texts::new(site, task);
     let path = path(&texts, &parameters)?;
-    check_put(path.as_str())
-        .and_then(|()| check_beside(path.as_str(), site.label_map.as_str()))
-        .map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
-    let parent = site.host.parent_of(&path)?;
+    let parent = place(site, &path)?;
     // Before all else, so that a later change is noticed, whatever was read of it.
     let seen = parent.as_deref().map(|dir| dir.version(path.name())).transpose()?.flatten();
     let present = parent.as_deref().map(|dir| present(dir, &path, parameters.absent)).transpose()?.flatten();
@@ -224,6 +225,22 @@ fn state(site: &Site, task: &HostTask) -> Result<FileState, TaskError> {
     let validate = validate_words(&texts, &parameters.validate)?;
     let is_secret = task.is_sensitive() || site.ledger.is_secret_path(&path)?;
     Ok(FileState { path, parent, seen, present, wanted, dir_mode, validate, is_secret })
+}
+
+/// The directory that a file is put into; `None`: it is not there yet. Nothing of the agent's own is a task's, and no link is followed.
+fn place(site: &Site, path: &HostPath) -> Result<Option<Box<dyn Dir>>, TaskError> {
+    check_put(path.as_str())
+        .and_then(|()| check_beside(path.as_str(), site.label_map.as_str()))
+        .map_err(|error| TaskError::new(format!("parameters.path: {error}")))?;
+    Ok(site.host.parent_of(path)?)
+}
+
+/// Whether there can be a file at a path: it may be a task's, and nothing is in the way.
+fn look_at(site: &Site, path: &HostPath) -> Result<(), TaskError> {
+    if let Some(dir) = place(site, path)? {
+        dir.look(path.name())?;
+    }
+    Ok(())
 }
 
 /// The items of `validate`, rendered, with [`STAGED`] where its author wrote `{path}`. A value in which that stands is put in as it is.

@@ -51,6 +51,29 @@ fn y01_a_path_is_written_for_the_first_of_two_tasks_and_never_for_the_second() {
     }
 }
 
+/// It was said to write it.
+#[test]
+fn y01_of_a_first_task_that_is_refused_its_path_it_is_said_that_nobody_writes_it() {
+    for (first, second, why) in [
+        ("/bin/x", "/usr/bin/x", "/bin"),
+        ("/etc/stemma/node-labels", "/etc/stemma/node-labels", "/etc/stemma/node-labels"),
+        ("/srv/dir", "/srv/dir/x", "/srv/dir"),
+    ] {
+        let host = MemoryHost::new();
+        host.put_link("/bin");
+        host.put("/srv/dir/y", "theirs");
+        let file = |path: &str| json!({"path": path, "content": "x"});
+        let told = results(&host, &set(&file(first), &file(second)));
+        let of = |id: &str| told.iter().find(|one| one.task == id).unwrap();
+        assert_eq!((of("a").outcome, of("b").outcome), (Outcome::Failed, Outcome::Failed), "{first}");
+        let said = &of("b").message;
+        assert!(said.starts_with(&format!("parameters.path: {second} meets {first}, the path of task a, ")), "{said}");
+        assert!(said.contains(&format!("is refused it ({}", of("a").message)) && said.contains(why), "{said}");
+        assert!(!said.contains("writes it"), "{said}");
+        assert_eq!(host.text(second), None);
+    }
+}
+
 #[test]
 fn y01_what_is_drift_of_the_first_is_mended_and_the_second_stays_refused() {
     let host = MemoryHost::new();

@@ -317,6 +317,34 @@ fn paused_labels_flow_and_no_task_is_touched() {
     assert_eq!(host.text("/f").as_deref(), Some("x"));
 }
 
+/// All of them ran.
+#[test]
+fn y02_after_a_pause_no_task_begins_also_where_nobody_is_woken_by_it() {
+    for local in [
+        LocalState { paused: true, ..LocalState::default() },
+        LocalState { parked: Some("maintenance".into()), ..LocalState::default() },
+    ] {
+        let (host, controller) = (MemoryHost::new(), Controller::new());
+        let said = local.clone();
+        // While the first one runs.
+        host.on_run(move |host, _| {
+            Ledger::open(Rc::new(host.clone())).unwrap().put(&LOCAL, &said).unwrap();
+            Finished { end: End::Status(0), output: String::new() }
+        });
+        let set = Set::default().command("a", &[], &["a"]).command("b", &[0], &["b"]).file("c", &[1], "/c", "x");
+        let said = runtime().block_on(offered(&host, &controller, give(&controller, 1, &set)));
+        assert_eq!((host.ran(), host.text("/c")), (vec![vec!["a".to_owned()]], None));
+        assert_eq!(outcomes(&said), [("a".to_owned(), Outcome::Changed)]);
+        assert_eq!(progress(&said), Some(observed::Progress::Idle));
+        assert!(said.contains(&FromApply::Local(local)), "it is reported");
+        // It goes on where it was.
+        let resumed = FromSync::Local(LocalState::default());
+        host.on_run(|_, _| Finished { end: End::Status(0), output: String::new() });
+        runtime().block_on(offered(&host, &controller, vec![resumed]));
+        assert_eq!((host.ran().len(), host.text("/c").as_deref()), (2, Some("x")));
+    }
+}
+
 #[test]
 fn x05_what_a_killed_agent_left_goes_also_where_no_task_is_applied_now() {
     let left = "/srv/.stemma-0123456789abcdef";

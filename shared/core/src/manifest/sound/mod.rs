@@ -24,8 +24,8 @@ use crate::json;
 use crate::key::{LabelKey, LabelValue};
 use crate::name::{Name, NameKind, NodeName, ObjectName, TagName, cut, is_blank, near, suggest};
 use crate::object::{
-    Association, Definition, ExtensionUse, Extra, Hold, Member, Properties, Property, RoleChange, RoleSpec, Rollout, Strategy,
-    TagSpec, Timestamp, TraitSet, Window,
+    Association, Definition, ExtensionUse, Extra, Hold, Member, Properties, Property, RoleChange, RoleSpec, Rollout,
+    Strategy, TagSpec, Timestamp, TraitSet, Window,
 };
 use crate::requirement::{Requirement, Requirements};
 use crate::task::Task;
