@@ -63,9 +63,9 @@ pub(crate) async fn release(global: &Global, what: Import<'_>) -> Result<()> {
     for finding in import.findings.iter().chain(&compiled.findings) {
         let finding = printable(&finding.to_string());
         if is_printed || global.dry_run || global.output == Output::Name {
-            tell!("{finding}")
+            tell!("{finding}");
         } else {
-            say!("{finding}")
+            say!("{finding}");
         }
     }
     if is_printed {

@@ -4,9 +4,9 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 use stemma_author::Reader;
 use stemma_core::input::Inputs;
-use stemma_core::release::CompiledTask;
+use stemma_core::release::{CompiledTask, refused_of_task};
 use stemma_core::resolve::Answer;
-use stemma_core::task::{TaskType, mistakes, task_type};
+use stemma_core::task::{TaskType, task_type};
 use stemma_render::{Cause, Limits, RenderError, Renderer, SecretUnavailable, Secrets};
 
 use super::{Local, Purpose, load};
@@ -148,7 +148,7 @@ fn add_failed(
 /// Adds what every host would refuse of a task, and a controller of its release: what is shown of it is never on a host.
 fn add_refused(local: &Local, answer: &Answer, task: &CompiledTask, problems: &mut Problems) {
     let manifest = || local.of_task(&answer.release()?.name, &task.task);
-    for (path, why) in mistakes(&task.task, &Reader) {
+    for (path, why) in refused_of_task(&task.task, &Reader) {
         let field = format!("task {} {path}", task.task.id);
         let (place, what) = match manifest() {
             Some(manifest) => manifest.told(&field, &format!("{field}: {why}")),

@@ -113,7 +113,7 @@ impl ApplyWorker {
         self.outputs_at = (!written.unwritten.is_empty()).then(|| Instant::now() + TRY_AGAIN);
         match (self.findings.outputs.unwritten.first(), written.unwritten.first()) {
             (None, Some(why)) => {
-                error!(error = why.as_str(); "labels cannot be written on this host; it is tried again")
+                error!(error = why.as_str(); "labels cannot be written on this host; it is tried again");
             }
             (Some(_), None) => info!("labels can be written on this host again"),
             (None, None) | (Some(_), Some(_)) => {}

@@ -13,7 +13,7 @@ use crate::condition::Author;
 use crate::finding::{Finding, Rule, rule};
 use crate::idle;
 use crate::input::{Need, Query, Read, Reference};
-use crate::name::{Name, NameKind, PRIMARY_PREFIX, ReleaseRef, TagName};
+use crate::name::ReleaseRef;
 use crate::object::{ReleaseSpec, RoleMatching};
 use crate::task::{CrossEntry, Task, Where, judge, not_run_yet, tags_in_content, task_type, through_links};
 

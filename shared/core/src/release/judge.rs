@@ -14,12 +14,18 @@ pub fn refused(spec: &ReleaseSpec, before: Option<&ReleaseSpec>, author: &dyn Au
     let is_new = |task: &&_| before.is_none_or(|before| !before.tasks.contains(task));
     let error = |id: &str, (field, reason)| ReleaseError::Field { field: format!("task {id} {field}"), reason };
     let tasks = spec.tasks.iter().filter(is_new);
-    let of_task = |task: &Task| mistakes(task, author).into_iter().chain(odd_names(task, author));
-    let mistaken = tasks.flat_map(|task| of_task(task).map(|one| error(&task.id, one)));
+    let mistaken = tasks.flat_map(|task| refused_of_task(task, author).into_iter().map(|one| error(&task.id, one)));
     let ids = |path: &[String]| path.iter().cloned().collect::<BTreeSet<_>>();
     let known = before.and_then(through_stages).map(|path| ids(&path));
     let circle = through_stages(spec).filter(|path| known != Some(ids(path)));
     mistaken.chain(circle.map(|path| ReleaseError::Cycle { path })).collect()
+}
+
+/// What every host would refuse of one task, and the names by which it reads that nothing can have, each with the path of its text.
+pub fn refused_of_task(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
+    let mut found = mistakes(task, author);
+    found.extend(odd_names(task, author));
+    found
 }
 
 /// The names by which a task's templates and its condition read and that nothing can have, with the path of the text. Of a task that an

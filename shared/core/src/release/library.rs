@@ -34,12 +34,12 @@ impl Library {
 
     /// A task of a like name, for an error.
     pub(super) fn near(&self, id: &str) -> Option<String> {
-        crate::name::near(id, self.tasks.keys().map(String::as_str)).map(str::to_owned)
+        near(id, self.tasks.keys().map(String::as_str)).map(str::to_owned)
     }
 
     /// Whether a role selector can mean this name.
     pub(super) fn is_role(&self, name: &str) -> bool {
-        let plain = name.strip_prefix(crate::name::PRIMARY_PREFIX);
+        let plain = name.strip_prefix(PRIMARY_PREFIX);
         self.roles.contains_key(name) || plain.is_some_and(|plain| self.roles.contains_key(plain))
     }
 

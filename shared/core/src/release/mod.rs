@@ -25,7 +25,7 @@ pub use compile::{compile, compile_each, compile_set};
 pub use content::{has_same_content, is_sent_observed, is_sent_untranslated, sent_definition};
 pub use cycle::topological;
 pub use error::ReleaseError;
-pub use judge::refused;
+pub use judge::{refused, refused_of_task};
 pub use names::{OddName, odd_field, odd_name};
 pub(crate) use path::OnHost;
 pub use path::TaskPath;

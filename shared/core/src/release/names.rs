@@ -19,6 +19,8 @@ pub fn odd_name(read: &Read) -> Option<OddName> {
         Read::Nodes { query, .. } => odd_query(query),
         Read::Parameter(path) => odd_label(path.first()).or_else(|| odd_keys(&path.keys()[1..])),
         Read::Fact(path) | Read::Node(path) | Read::Cluster(path) => odd_keys(path.keys()),
+        // Every key begins with the empty text.
+        Read::LabelsWithPrefix(prefix) if prefix.is_empty() => None,
         Read::LabelsWithPrefix(prefix) => odd_key(prefix),
         // What is neither a label's key nor the name of a trait or a secret is no reference.
         Read::Label(_) | Read::Trait(_) | Read::Secret(_) => None,

@@ -53,6 +53,9 @@ catalog! {
     "the agent's own state cannot be kept; nothing is begun before it can" "c786c85939b5431fbe71a89e03180574"
         "The agent's state directory cannot be written"
         "A full or read-only disk: make room below /var/lib/stemma-agent. Labels and tasks stay as they are until then.";
+    "labels cannot be written on this host; it is tried again" "68087c720f094740f8220fec2ae3eb4a"
+        "This host cannot write its labels"
+        "The field ERROR says where: make room there, or move away what stands in the place of the file. Tasks run on; it is tried again within 30 seconds.";
     "certificate renewed" "81f122c108b24ac18d8935e6f1c2968c"
         "This host's certificate was renewed"
         "Nothing is to be done.";
