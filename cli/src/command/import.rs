@@ -111,7 +111,9 @@ async fn store(api: &mut Api, manifest: &Value, force: bool) -> Result<Value> {
 fn tell_decided(name: &ReleaseRef, answer: &Value) {
     let Some(object) = answer.pointer("/objects/0") else { return };
     tell!("release {name} would be {}", printable(&cell(object.get("action"))));
-    change_lines(object).iter().for_each(|line| tell!("  {line}"));
+    for line in change_lines(object) {
+        tell!("  {line}");
+    }
 }
 
 /// What a controller would refuse of the release: of the fields of its manifest, and of its tasks what every host would.

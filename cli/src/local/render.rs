@@ -57,7 +57,9 @@ pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Outp
     let mut problems = Problems::default();
     let (tasks, inputs) = tasks(answer, node, task)?;
     // Also of one with nothing to show, which may be so by what is wrong with it.
-    tasks.iter().for_each(|task| add_refused(&local, answer, task, &mut problems));
+    for task in &tasks {
+        add_refused(&local, answer, task, &mut problems);
+    }
     let is_shown = |one: &&CompiledTask| task.is_some() || templates(one).is_some();
     let whole = |task| {
         let rendered = Rendered { refused: refused(answer, task), ..one(task, &inputs) };

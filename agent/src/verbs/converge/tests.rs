@@ -141,7 +141,7 @@ fn w08_once_beside_a_running_agent_waits_for_its_run_and_ends_as_alone() {
 
 #[test]
 fn y09_without_a_desired_state_once_and_check_end_as_the_page_says() {
-    let page = include_str!("../../../docs/agent.md");
+    let page = include_str!("../../../../docs/agent.md");
     let ends = |verb: &str| {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{verb}"))).unwrap();
         row.trim_end_matches('|').rsplit('|').next().unwrap().split(',').map(str::trim).collect::<Vec<_>>()
@@ -222,10 +222,10 @@ fn y01_a_host_in_mode_observe_says_by_check_that_two_tasks_write_one_path() {
     let set = Set::default().file("a", &[], "/srv/z", "a").file("b", &[], "/srv/z", "b");
     joined(root.path(), &set.mode(Mode::Observe));
     assert_eq!(once(root.path()).unwrap(), Exit::Done);
-    assert_eq!(status::status(root.path(), Output::Human).unwrap(), Exit::Done);
+    assert_eq!(status(root.path(), Output::Human).unwrap(), Exit::Done);
     assert!(status::shown(root.path()).contains("state     waiting: its mode is observe"));
     assert_eq!(check(root.path(), Output::Human).unwrap(), Exit::Failed);
-    let page = include_str!("../../../docs/agent.md");
+    let page = include_str!("../../../../docs/agent.md");
     assert!(page.contains("mode `observe` where two tasks write one path"), "what each of them says is documented");
 }
 
