@@ -1,6 +1,5 @@
 //! The fields of an inspection rule: Ironic's body.
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::super::error::{BodyError, BodyErrorKind};
@@ -11,7 +10,6 @@ use super::super::sound;
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part, REQUIRED};
 use crate::inspection::{InvalidRule, check_named_traits, check_new_action, check_rule, keep_label_texts};
-use crate::json::whole_to_integers;
 use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, Phase, RuleAction, RuleCondition};
 
 impl Fields for InspectionRuleSpec {
@@ -45,8 +43,7 @@ impl Fields for InspectionRuleSpec {
                 "[]",
                 "All of them must hold; without any it always acts.",
                 r#"[{"op": "eq", "args": {"values": ["{inventory[cpu][vendor]}", "AuthenticAMD"]}}]"#
-            ),
-            read_conditions
+            )
         ),
         field!(
             Self,
@@ -92,32 +89,14 @@ fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), Body
     Ok(())
 }
 
-/// Conditions, whose whole numbers are integers. One that stands there as it is was taken by an older program.
-fn read_conditions(to: &mut Vec<RuleCondition>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = sound::replace(to, raw)?;
-    for condition in to.iter_mut().filter(|condition| !stood.contains(condition)) {
-        integers_in(&mut condition.args, &mut condition.items);
-    }
-    Ok(())
-}
-
-/// Actions, whose traits are known ones, whose labels are text, and whose other whole numbers are integers. One that stands there as it is
-/// was taken by an older program.
+/// Actions, whose traits are known ones, and whose labels are text. One that stands there as it is was taken by an older program. Numbers stay as
+/// they are written, since texts that are made of them are Ironic's.
 fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
     let stood = sound::replace(to, raw)?;
     keep_label_texts(to, raw, &stood)?;
-    for (at, action) in to.iter_mut().enumerate() {
-        if stood.contains(action) {
-            continue;
-        }
-        integers_in(&mut action.args, &mut action.items);
+    for (at, action) in to.iter().enumerate().filter(|(_, action)| !stood.contains(action)) {
         check_new_action(action).map_err(|wrong| BodyError::from(wrong).at(at))?;
     }
     check_named_traits(to, names.traits())
         .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))
-}
-
-fn integers_in(args: &mut Value, items: &mut Option<Value>) {
-    whole_to_integers(args);
-    items.iter_mut().for_each(whole_to_integers);
 }
