@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
+use serde_json::value::RawValue;
+use stemma_core::json;
 use stemma_core::task::{TEMPLATE_FILE, source_of};
 
 /// The file of that name, relative to `dir`, links followed: a regular one at or below `root`.
@@ -36,7 +38,7 @@ pub(crate) fn beside(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
 
 /// The files that a document of a manifest, or of a part of one, names: parts, templates and bodies.
 pub(crate) fn named_by(file: &Path, document: &str) -> Vec<PathBuf> {
-    let document: Value = serde_json::from_str(document).unwrap_or_default();
+    let document = serde_json::from_str::<&RawValue>(document).map(json::value_or_texts).unwrap_or_default();
     let several = document.as_array().into_iter().flatten();
     let mut names = Vec::new();
     // A part may be a list of tasks, and a file a list of objects.

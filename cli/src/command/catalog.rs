@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use stemma_core::catalog::{as_written, builtin, merged, without_read_only};
 use stemma_core::json;
-use stemma_core::manifest::{MAX_DEPTH, assemble, read_document};
+use stemma_core::manifest::{MAX_DEPTH, assemble, read_document, with_label_texts};
 use stemma_core::ownership::Manager;
 use stemma_wire::endpoint::Endpoint;
 use stemma_wire::error::quote;
@@ -127,7 +127,7 @@ fn read_file(file: &Path) -> Result<Given> {
         bail!("{place}: more than {MAX_DEPTH} levels of nesting");
     }
     check_keys(raw).with_context(|| place.clone())?;
-    let body = json::value(raw).with_context(|| place.clone())?;
+    let body = json::value(&with_label_texts(raw)).with_context(|| place.clone())?;
     read(place, body)
 }
 
@@ -192,6 +192,20 @@ fn of_directory(path: &Path, once: &mut Once) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// They were read as numbers, and written as others.
+    #[test]
+    fn y04_a_namespace_keeps_the_text_of_its_labels_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("q.json");
+        let labels = r#"{"a": 1.10, "b": 1e2, "c": -0, "d": 1e400, "e": 18446744073709551616, "f": "1.10"}"#;
+        std::fs::write(&file, format!(r#"{{"namespace": "Q", "labels": {labels}}}"#)).unwrap();
+        let expected =
+            [("a", "1.10"), ("b", "1e2"), ("c", "-0"), ("d", "1e400"), ("e", "18446744073709551616"), ("f", "1.10")];
+        let expected: Map<String, Value> =
+            expected.into_iter().map(|(key, text)| (key.to_owned(), text.into())).collect();
+        assert_eq!(read_file(&file).unwrap().body["labels"], Value::Object(expected));
+    }
 
     /// The last one won, and what the first said was lost.
     #[test]

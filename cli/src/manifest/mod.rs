@@ -288,7 +288,7 @@ impl ManifestFile {
 
 /// Whether a document is an object of a known kind, or a list of such.
 fn holds_object(document: &str) -> bool {
-    let document: Value = serde_json::from_str(document).unwrap_or_default();
+    let document = serde_json::from_str::<&RawValue>(document).map(json::value_or_texts).unwrap_or_default();
     let is_object =
         |one: &Value| one.get("kind").and_then(Value::as_str).is_some_and(|kind| Kind::of_manifest(kind).is_some());
     document.as_array().into_iter().flatten().chain([&document]).any(is_object)
@@ -388,7 +388,7 @@ fn complete(to: &mut Manifests, manifest: &mut Manifest) -> Result<String, Vec<(
         return Ok(json);
     }
     check_version(fields.get("version").copied()).map_err(at("version"))?;
-    let release: Result<Map<String, Value>, _> = manifest.document.read();
+    let release: Result<Map<String, Value>, _> = manifest.document.read_body();
     let mut release = release.map_err(|error| vec![(error.field.clone(), error.into())])?;
     let dir = manifest.file.parent().unwrap_or(Path::new(".")).to_owned();
     if let Some(include) = release.remove("include") {
@@ -435,7 +435,7 @@ fn include_part(release: &mut Map<String, Value>, manifest: &mut Manifest, file:
     let shown = file.display();
     let text = text(file, MAX_MANIFEST).with_context(|| shown.to_string())?;
     for document in yaml::documents(unmarked(&text)).with_context(|| shown.to_string())? {
-        let part: Value = document.read().with_context(|| shown.to_string())?;
+        let part: Value = document.read_body().with_context(|| shown.to_string())?;
         let (fields, list) = match part {
             Value::Array(_) => ([("tasks".to_owned(), part)].into_iter().collect(), ""),
             Value::Object(fields) => (fields, "tasks"),

@@ -35,6 +35,28 @@ fn y04_a_json_file_keeps_the_text_of_any_number() {
     assert!(read(&[dir.path().to_owned()]).unwrap_err().to_string().contains("no JSON"));
 }
 
+/// What is brought into a release is written into it, and its labels were read as numbers and written as others.
+#[test]
+fn y04_a_release_keeps_the_text_of_its_labels_numbers() {
+    let labels = r#"{"a": 1.10, "b": 1e2, "c": -0, "d": 1e400, "e": 18446744073709551616}"#;
+    let texts = [("a", "1.10"), ("b", "1e2"), ("c", "-0"), ("d", "1e400"), ("e", "18446744073709551616")];
+    for name in ["a.json", "a.yaml"] {
+        let manifest = format!(
+            r#"{{"kind": "Release", "name": "z", "labels": {labels}, "annotations": {{"z": 0.50}}, "include": ["part.yml"]}}"#
+        );
+        let part = format!("annotations: {labels}\nlabels: {{z: 2.0}}\ntasks: [{{id: t, type: shell}}]\n");
+        let dir = dir(&[(name, manifest.as_str()), ("part.yml", part.as_str())]);
+        let manifests = read(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(manifests.objects.len(), 1, "{name}: a part that a manifest names is no object");
+        let read: Value = serde_json::from_str(&manifests.objects[0].json).unwrap();
+        for (map, other) in [("labels", "2.0"), ("annotations", "0.50")] {
+            let expected = texts.into_iter().chain([("z", other)]);
+            let expected: Map<String, Value> = expected.map(|(key, text)| (key.to_owned(), text.into())).collect();
+            assert_eq!(read[map], Value::Object(expected), "{name}: {map}");
+        }
+    }
+}
+
 #[test]
 fn a_directory_gives_its_manifests_by_name_and_labels_keep_their_text() {
     let dir = dir(&[

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 use serde::de::DeserializeOwned;
-use stemma_core::manifest::{BodyError, MAX_DEPTH};
+use serde_json::value::RawValue;
+use stemma_core::manifest::{BodyError, MAX_DEPTH, with_label_texts};
 
 pub use write::block;
 pub(crate) use write::is_printed;
@@ -62,7 +63,19 @@ impl Document {
     /// # Errors
     /// [`BodyError`], also for a number that does not fit into 64 bits.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
-        stemma_core::manifest::read(serde_json::from_str(&self.json).expect("a document is written down as JSON"))
+        stemma_core::manifest::read(self.raw())
+    }
+
+    /// The same, of an object or a part of one: the numbers of its labels and annotations are texts, as they are written.
+    ///
+    /// # Errors
+    /// [`BodyError`], also for another number that does not fit into 64 bits.
+    pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
+        stemma_core::manifest::read(&with_label_texts(self.raw()))
+    }
+
+    fn raw(&self) -> &RawValue {
+        serde_json::from_str(&self.json).expect("a document is written down as JSON")
     }
 
     /// A part of it, without its text.
@@ -422,7 +435,7 @@ fn not_of(text: &str, named: &str) -> String {
 
 fn is_json_number(text: &str) -> bool {
     text.starts_with(|first: char| first == '-' || first.is_ascii_digit())
-        && serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok()
+        && serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
 fn quoted(text: &str) -> String {

@@ -81,6 +81,55 @@ pub fn value(raw: &RawValue) -> Result<Value, InvalidJson> {
     }
 }
 
+/// Reads a value of which no number is asked for: one that has no exact value stands there as its text. The caller bounds its depth.
+pub fn value_or_texts(raw: &RawValue) -> Value {
+    match raw.get().as_bytes().first() {
+        Some(b'{') => {
+            let members = members(raw).unwrap_or_default();
+            members.into_iter().map(|(name, raw)| (name, value_or_texts(raw))).collect()
+        }
+        Some(b'[') => items(raw).into_iter().map(value_or_texts).collect(),
+        _ => value(raw).unwrap_or_else(|_| raw.get().into()),
+    }
+}
+
+/// An object with each member's value as `rewrite` makes it of the member's name and value; what is no object stays as it is. The order, names
+/// that stand there twice and the texts of numbers are kept.
+pub fn rewrite_members(raw: &RawValue, rewrite: impl Fn(&str, &RawValue) -> Box<RawValue>) -> Box<RawValue> {
+    let Ok(members) = members(raw) else { return raw.to_owned() };
+    let member =
+        |(name, raw): (String, &RawValue)| format!("{}:{}", Value::from(name.as_str()), rewrite(&name, raw).get());
+    let members: Vec<String> = members.into_iter().map(member).collect();
+    raw_of(format!("{{{}}}", members.join(",")))
+}
+
+/// A list with each item as `rewrite` makes it; what is no list stays as it is.
+pub fn rewrite_items(raw: &RawValue, rewrite: impl Fn(&RawValue) -> Box<RawValue>) -> Box<RawValue> {
+    if !raw.get().starts_with('[') {
+        return raw.to_owned();
+    }
+    let items: Vec<String> = items(raw).into_iter().map(|item| rewrite(item).get().to_owned()).collect();
+    raw_of(format!("[{}]", items.join(",")))
+}
+
+/// The text of a number, as a JSON string; any other value as it is.
+pub fn quoted_number(raw: &RawValue) -> Box<RawValue> {
+    if is_number(raw) { raw_of(format!("\"{}\"", raw.get())) } else { raw.to_owned() }
+}
+
+/// Whether a value is a number that has no exact value ([`number`]).
+pub fn is_inexact(raw: &RawValue) -> bool {
+    is_number(raw) && number(raw.get()).is_err()
+}
+
+fn is_number(raw: &RawValue) -> bool {
+    raw.get().starts_with(|first: char| first == '-' || first.is_ascii_digit())
+}
+
+fn raw_of(json: String) -> Box<RawValue> {
+    RawValue::from_string(json).expect("it is made of JSON")
+}
+
 /// The members of an object in their order. A name may stand there twice.
 ///
 /// # Errors

@@ -5,12 +5,45 @@ use serde_json::value::RawValue;
 
 use super::limits::InvalidRule;
 use super::path::Path;
-use crate::json::{items, members};
+use crate::json::{is_inexact, items, members, quoted_number, rewrite_items, rewrite_members, text};
 use crate::key::scalar_text;
 use crate::object::RuleAction;
 
 /// What gives an attribute a value.
 const SET: &str = "set-attribute";
+
+/// Actions as they were sent, in a form in which they can be read as values: a label's number that has no exact value stands there as its text.
+/// [`keep_label_texts`] gives the others theirs, once it is known what stood there.
+pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
+    rewrite_items(sent, |action| {
+        if !sets_label(action) {
+            return action.to_owned();
+        }
+        rewrite_members(action, |name, raw| match name {
+            "args" if raw.get().starts_with('[') => rewrite_items(raw, with_inexact_text),
+            "args" => {
+                rewrite_members(raw, |name, raw| if name == "value" { with_inexact_text(raw) } else { raw.to_owned() })
+            }
+            _ => raw.to_owned(),
+        })
+    })
+}
+
+/// The text of a number that has no exact value; any other value as it is.
+fn with_inexact_text(raw: &RawValue) -> Box<RawValue> {
+    if is_inexact(raw) { quoted_number(raw) } else { raw.to_owned() }
+}
+
+/// Whether an action, as it was sent, gives a label a value.
+fn sets_label(action: &RawValue) -> bool {
+    let text = |raw: &RawValue| text(raw.get()).ok();
+    let is_set = member(action, "op").and_then(text).as_deref() == Some(SET);
+    let path = member(action, "args").filter(|_| is_set).and_then(|args| match items(args).as_slice() {
+        [path, _] => Some(*path),
+        _ => member(args, "path"),
+    });
+    path.and_then(text).is_some_and(|path| is_label(&path))
+}
 
 /// Gives each action that sets a label its value as text: the digits of a number as they were sent, `true` or `false`. What stood there
 /// already, as an older program took it, stays as it is.
@@ -56,17 +89,17 @@ fn label_value(action: &mut RuleAction) -> Option<&mut Value> {
 /// The value among arguments of what gives a label one.
 fn label_argument(args: &mut Value) -> Option<&mut Value> {
     match args {
-        Value::Object(args) if args.get("path").is_some_and(is_label) => args.get_mut("value"),
+        Value::Object(args) if args.get("path").and_then(Value::as_str).is_some_and(is_label) => args.get_mut("value"),
         Value::Array(args) => match args.as_mut_slice() {
-            [path, value] if is_label(path) => Some(value),
+            [path, value] if path.as_str().is_some_and(is_label) => Some(value),
             _ => None,
         },
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
     }
 }
 
-fn is_label(path: &Value) -> bool {
-    path.as_str().is_some_and(|path| Path::written(path).first().0 == "labels")
+fn is_label(path: &str) -> bool {
+    Path::written(path).first().0 == "labels"
 }
 
 /// The value as it was sent: by its name, or behind the path.

@@ -78,6 +78,20 @@ impl Body {
     }
 }
 
+/// The maps of texts that an object has itself.
+const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
+
+/// An object's body, to be read as a value and written again: the numbers of its labels and annotations stand there as texts, as they were
+/// written. What is no object stays as it is.
+pub fn with_label_texts(body: &RawValue) -> Box<RawValue> {
+    json::rewrite_members(body, |name, raw| {
+        if !TEXT_MAPS.contains(&name) {
+            return raw.to_owned();
+        }
+        json::rewrite_members(raw, |_, value| json::quoted_number(value))
+    })
+}
+
 /// Whether a member is `null`.
 pub fn is_null(raw: &RawValue) -> bool {
     raw.get() == "null"
@@ -96,6 +110,25 @@ mod tests {
         assert_eq!(body(256), Ok(256));
         let says = "it has 300000 fields, and no kind has more than 256: take out what is none";
         assert_eq!(body(300_000).unwrap_err().to_string(), says);
+    }
+
+    #[test]
+    fn y04_labels_and_annotations_keep_the_text_of_any_number() {
+        let body = |json: &str| with_label_texts(&RawValue::from_string(json.to_owned()).unwrap()).get().to_owned();
+        for (sent, kept) in [
+            (
+                r#"{"b":1.10,"labels":{"a":1.10,"z":-0,"c":1e400}}"#,
+                r#"{"b":1.10,"labels":{"a":"1.10","z":"-0","c":"1e400"}}"#,
+            ),
+            (
+                r#"{"annotations": {"a\"b": 18446744073709551616, "c": true, "d": null, "e": "1.0", "f": [1.0]}}"#,
+                r#"{"annotations":{"a\"b":"18446744073709551616","c":true,"d":null,"e":"1.0","f":[1.0]}}"#,
+            ),
+            (r#"{"extra":{"labels":{"a":1.10}},"labels":1.10}"#, r#"{"extra":{"labels":{"a":1.10}},"labels":1.10}"#),
+            (r#"[{"labels":{"a":1.10}}]"#, r#"[{"labels":{"a":1.10}}]"#),
+        ] {
+            assert_eq!(body(sent), kept, "{sent}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use crate::finding::{Finding, Rule, rule};
+use crate::json::whole_to_integers;
 use crate::name::{InvalidName, Name, PRIMARY_PREFIX, TagName};
 use crate::object::{Matching, PrimaryMatching, ReleaseSpec, RoleMatching, RoleSpec, TagSpec};
 use crate::task::{ANY, CrossEntry, Policy, Task, UNTRANSLATED, Where, task_type};
@@ -100,6 +101,9 @@ pub fn import_file(file: &Value, graph: &str) -> Result<FuelImport, FuelError> {
 /// # Errors
 /// [`FuelError`] for the first thing that can't be read.
 pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Value>) -> Result<FuelImport, FuelError> {
+    // As they will be stored: what is judged and printed is what the release will be.
+    let tasks: Vec<Value> = tasks.iter().map(integers).collect();
+    let (roles, tags) = (&whole_members(roles), &whole_members(tags));
     let mut spec = ReleaseSpec {
         matching: Matching { roles: RoleMatching::Tags, primary: PrimaryMatching::Replaces },
         roles: read_roles(roles)?,
@@ -123,6 +127,17 @@ pub fn import(tasks: &[Value], roles: &Map<String, Value>, tags: &Map<String, Va
     let total = spec.tasks.iter().filter(real).count();
     let runnable = spec.tasks.iter().filter(real).filter(|task| !task.is_untranslated()).count();
     Ok(FuelImport { spec, findings, runnable, total })
+}
+
+/// A value whose whole numbers are integers.
+fn integers(value: &Value) -> Value {
+    let mut value = value.clone();
+    whole_to_integers(&mut value);
+    value
+}
+
+fn whole_members(map: &Map<String, Value>) -> Map<String, Value> {
+    map.iter().map(|(name, value)| (name.clone(), integers(value))).collect()
 }
 
 fn read_roles(roles: &Map<String, Value>) -> Result<BTreeMap<Name, RoleSpec>, FuelError> {

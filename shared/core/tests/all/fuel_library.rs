@@ -101,3 +101,29 @@ fn x06_what_is_imported_can_be_sent_as_a_release() {
         assert_eq!(read_tasks(&sent).expect("a body may have them"), import.spec.tasks);
     }
 }
+
+/// What was judged and printed had floats where a release has integers.
+#[test]
+fn y04_a_whole_number_of_fuels_is_one_however_it_is_written() {
+    let imported = |six: &str| {
+        let tasks = format!(
+            r#"[{{"id": "c", "type": "upload_file", "groups": ["web"], "version": {six}, "parameters":
+            {{"path": "/x", "data": "a", "timeout": {six}, "strategy": {{"type": "parallel", "amount": {six}}}}}}}]"#
+        );
+        let tasks: Vec<Value> = serde_json::from_str(&tasks).expect("it is JSON");
+        let roles = format!(r#"{{"web": {{"limits": {{"min": {six}}}}}}}"#);
+        let roles: Map<String, Value> = serde_json::from_str(&roles).expect("it is JSON");
+        fuel::import(&tasks, &roles, &Map::new()).expect("Fuel's tasks are read")
+    };
+    for six in ["6", "6.0", "6e0", "0.6e1"] {
+        let import = imported(six);
+        let task = &import.spec.tasks[0];
+        assert_eq!(task.parameters.get("timeout").map(Value::to_string).as_deref(), Some("6"), "{six}");
+        assert_eq!(task.foreign.get("version").map(Value::to_string).as_deref(), Some("6"), "{six}");
+        assert_eq!((task.max_nodes, task.is_untranslated()), (Some(6), false), "{six}");
+        let kept = json!({"web": {"limits": {"min": 6}}});
+        assert_eq!(import.spec.foreign.get("roles_metadata"), Some(&kept), "{six}");
+    }
+    let half = imported("6.5");
+    assert_eq!((half.spec.tasks[0].max_nodes, half.spec.tasks[0].is_untranslated()), (None, true));
+}

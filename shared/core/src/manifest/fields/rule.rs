@@ -9,7 +9,9 @@ use super::super::reader::read;
 use super::super::sound;
 use super::{Field, Fields, field, help, shown};
 use crate::field::{Described, Form, Help, Part, REQUIRED};
-use crate::inspection::{InvalidRule, check_named_traits, check_new_action, check_rule, keep_label_texts};
+use crate::inspection::{
+    InvalidRule, check_named_traits, check_new_action, check_rule, keep_label_texts, with_inexact_label_texts,
+};
 use crate::object::{FieldOwners, InspectionRuleSpec, MAX_PRIORITY, Phase, RuleAction, RuleCondition};
 
 impl Fields for InspectionRuleSpec {
@@ -92,11 +94,49 @@ fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), Body
 /// Actions, whose traits are known ones, and whose labels are text. One that stands there as it is was taken by an older program. Numbers stay as
 /// they are written, since texts that are made of them are Ironic's.
 fn read_actions(to: &mut Vec<RuleAction>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
-    let stood = sound::replace(to, raw)?;
+    let stood = sound::replace(to, &with_inexact_label_texts(raw))?;
     keep_label_texts(to, raw, &stood)?;
     for (at, action) in to.iter().enumerate().filter(|(_, action)| !stood.contains(action)) {
         check_new_action(action).map_err(|wrong| BodyError::from(wrong).at(at))?;
     }
     check_named_traits(to, names.traits())
         .map_err(|wrong| BodyError::of(BodyErrorKind::Trait, wrong.field, wrong.reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::testing::Anybody;
+    use super::*;
+
+    /// What the controller has of each once it read the body.
+    #[test]
+    fn y04_a_rules_label_is_any_number_and_nothing_else_is() {
+        let read = |args: &str| {
+            let sent = format!(r#"[{{"op": "set-attribute", "args": {args}}}]"#);
+            let mut actions = Vec::new();
+            read_actions(&mut actions, &RawValue::from_string(sent).unwrap(), &Anybody::default())
+                .map(|()| actions.remove(0).args)
+        };
+        for number in
+            ["1e400", "18446744073709551616", "9007199254740993.0", "1e-400", "123456789012345678e3", "1.50", "7"]
+        {
+            for path in ["labels/x", "/labels/x", "labels.x"] {
+                let named = read(&format!(r#"{{"path": "{path}", "value": {number}}}"#));
+                assert_eq!(named, Ok(json!({"path": path, "value": number})));
+                assert_eq!(read(&format!(r#"["{path}", {number}]"#)), Ok(json!([path, number])));
+            }
+        }
+        for (args, field) in [
+            (r#"{"path": "properties/x", "value": 1e400}"#, "[0].args.value"),
+            (r#"{"path": "labels/x", "value": [1e400]}"#, "[0].args.value[0]"),
+            (r#"{"path": "labels/x", "value": 1, "other": 1e400}"#, "[0].args.other"),
+            (r#"["properties/x", 1e400]"#, "[0].args[1]"),
+        ] {
+            let refused = read(args).unwrap_err();
+            assert_eq!(refused.field, field, "{args}");
+            assert!(refused.reason.starts_with("number out of range"), "{args}: {refused}");
+        }
+    }
 }
