@@ -24,6 +24,9 @@ const BODIES: &[&str] = &["template", "script", "content"];
 /// The texts that the host's shell runs, and in which values are quoted.
 const SCRIPTS: &[&str] = &["parameters.script", "parameters.unless", "parameters.only_if"];
 
+/// The path of the text that says whether a task runs.
+const CONDITION: &str = "condition";
+
 /// A secret is shown by its name: its value is nowhere near.
 struct Named;
 
@@ -48,13 +51,18 @@ struct Rendered {
 /// `render`.
 ///
 /// # Errors
-/// Status 3 for a node or task that is not there; else what is wrong with the manifests, what every host would refuse of the tasks, or the
-/// templates that fail.
+/// Status 3 for a node or task that is not there; else what is wrong with the manifests, what every host would refuse of the tasks and of the
+/// conditions that leave others out, or the templates that fail.
 pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Output) -> Result<()> {
     let local = load(&tree::paths(files)?, Purpose::Answer)?;
     let answer = local.answer.answers.iter().find(|answer| answer.node().display_name() == node);
     let answer = answer.ok_or_else(|| Exit::NotFound.because(format!("no node {node:?} among these manifests")))?;
     let mut problems = Problems::default();
+    add_refused_conditions(&local, answer, task, &mut problems);
+    // That it does not run would be the answer otherwise, and rests on what is wrong.
+    if task.is_some() && !problems.is_empty() {
+        return problems.check();
+    }
     let (tasks, inputs) = tasks(answer, node, task)?;
     // Also of one with nothing to show, which may be so by what is wrong with it.
     for task in &tasks {
@@ -149,8 +157,32 @@ fn add_failed(
 
 /// Adds what every host would refuse of a task, and a controller of its release: what is shown of it is never on a host.
 fn add_refused(local: &Local, answer: &Answer, task: &CompiledTask, problems: &mut Problems) {
+    add_all(local, answer, task, refused_of_task(&task.task, &Reader), problems);
+}
+
+/// Adds what a controller would refuse of the conditions by which tasks of a node do not run; of one task where one is wanted. The rest of such a
+/// task is nothing that is shown.
+fn add_refused_conditions(local: &Local, answer: &Answer, wanted: Option<&str>, problems: &mut Problems) {
+    let Some(set) = answer.task_set() else { return };
+    let release = &set.profile.release;
+    for (id, _) in set.left_out_ids().filter(|(id, _)| wanted.is_none_or(|wanted| wanted == *id)) {
+        let Some(task) = release.find(id).map(|ix| release.task(ix)) else { continue };
+        let mut refused = refused_of_task(&task.task, &Reader);
+        refused.retain(|(path, _)| path == CONDITION);
+        add_all(local, answer, task, refused, problems);
+    }
+}
+
+/// Adds what is refused of a task, each by the path of its text, at its place among the manifests.
+fn add_all(
+    local: &Local,
+    answer: &Answer,
+    task: &CompiledTask,
+    refused: Vec<(String, String)>,
+    problems: &mut Problems,
+) {
     let manifest = || local.of_task(&answer.release()?.name, &task.task);
-    for (path, why) in refused_of_task(&task.task, &Reader) {
+    for (path, why) in refused {
         let field = format!("task {} {path}", task.task.id);
         let (place, what) = match manifest() {
             Some(manifest) => manifest.told(&field, &format!("{field}: {why}")),
@@ -290,6 +322,40 @@ mod tests {
             let (rendered, mut problems) = (one(found[0], &inputs), Problems::default());
             add_refused(&local, answer, found[0], &mut problems);
             assert_eq!(problems.check().is_err(), is_refused, "{template}: {:?}", rendered.texts);
+        }
+    }
+
+    /// `validate` and an apply refuse the condition, and the task was left out by it without a word.
+    #[test]
+    fn y03_a_condition_that_is_refused_is_an_error_of_render_also_where_it_leaves_its_task_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        for (condition, is_refused) in [
+            ("'Self' in tags", true),
+            ("size(nodes(tag='Self')) > 0", true),
+            ("params[' '] == 1", true),
+            ("labels.x == 'b'", false),
+        ] {
+            let parameters = json!({"path": "/t", "content": "x"});
+            let task =
+                json!({"id": "t", "type": "file", "roles": ["web"], "condition": condition, "parameters": parameters});
+            let objects = [
+                json!({"kind": "Release", "name": "r", "roles": {"web": {}}, "tasks": [task]}),
+                json!({"kind": "Cluster", "name": "c", "release": "r", "labels": {"x": "a"}}),
+                json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]}),
+                json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
+            ];
+            std::fs::write(&file, objects.map(|object| object.to_string()).join("\n---\n")).unwrap();
+            let local = load(std::slice::from_ref(&file), Purpose::Answer).unwrap();
+            let answer = &local.answer.answers[0];
+            assert_eq!(answer.task_set().unwrap().left_out_ids().count(), 1, "{condition}");
+            for (wanted, counts) in [(None, true), (Some("t"), true), (Some("other"), false)] {
+                let mut problems = Problems::default();
+                add_refused_conditions(&local, answer, wanted, &mut problems);
+                let told = problems.to_string();
+                assert_eq!(!problems.is_empty(), is_refused && counts, "{condition} {wanted:?}: {told}");
+                assert!(problems.is_empty() || told.contains("task t condition"), "{told}");
+            }
         }
     }
 

@@ -419,6 +419,35 @@ async fn y05_a_bad_value_of_a_map_names_its_key_in_each_form() {
     }
 }
 
+/// A number that 64 bits or a double do not hold was told of a field as its pointer has it: `parameters.a.1`.
+#[tokio::test]
+async fn y05_a_number_of_a_json_patch_is_told_of_one_field_however_it_is_written() {
+    let served = Served::start().await;
+    let node = json!({"kind": "Node", "name": "n", "parameters": {"a": [1, 2], "b": {"c": [[0]]}}, "extra": {"f": [1], "m": {"1": 0}}});
+    apply(&served, &json!([node])).await;
+    let before = served.get("/v1/nodes/n").await;
+    for number in ["9007199254740993", "9007199254740993.0", "18446744073709551616", "1e400", "1e-400"] {
+        for (path, value, field) in [
+            ("/parameters/a/1", "N", "parameters.a[1]"),
+            ("/parameters/a", "[1, N]", "parameters.a[1]"),
+            ("/parameters/b/c/0", r#"[1, {"q": N}]"#, "parameters.b.c[0][1].q"),
+            ("/extra/f/-", "N", "extra.f[1]"),
+            ("/extra/f/0", "N", "extra.f[0]"),
+            // A key of a map, though it looks like a place in a list.
+            ("/extra/m/1", "N", "extra.m.1"),
+            // A list that the patch itself makes.
+            ("/extra/new/-", "N", "extra.new[0]"),
+        ] {
+            let add = |path: &str, value: &str| format!(r#"{{"op": "add", "path": "{path}", "value": {value}}}"#);
+            let body = format!("[{}, {}]", add("/extra/new", "[]"), add(path, &value.replace('N', number)));
+            let answer = served.send_text("PATCH", "/v1/nodes/n", PATCH, &body).await;
+            let expected = (400, "field.invalid".to_owned(), field.to_owned());
+            assert_eq!(refusal(&answer), expected, "{number} at {path}: {}", answer.body);
+        }
+    }
+    assert_eq!(served.get("/v1/nodes/n").await, before);
+}
+
 /// Magnum's command line writes the labels of its own kinds as the text of a map, and nothing else.
 #[tokio::test]
 async fn y05_the_text_of_a_map_is_one_for_labels_of_magnums_kinds_alone() {

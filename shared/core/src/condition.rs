@@ -78,7 +78,7 @@ pub trait Condition: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
     /// It reads what this node does not have, and does not ask for it first.
-    #[error("reads `{reference}`, which is absent; ask with `has(…)` first")]
+    #[error("reads `{}`, which is absent; ask with `has(…)` first", .reference.as_written())]
     Absent {
         /// What is absent.
         reference: Reference,
@@ -90,7 +90,7 @@ pub enum ConditionError {
         found: &'static str,
     },
     /// The inputs lack something that it reads: a mistake of the caller.
-    #[error("`{reference}` is not among the inputs")]
+    #[error("`{}` is not among the inputs", .reference.as_written())]
     NotAnInput {
         /// What was not given.
         reference: Reference,

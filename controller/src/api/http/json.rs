@@ -20,7 +20,7 @@ const REQUIREMENTS: &str = "requirements";
 const ACTIONS: &str = "actions";
 
 /// The body is no JSON document that is taken.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("the body is not JSON that can be taken: {}{}{reason}", self.field, if self.field.is_empty() { "" } else { ": " })]
 pub(crate) struct BadJson {
     /// The field, as `objects[2].parameters.size`; empty for the body as a whole.
@@ -29,11 +29,41 @@ pub(crate) struct BadJson {
     pub reason: String,
     /// Whether the document is JSON, and a number in it is none that a field holds.
     is_number: bool,
+    /// Where such a number stands in a patch.
+    in_patch: Option<InPatch>,
+}
+
+/// A place in the value of an operation of a patch.
+#[derive(Clone, Debug)]
+struct InPatch {
+    /// Which operation it is.
+    at: usize,
+    /// The place in its value, as `.q[0]`.
+    within: String,
+}
+
+/// A JSON patch.
+pub(crate) enum PatchBody {
+    /// It is read, as [`parse_patch`] gives it.
+    Read(Value, Option<Value>),
+    /// A number in it is none that a field holds.
+    Unfit(Unfit),
+}
+
+/// A patch with a number that no field holds. What the number's field is called is known with the object: a step of a path is a key of a
+/// map or a place in a list, by what stands there.
+pub(crate) struct Unfit {
+    /// The operations up to the one with the number, in which each such number is 0.
+    pub operations: Value,
+    /// The place of the number in the value of the last of them, as `.q[0]`.
+    pub within: String,
+    /// The refusal.
+    pub bad: BadJson,
 }
 
 impl BadJson {
     fn new(reason: &dyn ToString) -> Self {
-        Self { field: String::new(), reason: reason.to_string(), is_number: false }
+        Self { field: String::new(), reason: reason.to_string(), is_number: false, in_patch: None }
     }
 
     /// The same, of what stands in a field.
@@ -45,10 +75,19 @@ impl BadJson {
     /// The same, of what stands in an operation of a patch. What is wrong with its value is wrong with the field that it sets.
     fn within_operation(self, at: usize, operation: &RawValue) -> Self {
         let within = self.field.strip_prefix("value").filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-        match within.zip(field_of(operation)).map(|(within, field)| field + within) {
-            Some(field) => Self { field, ..self },
+        let named = within.zip(field_of(operation)).map(|(within, field)| (field + within, within.to_owned()));
+        match named {
+            Some((field, within)) => {
+                let in_patch = self.is_number.then_some(InPatch { at, within });
+                Self { field, in_patch, ..self }
+            }
             None => self.within(&format!("[{at}]")),
         }
+    }
+
+    /// The same, of what stands in this field.
+    pub(crate) fn of(self, field: String) -> Self {
+        Self { field, ..self }
     }
 }
 
@@ -78,7 +117,7 @@ pub(crate) fn is_text_map(name: &str) -> bool {
 }
 
 /// A key as it stands in a path; of a long one its beginning.
-fn step(key: &str) -> String {
+pub(crate) fn step(key: &str) -> String {
     cut(key).escape_debug().to_string()
 }
 
@@ -131,6 +170,24 @@ pub(crate) fn parse_patch(bytes: &[u8], has_actions: bool) -> Result<(Value, Opt
     let whole = says_texts
         .then(|| said.iter().zip(texts).map(|(said, texts)| texts.unwrap_or_else(|| said.clone())).collect::<Value>());
     Ok((said.into(), whole))
+}
+
+/// Reads one document that is a JSON patch, as [`parse_patch`] does. A number that no field holds is given with what is needed to name its field.
+///
+/// # Errors
+/// As [`parse`], but for such a number in the value of an operation.
+pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, BadJson> {
+    let bad = match parse_patch(bytes, has_actions) {
+        Ok((said, texts)) => return Ok(PatchBody::Read(said, texts)),
+        Err(bad) => bad,
+    };
+    let raw = document(bytes)?;
+    // Lists within a body that is none are not the patch.
+    let in_patch = bad.in_patch.clone().filter(|_| raw.get().starts_with('['));
+    let Some(InPatch { at, within }) = in_patch else { return Err(bad) };
+    let until = json::items(raw).into_iter().take(at + 1);
+    let operations = until.map(|operation| with_value(operation, stand_ins)).collect::<Result<Value, _>>()?;
+    Ok(PatchBody::Unfit(Unfit { operations, within, bad }))
 }
 
 /// Looks at each number of a patched field whose text may have been kept in the other of both.

@@ -271,13 +271,13 @@ impl Request {
         Ok(json::parse(&self.body)?)
     }
 
-    /// The body as a JSON patch, as [`json::parse_patch`] gives it.
+    /// The body as a JSON patch, as [`json::read_patch`] gives it.
     ///
     /// # Errors
     /// As [`Self::json`].
-    pub(crate) fn json_patch(&self, has_actions: bool) -> Result<(Value, Option<Value>), ApiError> {
+    pub(crate) fn json_patch(&self, has_actions: bool) -> Result<json::PatchBody, ApiError> {
         self.check_json()?;
-        Ok(json::parse_patch(&self.body, has_actions)?)
+        Ok(json::read_patch(&self.body, has_actions)?)
     }
 
     /// Refuses a request without a JSON body.

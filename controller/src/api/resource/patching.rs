@@ -17,7 +17,7 @@ use super::objects::{Shown, raw, read_body, update};
 use super::stored::shown_fields;
 use super::{by_hand, kept, view, writes};
 use crate::api::Api;
-use crate::api::http::json;
+use crate::api::http::json::{self, BadJson, PatchBody, Unfit};
 use crate::api::http::patch::{BadPatch, Operation, Patch, SentPatch, Verb, map_from_text};
 use crate::api::http::request::{HandlerResult, PatchKind, Request};
 use crate::cache::Model;
@@ -48,6 +48,10 @@ pub(super) async fn patch<S: Shown>(api: &Api, request: &Request) -> HandlerResu
         Intent::Apply(maps) => apply_maps(api, work, &mut object.spec, maps, &caller, force),
         Intent::Merge(fields) => merge(api, work, object, fields.clone(), &caller),
         Intent::Json(patch, texts) => json_patch(api, work, object, (patch.clone(), texts.clone()), request, &caller),
+        Intent::Unfit(until, within, bad) => {
+            let field = until.clone().renamed(S::RENAMED).last_field(whole_document(api, work, object));
+            Err(bad.clone().of(field + within).into())
+        }
     };
     let answer = |model: &Model, object: &Object<S>| {
         let body = S::show(api, model, object, &request.base);
@@ -78,6 +82,8 @@ enum Intent {
     Merge(Map<String, Value>),
     /// A JSON patch; of a rule also the same with the texts of numbers in actions, which may be labels'.
     Json(SentPatch, Option<SentPatch>),
+    /// A JSON patch with a number that no field holds: the operations up to that one, the place in its value, and the refusal, which names the field.
+    Unfit(SentPatch, String, BadJson),
 }
 
 impl Intent {
@@ -86,11 +92,13 @@ impl Intent {
         Ok(match kind {
             PatchKind::Apply => Self::Apply(request.object()?),
             PatchKind::Merge => Self::Merge(request.object()?),
-            PatchKind::Json => {
-                let (said, texts) = request.json_patch(of == Kind::InspectionRule)?;
-                let said = read(said)?;
-                Self::Json(said, texts.map(read).transpose()?.map(SentPatch::without_tests))
-            }
+            PatchKind::Json => match request.json_patch(of == Kind::InspectionRule)? {
+                PatchBody::Read(said, texts) => {
+                    let said = read(said)?;
+                    Self::Json(said, texts.map(read).transpose()?.map(SentPatch::without_tests))
+                }
+                PatchBody::Unfit(Unfit { operations, within, bad }) => Self::Unfit(read(operations)?, within, bad),
+            },
         })
     }
 }

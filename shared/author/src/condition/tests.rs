@@ -134,7 +134,7 @@ fn a_condition_without_an_answer_says_why() {
             "labels.gone == 'x' || labels.tier == 'silver'",
             "reads `labels.gone`, which is absent; ask with `has(…)` first",
         ),
-        ("primary('db').name == 'x'", "reads `primary('db'){name}`, which is absent; ask with `has(…)` first"),
+        ("primary('db').name == 'x'", "reads `primary('db').name`, which is absent; ask with `has(…)` first"),
         ("params.n", "gives a number, not a boolean"),
         ("labels.tier", "gives text, not a boolean"),
         ("params.n / 0 == 1", "it divides by zero"),

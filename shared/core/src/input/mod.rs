@@ -94,7 +94,8 @@ pub struct Inputs {
 /// A task reads more than may be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "with `{reference}` the inputs exceed {MAX_INPUTS} entries or {MAX_INPUT_BYTES} bytes; read fewer or smaller values"
+    "with `{}` the inputs exceed {MAX_INPUTS} entries or {MAX_INPUT_BYTES} bytes; read fewer or smaller values",
+    .reference.as_written()
 )]
 pub struct InputsTooLarge {
     /// The reference that did not fit.

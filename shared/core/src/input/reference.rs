@@ -5,7 +5,8 @@ use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::read::{Read, ReferenceError};
+use super::path::Path;
+use super::read::{Fields, Read, ReferenceError};
 use super::syntax;
 
 /// One thing that is read, with its canonical text. Compared, ordered and stored by that text; cheap to clone.
@@ -37,6 +38,23 @@ impl Reference {
     /// The canonical text.
     pub fn as_str(&self) -> &str {
         &self.0.text
+    }
+
+    /// The text as an author writes it: `primary('w').name`, whose canonical text is `primary('w'){name}`. Of a look-up of which several fields
+    /// are read, or that is a list, it is the look-up.
+    pub fn as_written(&self) -> String {
+        let bare = match self.read().clone() {
+            Read::Nodes { query, fields: _ } => Read::Nodes { query, fields: Fields::default() },
+            Read::Primary { tag, fields: _ } => Read::Primary { tag, fields: Fields::default() },
+            _ => return self.to_string(),
+        };
+        let look_up = syntax::print(&bare);
+        match self.read() {
+            Read::Primary { fields, .. } if fields.iter().count() == 1 => {
+                look_up + &fields.iter().map(Path::to_string).collect::<String>()
+            }
+            _ => look_up,
+        }
     }
 }
 
@@ -132,6 +150,24 @@ mod tests {
             let reference = Reference::new(read.clone()).unwrap();
             assert_eq!(reference.as_str(), text);
             assert_eq!(text.parse::<Reference>().unwrap().read(), &read, "{text}");
+        }
+    }
+
+    /// An error of a condition said "reads `primary('w'){name}`", which is no text that a condition may have.
+    #[test]
+    fn y09_a_reference_is_told_as_an_author_writes_it() {
+        for (canonical, written) in [
+            ("primary('w'){name}", "primary('w').name"),
+            ("primary('w'){labels['a/b']}", "primary('w').labels['a/b']"),
+            ("primary('w'){address, name}", "primary('w')"),
+            ("primary('w')", "primary('w')"),
+            ("nodes(tag='a'){name}", "nodes(tag='a')"),
+            ("nodes(tag='a', or_role='b')", "nodes(tag='a', or_role='b')"),
+            ("labels['a/b']", "labels['a/b']"),
+            ("params.x['y z'].w", "params.x['y z'].w"),
+            ("'X' in tags", "'X' in tags"),
+        ] {
+            assert_eq!(canonical.parse::<Reference>().unwrap().as_written(), written);
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use stemma_core::digest::canonical_json;
 
-use super::{BadPatch, Operation, Patch, Verb, pointer};
+use super::{BadPatch, Operation, Patch, Verb, pointer, read_index};
 use crate::api::http::json;
 
 const MOST_OPERATIONS: usize = 512;
@@ -80,6 +80,18 @@ impl SentPatch {
         self
     }
 
+    /// The field of the last operation, as other refusals name it, on a document that those before it edit: as far as they fit.
+    pub(crate) fn last_field(mut self, document: Map<String, Value>) -> String {
+        let Some(mut last) = self.0.pop() else { return String::new() };
+        let mut written = Written::on(document);
+        for sent in self.without_tests().0 {
+            if written.take(sent).is_err() {
+                break;
+            }
+        }
+        last.paths().pop().map(|path| field_at(path, &written.document)).unwrap_or_default()
+    }
+
     /// What the patch comes to on a document. That is asked for only where an operation looks at it.
     ///
     /// # Errors
@@ -90,7 +102,7 @@ impl SentPatch {
                 self.0.into_iter().filter_map(|sent| if let Sent::Edit(edit) = sent { Some(edit) } else { None });
             return Ok(Patch(edits.collect()));
         }
-        let mut written = Written { document: Value::Object(document()), operations: Vec::new(), copied: 0 };
+        let mut written = Written::on(document());
         self.0.into_iter().try_for_each(|sent| written.take(sent))?;
         Ok(Patch(written.operations))
     }
@@ -114,6 +126,10 @@ struct Written {
 }
 
 impl Written {
+    fn on(document: Map<String, Value>) -> Self {
+        Self { document: Value::Object(document), operations: Vec::new(), copied: 0 }
+    }
+
     fn take(&mut self, sent: Sent) -> Result<(), BadPatch> {
         match sent {
             Sent::Edit(edit) => self.edit(edit),
@@ -230,6 +246,25 @@ fn read_pointer(text: &str) -> Result<Vec<String>, BadPatch> {
 fn unescaped(member: &str) -> Option<String> {
     let mut escapes = member.split('~').skip(1);
     escapes.all(|rest| rest.starts_with(['0', '1'])).then(|| json::unescaped(member))
+}
+
+/// The field at a path of a document: a step of it is a place in a list where a list stands there, and else a key.
+fn field_at(path: &[String], document: &Value) -> String {
+    let mut here = Some(document);
+    let mut field = String::new();
+    for member in path {
+        let items = here.and_then(Value::as_array);
+        let place = items.and_then(|items| if member == "-" { Some(items.len()) } else { read_index(member) });
+        if let Some(place) = place {
+            field += &format!("[{place}]");
+            here = items.and_then(|items| items.get(place));
+        } else {
+            field += if field.is_empty() { "" } else { "." };
+            field += &json::step(member);
+            here = here.and_then(|value| value.get(member));
+        }
+    }
+    field
 }
 
 fn beginning(text: &str) -> String {

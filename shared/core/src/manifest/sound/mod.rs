@@ -22,7 +22,7 @@ use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
 use crate::json;
 use crate::key::{LabelKey, LabelValue};
-use crate::name::{Name, NameKind, NodeName, ObjectName, TagName, cut, is_blank, near, suggest};
+use crate::name::{Name, NameKind, NodeName, ObjectName, TagName, cut, is_blank, is_uuid_like, near, quoted, suggest};
 use crate::object::{
     Association, Definition, ExtensionUse, Extra, Hold, Member, Properties, Property, RoleChange, RoleSpec, Rollout,
     Strategy, TagSpec, Timestamp, TraitSet, Window,
@@ -336,6 +336,10 @@ pub(super) fn rollout(to: &mut Option<Rollout>, raw: &RawValue, _: &dyn Names) -
 /// Refuses what no group is called by.
 fn check_group(name: &str) -> Result<(), BodyError> {
     check_no_control(name)?;
+    if is_uuid_like(name) {
+        let why = format!("{} looks like a uuid, and a group stands here by its name alone: write that", quoted(name));
+        return Err(BodyError::new("", format!("no group is called so: {why}")));
+    }
     ObjectName::new(name).map(drop).map_err(|why| BodyError::new("", format!("no group is called so: {why}")))
 }
 
@@ -401,8 +405,15 @@ fn check_tag(name: &TagName, tag: &TagSpec, stood: Option<&TagSpec>) -> Result<(
 
 /// The roles of a release: their own names, and what they produce.
 pub(super) fn roles(to: &mut BTreeMap<Name, RoleSpec>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    let stood = replace(to, raw)?;
+    let mut stood = replace(to, raw)?;
+    // Both alike, since what an older program stored otherwise may be written again.
+    to.values_mut().chain(stood.values_mut()).for_each(whole_numbers_of_role);
     to.iter().try_for_each(|(name, role)| check_role(name, role, stood.get(name)).map_err(|error| error.within(name)))
+}
+
+/// Makes whole numbers of a role the integers that they are, as those of free JSON.
+fn whole_numbers_of_role(role: &mut RoleSpec) {
+    role.fault_tolerance.iter_mut().chain(role.limits.values_mut()).for_each(json::whole_to_integers);
 }
 
 fn check_role(name: &Name, role: &RoleSpec, stood: Option<&RoleSpec>) -> Result<(), BodyError> {

@@ -478,6 +478,41 @@ fn y05_how_many_nodes_of_a_role_may_fail_is_a_number_or_a_percentage() {
     }
 }
 
+/// They were refused where free JSON takes them: a whole number is one however it is written (`docs/api.md`).
+#[test]
+fn y04_a_whole_number_of_a_role_is_one_however_it_is_written() {
+    for (number, stored) in [("1e0", "1"), ("1.0", "1"), ("2e1", "20"), ("-0", "0"), ("-0.0", "0")] {
+        let body = format!(
+            r#"{{"web": {{"fault_tolerance": {number}, "limits": {{"min": {number}, "overrides": [{{"max": {number}}}]}}}}}}"#
+        );
+        let mut role = BTreeMap::new();
+        roles(&mut role, &raw(&body), &Anybody::default()).unwrap();
+        let expected = body.replace(number, stored);
+        assert_eq!(role, serde_json::from_str::<BTreeMap<Name, RoleSpec>>(&expected).unwrap(), "{number}");
+    }
+    for odd in ["-1.0", "1.5", "-1e0", "4294967296.0"] {
+        let body = format!(r#"{{"web": {{"fault_tolerance": {odd}}}}}"#);
+        let said = says(&body, roles);
+        assert!(said.starts_with("web.fault_tolerance: "), "{odd}: {said}");
+        let mut stood: BTreeMap<Name, RoleSpec> = serde_json::from_str(&body).unwrap();
+        roles(&mut stood, &raw(&body), &Anybody::default()).unwrap();
+    }
+}
+
+/// The refusal said that a path names an object by its name or its uuid, which an order does not.
+#[test]
+fn y05_a_group_stands_in_an_order_by_its_name_alone() {
+    for uuid in ["0d8e1f4a-5b6c-4d7e-8f90-a1b2c3d4e5f6", "0d8e1f4a5b6c4d7e8f90a1b2c3d4e5f6"] {
+        let said = says(&serde_json::json!({"order": ["g", uuid]}).to_string(), rollout);
+        assert_eq!(
+            said,
+            format!(
+                "order[1]: no group is called so: \"{uuid}\" looks like a uuid, and a group stands here by its name alone: write that"
+            )
+        );
+    }
+}
+
 /// Glance takes a longer one within the body of a namespace, and its database none. `POST` and `PUT` of a property refuse it, as Glance's do.
 #[test]
 fn y05_a_property_has_no_longer_name_than_the_call_of_one_takes() {

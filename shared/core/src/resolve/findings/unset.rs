@@ -175,18 +175,10 @@ const INFO: Rule = Rule { severity: Severity::Info, ..rule::REFERENCE_UNSET };
 /// A reference in words, as a template has it.
 fn said_of(reference: &Reference) -> String {
     let field = |fields: &Fields| fields.iter().map(Path::to_string).collect::<String>();
-    let bare = |read: Read| Reference::new(read).map_or_else(|_| reference.to_string(), |bare| bare.to_string());
     match reference.read() {
         Read::Nodes { fields, .. } if fields.is_empty() => format!("a node of `{reference}`"),
-        Read::Nodes { query, fields } => {
-            let nodes = bare(Read::Nodes { query: query.clone(), fields: Fields::default() });
-            format!("`n{}` on a node of `{nodes}`", field(fields))
-        }
-        Read::Primary { tag, fields } => {
-            let holder = bare(Read::Primary { tag: tag.clone(), fields: Fields::default() });
-            format!("`{holder}{}`", field(fields))
-        }
-        _ => format!("`{reference}`"),
+        Read::Nodes { fields, .. } => format!("`n{}` on a node of `{}`", field(fields), reference.as_written()),
+        _ => format!("`{}`", reference.as_written()),
     }
 }
 
