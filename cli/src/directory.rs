@@ -56,24 +56,41 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Says what is left out of a directory and of those below it, in one line.
+    /// Says what is left out of a directory and of those below it, in one line for each reason.
     pub(crate) fn tell_left_out(&self, directory: &Path, endings: &[&str]) {
-        if self.left_out.is_empty() {
-            return;
+        for line in self.warnings(directory, endings) {
+            tell!("{line}");
         }
-        let name = |file: &PathBuf| printable(&file.strip_prefix(directory).unwrap_or(file).to_string_lossy());
-        let mut names: Vec<String> = self.left_out.iter().take(FEW).map(name).collect();
-        if let more @ 1.. = self.left_out.len().saturating_sub(FEW) {
-            names.push(format!("{more} more"));
-        }
-        let forms: Vec<String> = endings.iter().map(|ending| format!("NAME.{ending}")).collect();
-        tell!(
-            "warning: {}: left out: {}; of a directory {} is read, with a NAME of letters, digits, - and _; any file is read by its own path",
-            directory.display(),
-            names.join(", "),
-            forms.join(", ")
-        );
     }
+
+    /// What is left out: by its name, or since it is no regular file.
+    fn warnings(&self, directory: &Path, endings: &[&str]) -> Vec<String> {
+        let is_meant = |file: &&PathBuf| Named::of(file.file_name().unwrap_or_default(), endings) == Named::Meant;
+        let (no_files, by_name): (Vec<&PathBuf>, Vec<&PathBuf>) = self.left_out.iter().partition(is_meant);
+        let forms: Vec<String> = endings.iter().map(|ending| format!("NAME.{ending}")).collect();
+        let rule = format!("{} is read, with a NAME of letters, digits, - and _", forms.join(", "));
+        [(by_name, rule.as_str()), (no_files, "no pipe, socket or device is read")]
+            .into_iter()
+            .filter(|(files, _)| !files.is_empty())
+            .map(|(files, rule)| {
+                let names = few(&files, directory);
+                format!(
+                    "warning: {}: left out: {names}; of a directory {rule}; any file is read by its own path",
+                    directory.display()
+                )
+            })
+            .collect()
+    }
+}
+
+/// The first of these files by their paths below a directory, and how many more there are.
+fn few(files: &[&PathBuf], directory: &Path) -> String {
+    let name = |file: &&PathBuf| printable(&file.strip_prefix(directory).unwrap_or(file).to_string_lossy());
+    let mut names: Vec<String> = files.iter().take(FEW).map(name).collect();
+    if let more @ 1.. = files.len().saturating_sub(FEW) {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
 }
 
 /// What was named and what was met, so that a path is read once and said once to be left out, however often and in whichever way it is named.
@@ -273,5 +290,16 @@ mod tests {
         let Listing { taken, left_out } = Listing::of(directory.path(), MANIFESTS).unwrap();
         assert_eq!(taken, ["a.yaml", "b.yaml", "dir.yaml", "gone.yaml"].map(path));
         assert_eq!(left_out, [".#b.yaml", "socket.yaml"].map(path));
+        let told = Listing { taken, left_out }.warnings(directory.path(), MANIFESTS);
+        let begins = format!("warning: {}: left out: ", directory.path().display());
+        let told: Vec<&str> = told.iter().map(|line| line.strip_prefix(&begins).unwrap()).collect();
+        assert_eq!(
+            told,
+            [
+                ".#b.yaml; of a directory NAME.yaml, NAME.yml, NAME.json is read, with a NAME of letters, digits, - and _; any file is read \
+                 by its own path",
+                "socket.yaml; of a directory no pipe, socket or device is read; any file is read by its own path",
+            ]
+        );
     }
 }

@@ -407,7 +407,7 @@ pub enum HostError {
     #[error(
         "{}{at} is a symbolic link, and links are not followed: {}",
         opened(path, at),
-        real.as_ref().map_or_else(|| "write the path that it leads to".to_owned(), |real| format!("write {real}"))
+        instead_of_link(at, real.as_deref())
     )]
     Link {
         /// What was to be opened.
@@ -597,6 +597,16 @@ fn no_account(kind: &str, name: &str) -> String {
 /// What was to be opened, before a sentence about something on the way to it; nothing where the sentence is about that itself.
 fn opened(path: &str, at: &str) -> String {
     if path == at { String::new() } else { format!("{path}: ") }
+}
+
+/// What to do about a symbolic link in the way, where the path by way of it is this.
+fn instead_of_link(at: &str, real: Option<&str>) -> String {
+    match real {
+        // No path leads through it.
+        Some(real) if is_at_or_below(real, at) => "it leads to itself, so take it away or name another path".to_owned(),
+        Some(real) => format!("write {real}"),
+        None => "write the path that it leads to".to_owned(),
+    }
 }
 
 /// What stops a file from being replaced, or made, and what to do.

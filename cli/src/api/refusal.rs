@@ -237,6 +237,19 @@ mod tests {
         assert_eq!(lost.exit(), Exit::Unknown);
     }
 
+    /// `docs/errors.md`: 3 is for what a command is about, and not for what it only refers to.
+    #[test]
+    fn y09_what_is_only_referred_to_and_not_there_is_an_error() {
+        for (status, kind, exit) in [
+            (StatusCode::NOT_FOUND, "object.not_found", Exit::NotFound),
+            (StatusCode::BAD_REQUEST, "reference.dangling", Exit::Error),
+        ] {
+            let body =
+                serde_json::json!({"error": {"type": kind, "message": "there is no node 'nosuch'", "field": "node"}});
+            assert_eq!(refusal(status, body.to_string().as_bytes()).exit(), exit, "{kind}");
+        }
+    }
+
     #[test]
     fn y09_who_is_denied_is_told_as_whom_to_ask() {
         for (needs, whom) in

@@ -42,14 +42,7 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (word, name) = text.split_once('/').map_or((text, None), |(word, name)| (word, Some(name.to_owned())));
-        let known = |kind: &Kind| kind.to_possible_value().map(|value| value.get_name().to_owned());
-        let kind = Kind::from_str(word, true).map_err(|_| {
-            let kinds: Vec<String> = Kind::value_variants().iter().filter_map(known).collect();
-            let near = suggest(near(word, kinds.iter().map(String::as_str)));
-            format!("unknown kind {word:?}{near}: it is one of {}", kinds.join(", "))
-        })?;
-        Ok(Self { kind, name })
+        Self::of(text, &[])
     }
 }
 
@@ -66,13 +59,31 @@ impl FromStr for Asked {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (word, name) = text.split_once('/').map_or((text, None), |(word, name)| (word, Some(name.to_owned())));
+        let (word, name) = parts(text);
         let is_task = ["task", "tasks"].iter().any(|known| known.eq_ignore_ascii_case(word));
-        if is_task { Ok(Self::Tasks(name)) } else { text.parse().map(Self::Objects) }
+        if is_task { Ok(Self::Tasks(name)) } else { Subject::of(text, &["task"]).map(Self::Objects) }
     }
 }
 
+/// The word of a kind, and the name behind it.
+fn parts(text: &str) -> (&str, Option<String>) {
+    text.split_once('/').map_or((text, None), |(word, name)| (word, Some(name.to_owned())))
+}
+
 impl Subject {
+    /// Reads it. The error of a word that is no kind lists the kinds, and what else may stand there.
+    fn of(text: &str, others: &[&str]) -> Result<Self, String> {
+        let (word, name) = parts(text);
+        let known = |kind: &Kind| kind.to_possible_value().map(|value| value.get_name().to_owned());
+        let kind = Kind::from_str(word, true).map_err(|_| {
+            let mut kinds: Vec<String> = Kind::value_variants().iter().filter_map(known).collect();
+            kinds.extend(others.iter().map(|&other| other.to_owned()));
+            let near = suggest(near(word, kinds.iter().map(String::as_str)));
+            format!("unknown kind {word:?}{near}: it is one of {}", kinds.join(", "))
+        })?;
+        Ok(Self { kind, name })
+    }
+
     /// The kind, with the names that were said of it.
     ///
     /// # Errors
@@ -279,4 +290,22 @@ pub(crate) enum Create {
         #[command(flatten)]
         labels: NewLabels,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `get` and `describe` take tasks, and their error listed the kinds of objects alone.
+    #[test]
+    fn y09_the_error_of_a_word_that_is_no_kind_lists_all_that_may_stand_there() {
+        let asked = |word: &str| word.parse::<Asked>().unwrap_err();
+        assert!(asked("tags").starts_with("unknown kind \"tags\"") && asked("tags").ends_with(", token, task"));
+        assert!(asked("taks").contains("(did you mean \"task\"?)"), "{}", asked("taks"));
+        let deleted = "tags".parse::<Subject>().unwrap_err();
+        assert!(deleted.ends_with(", token"), "a task is no object: {deleted}");
+        for word in ["task", "tasks"] {
+            assert_eq!(word.parse::<Asked>(), Ok(Asked::Tasks(None)));
+        }
+    }
 }

@@ -4,8 +4,8 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 use stemma_author::Reader;
 use stemma_core::input::Inputs;
-use stemma_core::release::{CompiledTask, refused_of_task};
-use stemma_core::resolve::Answer;
+use stemma_core::release::{CompiledRelease, CompiledTask, refused_of_task};
+use stemma_core::resolve::{Answer, WithoutPath};
 use stemma_core::task::{TaskType, task_type};
 use stemma_render::{Cause, Limits, RenderError, Renderer, SecretUnavailable, Secrets};
 
@@ -67,6 +67,7 @@ pub(crate) fn render(files: &Files, node: &str, task: Option<&str>, output: Outp
     // Also of one with nothing to show, which may be so by what is wrong with it.
     for task in &tasks {
         add_refused(&local, answer, task, &mut problems);
+        add_without_path(&local, answer, task, &mut problems);
     }
     let is_shown = |one: &&CompiledTask| task.is_some() || templates(one).is_some();
     let whole = |task| {
@@ -192,6 +193,17 @@ fn add_all(
     }
 }
 
+/// Adds why the host of a node does nothing for a task: what is shown of it is never on that host.
+fn add_without_path(local: &Local, answer: &Answer, task: &CompiledTask, problems: &mut Problems) {
+    let Some((release, without)) = without_path(answer, task) else { return };
+    let field = format!("task {} {}", task.task.id, without.field());
+    let told = format!("{}: {field}: {}", answer.node().display_name(), without.sentence(release));
+    match local.of_task(&release.name, &task.task) {
+        Some(manifest) => problems.add(manifest.place(&field), told),
+        None => problems.add(&release.name, told),
+    }
+}
+
 /// The place of what is wrong with a text, and the sentence: its line of the file that it came from, or of the block that it is in the manifest.
 fn told(manifest: &Manifest, field: &str, error: &RenderError) -> (String, String) {
     // These may name a line of the rendered script, which is in no file.
@@ -204,12 +216,17 @@ fn told(manifest: &Manifest, field: &str, error: &RenderError) -> (String, Strin
     }
 }
 
-/// Why the host of a node refuses a task's path.
+/// Why the host of a node refuses a task.
 fn refused(answer: &Answer, task: &CompiledTask) -> Option<String> {
+    without_path(answer, task).map(|(release, without)| without.sentence(release))
+}
+
+/// The task's path, or another path or program of it, that the host of a node refuses.
+fn without_path<'a>(answer: &'a Answer, task: &CompiledTask) -> Option<(&'a CompiledRelease, &'a WithoutPath)> {
     let set = answer.task_set()?;
-    let release = &set.profile.release;
+    let release: &CompiledRelease = &set.profile.release;
     let without = set.without_path().iter().find(|one| release.id(one.task) == task.task.id)?;
-    Some(without.sentence(release))
+    Some((release, without))
 }
 
 fn plain(rendered: &[Rendered]) -> Value {
@@ -356,6 +373,55 @@ mod tests {
                 assert_eq!(!problems.is_empty(), is_refused && counts, "{condition} {wanted:?}: {told}");
                 assert!(problems.is_empty() || told.contains("task t condition"), "{told}");
             }
+        }
+    }
+
+    /// `docs/concepts.md`: what every host would refuse, and what a template of a path gives that is none, is an error of `render`.
+    #[test]
+    fn y09_a_task_that_its_host_refuses_is_an_error_of_render_at_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        let site = "kind: Release\nname: r\nroles: {web: {}}\ntasks:\n\
+             - {id: a, type: file, roles: [web], parameters: {path: /etc/z, content: a}}\n\
+             - {id: b, type: file, roles: [web], parameters: {path: '/etc/{{ labels.z }}', content: b}}\n\
+             - {id: c, type: file, roles: [web], parameters: {path: '{{ labels.rel }}', content: c}}\n\
+             - {id: d, type: shell, roles: [web], parameters: {command: [/bin/true], cwd: '{{ labels.rel }}'}}\n\
+             - {id: e, type: shell, roles: [web], parameters: {command: ['{{ labels.none }}']}}\n---\n\
+             kind: Cluster\nname: c\nrelease: r\nlabels: {z: z, rel: x/y, none: ''}\n---\n\
+             kind: NodeGroup\ncluster: c\nname: g\nroles: [web]\n---\nkind: Node\nname: n\nnodegroup: c/g\n";
+        std::fs::write(&file, site).unwrap();
+        let local = load(std::slice::from_ref(&file), Purpose::Answer).unwrap();
+        let answer = &local.answer.answers[0];
+        for (id, line, says) in [
+            ("a", 0, ""),
+            ("b", 6, "n: task b parameters.path: /etc/z is the path of task a too"),
+            (
+                "c",
+                7,
+                "n: task c parameters.path: the host refuses what its template of a path gives: path \"x/y\" is relative",
+            ),
+            (
+                "d",
+                8,
+                "n: task d parameters.cwd: the host refuses what the template of parameters.cwd gives: path \"x/y\" is relative",
+            ),
+            (
+                "e",
+                9,
+                "n: task e parameters.command[0]: the host refuses what the template of parameters.command[0] gives: the first item",
+            ),
+        ] {
+            let mut problems = Problems::default();
+            let (found, _) = tasks(answer, "n", Some(id)).unwrap();
+            add_without_path(&local, answer, found[0], &mut problems);
+            assert_eq!(
+                (problems.is_empty(), refused(answer, found[0]).is_none()),
+                (says.is_empty(), says.is_empty()),
+                "{id}"
+            );
+            let told = problems.to_string();
+            let place = format!("{}:{line}:", file.display());
+            assert!(says.is_empty() || (told.starts_with(&place) && told.contains(says)), "{told}");
         }
     }
 

@@ -121,7 +121,7 @@ pub mod rule {
         Warning TASK_NOT_ASSERTED "task.not_asserted": "A privileged task is placed on a node by what no operator gave it.";
         Info TASK_ORPHANED "task.orphaned": "A task no longer runs on a node, or left a path there.";
         Error TASK_PARAMETERS "task.parameters": "A task has parameters that its type does not take.";
-        Error TASK_PATH "task.path": "A task writes a path that another task of the node has, or that no host takes.";
+        Error TASK_PATH "task.path": "A task writes a path that another task of the node has, or names a path or a program that no host takes.";
         Warning TASK_PATTERN "task.pattern": "A pattern matches no task.";
         Warning TASK_TYPE "task.type": "A task has a type that no agent runs.";
         Info TASK_UNPLACED "task.unplaced": "A task runs on no node.";

@@ -56,9 +56,16 @@ fn y01_render_says_which_of_two_files_the_host_refuses() -> Result<()> {
     let path = manifest.to_string_lossy().into_owned();
     let render = |more: &[&str]| -> Result<String> {
         let said = run("stemma", [&["render", "-f", path.as_str(), "n"], more].concat())?;
-        ensure!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let is_refused = !more.contains(&"a");
+        let told = String::from_utf8(said.stderr)?;
+        ensure!(said.status.code() == Some(i32::from(is_refused)), "{more:?}: {told}");
+        ensure!(
+            told.contains("n: task b parameters.path: /etc/z is the path of task a too") == is_refused,
+            "{more:?}: {told}"
+        );
         Ok(String::from_utf8(said.stdout)?)
     };
+    ensure!(!render(&["a"])?.contains("# refused"), "of task a nothing is wrong");
     let said = render(&[])?;
     let refused = "# b (file)\n# refused: /etc/z is the path of task a too, which comes first and writes it: ";
     ensure!(said.contains(refused) && said.matches("# refused").count() == 1, "{said}");

@@ -8,7 +8,7 @@ use super::content::{release_hash, task_hash};
 use super::cycle::{find_cycle, rank};
 use super::library::Library;
 use super::select::{InvalidPattern, NameSelector, Pattern, is_pattern};
-use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx, TaskPath};
+use super::{CompiledRelease, CompiledTask, Cross, Placement, ReleaseError, Target, TaskIx, TaskName, TaskPath};
 use crate::condition::Author;
 use crate::finding::{Finding, Rule, rule};
 use crate::idle;
@@ -199,6 +199,7 @@ impl Compiler<'_> {
             condition,
             condition_text: task.condition.as_deref().unwrap_or_default().into(),
             path: TaskPath::of(task, self.author),
+            names: TaskName::all_of(task, self.author),
             raw,
             rank: 0,
             groups: Box::new([]),

@@ -28,7 +28,7 @@ pub use error::ReleaseError;
 pub use judge::{refused, refused_of_task};
 pub use names::{OddName, odd_field, odd_name};
 pub(crate) use path::OnHost;
-pub use path::TaskPath;
+pub use path::{TaskName, TaskPath};
 pub use profile::{Barrier, Place, Profile, ProfileHash, Source};
 use select::NameSelector;
 
@@ -97,6 +97,8 @@ pub struct CompiledTask {
     pub condition_text: Arc<str>,
     /// Where it puts a file, or keeps one away.
     pub path: Option<TaskPath>,
+    /// What else it names on its host by a template.
+    pub names: Box<[TaskName]>,
     /// Whether a `|raw` stands in its script: only an admin may store it.
     pub raw: bool,
     /// Its position in an order of all tasks that heeds every dependency, where there is one.

@@ -10,7 +10,8 @@ use super::{CompiledRelease, TaskIx};
 use crate::condition::{Author, Template};
 use crate::input::Inputs;
 use crate::task::{
-    Leaves, PathRefused, Task, at_or_above, check_path, check_put, is_template, spellings, sure_directory, task_type,
+    Leaves, Names, PathRefused, Task, at_or_above, check_path, check_put, is_template, spellings, sure_directory,
+    task_type,
 };
 
 /// Where a task puts a file, or keeps one away.
@@ -21,6 +22,15 @@ pub struct TaskPath {
     pub leaves: Leaves,
     /// The spellings of what it lies at or below, whatever its template gives; the empty text: anywhere.
     at_or_below: Box<[String]>,
+}
+
+/// A template by which a task names a path or a program of its host, besides the path that it writes.
+#[derive(Debug)]
+pub struct TaskName {
+    /// The field, as `parameters.creates`.
+    pub field: Box<str>,
+    template: Arc<dyn Template>,
+    names: Names,
 }
 
 #[derive(Debug)]
@@ -73,7 +83,25 @@ impl TaskPath {
     }
 }
 
-/// Those of these tasks whose paths may be, or lie above or below, that of another of them, or may be none that a host takes.
+impl TaskName {
+    /// The templates of a task that hosts run or check. What is written out is judged where the release is written.
+    pub(super) fn all_of(task: &Task, author: &dyn Author) -> Box<[Self]> {
+        let kind = task_type(&task.kind).filter(|_| !task.is_untranslated() && !task.is_observed());
+        let named = kind.into_iter().flat_map(|kind| kind.names(&task.parameters));
+        let templates = named.filter(|one| is_template(one.text)).filter_map(|one| {
+            Some(Self { field: one.field.into(), template: author.path(one.text)?, names: one.names })
+        });
+        templates.collect()
+    }
+
+    /// Why no host takes what the template gives with these inputs; `None`: hosts take it, or nobody knows what it gives.
+    pub(crate) fn refused(&self, inputs: &Inputs) -> Option<String> {
+        self.names.check(&self.template.render(inputs)?).err()
+    }
+}
+
+/// Those of these tasks whose paths may be, or lie above or below, that of another of them, or may be none that a host takes,
+/// and those with other templates of that kind.
 pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> Box<[TaskIx]> {
     let at = |ix: &TaskIx| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below).unwrap_or_default();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -88,7 +116,10 @@ pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> Box
             meeting.extend(above);
         }
     }
-    let may_be_none = |ix: &TaskIx| release.task(*ix).path.as_ref().is_some_and(|path| !path.is_plain());
+    let may_be_none = |ix: &TaskIx| {
+        let task = release.task(*ix);
+        !task.names.is_empty() || task.path.as_ref().is_some_and(|path| !path.is_plain())
+    };
     let lacks = |ix: &TaskIx| may_be_none(ix) || at(ix).iter().any(|spelling| meeting.contains(spelling.as_str()));
     tasks.iter().copied().filter(lacks).collect()
 }

@@ -79,7 +79,8 @@ pub struct Profile {
     pub reads: Box<[Reference]>,
     /// Tasks of one node that wait for each other, by a pattern or a dependency on the same node.
     pub cycle: Option<Box<[TaskIx]>>,
-    /// Those of `tasks` whose paths may be those of others, or none that a host takes, in order: none in most releases.
+    /// Those of `tasks` whose paths may be those of others, or that may name a path or a program that no host takes, in order: none in most
+    /// releases.
     pub(crate) may_lack_paths: Box<[TaskIx]>,
     /// Those of `tasks`, by their place in the release.
     of_apply: FixedBitSet,
@@ -284,7 +285,7 @@ impl Profile {
         u32::try_from(at).expect("a profile has fewer reads than u32 counts")
     }
 
-    /// Whether two of its tasks may write one path, or one may have a path that no host takes: where not, no node is looked at for that.
+    /// Whether two of its tasks may write one path, or one may name a path or a program that no host takes: where not, no node is looked at for that.
     pub fn may_lack_paths(&self) -> bool {
         !self.may_lack_paths.is_empty()
     }

@@ -70,7 +70,7 @@ pub struct TaskSet {
     without_path: OnceLock<Box<[WithoutPath]>>,
 }
 
-/// A task that runs and whose path the host refuses.
+/// A task that runs and whose path the host refuses, or another path or program that it names.
 #[derive(Clone, Debug)]
 pub struct WithoutPath {
     /// The task.
@@ -86,6 +86,13 @@ pub enum NoPath {
     Taken(PathTaken<TaskIx>),
     /// What its template gives there is none that a host takes.
     Refused(PathRefused),
+    /// What the template of another path or of a program gives there is none that a host takes.
+    Name {
+        /// The field of that template.
+        field: Box<str>,
+        /// Why.
+        why: Box<str>,
+    },
 }
 
 /// What the tasks of a profile read in one group, as a node finds it that says nothing itself. Nodes that were resolved with it share it.
@@ -273,11 +280,19 @@ impl LeftOut {
 }
 
 impl WithoutPath {
-    /// The task that has its path; `None`: it is no path at all.
+    /// The task that has its path; `None`: it is no path at all, or another text of the task is wrong.
     pub fn taken(&self) -> Option<&PathTaken<TaskIx>> {
         match &self.why {
             NoPath::Taken(taken) => Some(taken),
-            NoPath::Refused(_) => None,
+            NoPath::Refused(_) | NoPath::Name { .. } => None,
+        }
+    }
+
+    /// The field of the task that says it.
+    pub fn field(&self) -> &str {
+        match &self.why {
+            NoPath::Taken(_) | NoPath::Refused(_) => "parameters.path",
+            NoPath::Name { field, .. } => field,
         }
     }
 
@@ -286,6 +301,7 @@ impl WithoutPath {
         match &self.why {
             NoPath::Taken(taken) => taken.sentence(release.id(taken.first.by)),
             NoPath::Refused(refused) => format!("the host refuses what its template of a path gives: {refused}"),
+            NoPath::Name { field, why } => format!("the host refuses what the template of {field} gives: {why}"),
         }
     }
 
@@ -337,20 +353,21 @@ impl TaskSet {
         left_out.chain(self.without_path().iter().map(|one| one.finding(&self.profile.release)))
     }
 
-    /// The tasks that run and whose path the host refuses, in order.
+    /// The tasks that run and that the host refuses for their path, or for another path or program that they name, in order.
     pub fn without_path(&self) -> &[WithoutPath] {
         if !self.profile.may_lack_paths() {
             return &[];
         }
         self.without_path.get_or_init(|| {
             let mut claims = Claims::default();
-            self.profile.may_lack_paths.iter().filter_map(|ix| self.claim(*ix, &mut claims)).collect()
+            let tasks = self.profile.may_lack_paths.iter().filter(|ix| self.runs(**ix));
+            tasks.filter_map(|ix| self.claim(*ix, &mut claims).or_else(|| self.misnamed(*ix))).collect()
         })
     }
 
     fn claim(&self, ix: TaskIx, claims: &mut Claims<TaskIx>) -> Option<WithoutPath> {
         let task = self.profile.release.task(ix);
-        let path = task.path.as_ref().filter(|_| self.runs(ix))?;
+        let path = task.path.as_ref()?;
         let claimed = match path.on_host(|| self.inputs_of(task)) {
             OnHost::Path(text) => claims.claim(ix, &text, path.leaves),
             // Equal templates give equal paths, whatever it is that they read. So do their beginnings.
@@ -358,6 +375,14 @@ impl TaskSet {
             OnHost::Refused(refused) => return Some(WithoutPath { task: ix, why: NoPath::Refused(refused) }),
         };
         Some(WithoutPath { task: ix, why: NoPath::Taken(claimed.err()?) })
+    }
+
+    /// The first of what a task names besides its path that no host takes.
+    fn misnamed(&self, ix: TaskIx) -> Option<WithoutPath> {
+        let task = self.profile.release.task(ix);
+        let inputs = (!task.names.is_empty()).then(|| self.inputs_of(task))?;
+        let (field, why) = task.names.iter().find_map(|one| Some((one.field.clone(), one.refused(&inputs)?)))?;
+        Some(WithoutPath { task: ix, why: NoPath::Name { field, why: why.into() } })
     }
 
     /// What a task reads.

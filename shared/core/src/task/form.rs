@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::path::{Use, check_written, is_template};
+use super::path::{Use, check_path, check_written, is_template};
 use crate::name::{cut, has_control, is_blank};
 use crate::time::MAX_SECONDS;
 
@@ -65,7 +65,41 @@ pub enum Form {
     Seconds,
 }
 
+/// What a text of a parameter names on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// A file or directory that is looked at or entered.
+    Path,
+    /// The program of a command.
+    Program,
+}
+
+impl Names {
+    /// Judges what a template gave for it, as a host does.
+    ///
+    /// # Errors
+    /// Why no host takes it.
+    pub fn check(self, rendered: &str) -> Result<(), String> {
+        match self {
+            Self::Path => check_path(rendered).map_err(|refused| refused.to_string()),
+            Self::Program => check_words(&[rendered]),
+        }
+    }
+}
+
 impl Form {
+    /// The text of a value that names something on the host, with what stands behind the parameter's name in its field. The file that is put
+    /// on the host is none of these: it is the path of its task.
+    pub(super) fn named(self, value: &Value) -> Option<(&'static str, &str, Names)> {
+        match (self, value) {
+            (Self::Path | Self::Directory, Value::String(text)) => Some(("", text, Names::Path)),
+            (Self::Words | Self::WordsOrText, Value::Array(words)) => {
+                Some(("[0]", words.first()?.as_str()?, Names::Program))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether everyone on a host sees a value of this form: the name of a file, or the arguments of a process.
     pub(super) const fn is_shown(self, value: &Value) -> bool {
         matches!(

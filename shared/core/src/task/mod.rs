@@ -20,7 +20,7 @@ pub(crate) use any::{ANY, STAR};
 pub use check::{SECRET_SHOWN, judge, mistakes};
 pub(crate) use check::{not_run_yet, tags_in_content, through_links};
 pub use claim::{Claim, Claims, Leaves, PathTaken};
-pub use form::{Form as ParameterForm, MAX_ACCOUNT, check_argument, check_variable, check_words, file_mode};
+pub use form::{Form as ParameterForm, MAX_ACCOUNT, Names, check_argument, check_variable, check_words, file_mode};
 pub use parameters::{
     FileParameters, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
 };
@@ -29,7 +29,7 @@ pub use path::{
     check_replaceable, is_at_or_below, is_template,
 };
 pub(crate) use path::{at_or_above, spellings, sure_directory};
-pub use types::{Exclusive, TASK_TYPES, TaskKind, TaskType, TemplateText, Writes, task_type};
+pub use types::{Exclusive, NameText, TASK_TYPES, TaskKind, TaskType, TemplateText, Writes, task_type};
 
 use crate::field::{Form, REQUIRED, described};
 

@@ -6,6 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::claim::Leaves;
+use super::form::Names;
 use super::parameters::{FileParameters, Parameter, Parameters, ShellParameters, TEMPLATE_FILE, TypedParameters};
 
 /// One task type.
@@ -121,6 +122,17 @@ pub struct TemplateText<'a> {
     pub is_shown: bool,
 }
 
+/// A text by which a task names something on its host, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameText<'a> {
+    /// The field, as `parameters.command[0]`.
+    pub field: String,
+    /// The text.
+    pub text: &'a str,
+    /// What it names.
+    pub names: Names,
+}
+
 impl TaskType {
     /// What a manifest may say in `parameters`, where an agent of this version runs the type: what it takes, and the
     /// template's file, from which the command makes the template.
@@ -136,6 +148,16 @@ impl TaskType {
         let is_absent = parameters.get(writes.absent) == Some(&Value::Bool(true));
         let leaves = if is_absent { Leaves::Nothing } else { Leaves::File };
         Some((parameters.get(writes.path)?.as_str()?, leaves))
+    }
+
+    /// The texts by which a task of this type names paths and programs of its host, besides the path that it writes, in the order of the
+    /// parameters. The form of a parameter says so.
+    pub fn names<'a>(&self, parameters: &'a Map<String, Value>) -> impl Iterator<Item = NameText<'a>> + use<'a> {
+        let takes = self.parameters;
+        parameters.iter().filter_map(move |(name, value)| {
+            let (behind, text, names) = takes?.find(name)?.form.named(value)?;
+            Some(NameText { field: format!("parameters.{name}{behind}"), text, names })
+        })
     }
 
     /// Whether a template is a text for sh: a value in it is quoted for its place.
@@ -174,6 +196,7 @@ fn collect<'a>(value: &'a Value, path: String, is_shown: bool, found: &mut Vec<T
 mod tests {
     use serde_json::json;
 
+    use super::super::form::Form;
     use super::*;
 
     #[test]
@@ -205,6 +228,40 @@ mod tests {
                 "{}",
                 types.name
             );
+        }
+    }
+
+    /// Of each parameter that is a path or a program a host refuses what a template gives and no host takes, so each is known.
+    #[test]
+    fn y09_a_type_says_which_texts_name_a_path_or_a_program_of_the_host() {
+        let parameters = json!({"path": "/z", "validate": ["v", "%s"], "command": ["c", "d"], "script": "s", "creates": "/y", "cwd": "/x",
+            "unless": "test -e /u", "only_if": ["o"], "env": {"A": "/e"}, "user": "root"});
+        let found = |kind: &str| {
+            let named = task_type(kind).unwrap().names(parameters.as_object().unwrap());
+            named.map(|one| (one.field, one.text, one.names)).collect::<Vec<_>>()
+        };
+        let of = |field: &str, text, names| (format!("parameters.{field}"), text, names);
+        assert_eq!(found("upload_file"), [of("validate[0]", "v", Names::Program)]);
+        assert_eq!(
+            found("shell"),
+            [
+                of("command[0]", "c", Names::Program),
+                of("creates", "/y", Names::Path),
+                of("cwd", "/x", Names::Path),
+                of("only_if[0]", "o", Names::Program),
+            ]
+        );
+        for types in TASK_TYPES {
+            for one in types.parameters.map(|takes| takes.0).unwrap_or_default() {
+                let is_written = types.writes.is_some_and(|writes| writes.path == one.name);
+                assert_eq!(
+                    one.form == Form::File,
+                    is_written,
+                    "{} {}: a file is put at the task's path",
+                    types.name,
+                    one.name
+                );
+            }
         }
     }
 

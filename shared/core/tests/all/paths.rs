@@ -183,6 +183,51 @@ fn y01_what_a_template_gives_that_no_host_takes_is_an_error_of_its_node() {
     }
 }
 
+/// A host judges what it renders of these by the same rules, and does nothing for the task.
+#[test]
+fn y09_what_a_template_gives_for_another_path_or_a_program_that_no_host_takes_is_an_error_of_its_node() {
+    let run = |more: Value| {
+        let mut parameters = json!({"command": ["/bin/true"]});
+        parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"id": "a", "type": "shell", "tags": ["x"], "parameters": parameters})
+    };
+    let checked = |program: &str| {
+        let parameters = json!({"path": "/etc/z", "content": "a", "validate": [program, "%s"]});
+        file("a", "/etc/z", json!({"parameters": parameters}))
+    };
+    let no_program =
+        |field: &str| format!("parameters.{field} gives: the first item is the program, and there is none");
+    let relative = |field: &str| format!("parameters.{field} gives: path \"etc\" is relative; write it from `/` on");
+    for (task, says) in [
+        (run(json!({"cwd": "{{ params.name }}"})), Some(relative("cwd"))),
+        (run(json!({"creates": "{{ params.name }}"})), Some(relative("creates"))),
+        (run(json!({"cwd": "/tmp/{{ params.up }}"})), Some("path \"/tmp/..\" has \"..\" in it".to_owned())),
+        (run(json!({"creates": "/{{ params.none }}"})), Some("names no file: it ends with a slash".to_owned())),
+        (run(json!({"command": ["{{ params.none }}", "x"]})), Some(no_program("command[0]"))),
+        (run(json!({"unless": ["{{ params.none }}"]})), Some(no_program("unless[0]"))),
+        (run(json!({"only_if": ["{{ params.none }}"]})), Some(no_program("only_if[0]"))),
+        (checked("{{ params.none }}"), Some(no_program("validate[0]"))),
+        (run(json!({"cwd": "{{ params.dir }}", "creates": "/dev/{{ params.name }}"})), None),
+        (run(json!({"command": ["{{ params.name }}", "{{ params.none }}"], "unless": "{{ params.none }}x"})), None),
+        (run(json!({"cwd": "{{ facts.architecture }}"})), None),
+        (checked("{{ params.name }}"), None),
+    ] {
+        let mut documents = site(std::slice::from_ref(&task));
+        documents[1]["parameters"] = json!({"up": "..", "none": "", "name": "etc", "dir": "/etc"});
+        let made = Made::of(&documents);
+        let found = of_paths(resolve_fleet(&made.fleet, &ResolveCache::new()).unwrap().findings);
+        assert_eq!(found.len(), usize::from(says.is_some()), "{task}: {found:?}");
+        for (one, says) in found.iter().zip(says) {
+            assert_eq!((one.severity, one.object.as_str()), (Severity::Error, "release/r@1 task a"), "{task}");
+            let is_said = one.message.starts_with("on 2 hosts (n1, n2): ") && one.message.contains(&says);
+            assert!(is_said, "{task}: {}", one.message);
+        }
+    }
+    let written_out = Made::of(&site(&[run(json!({"cwd": "/etc", "creates": "/etc/z"}))]));
+    let node = written_out.node("n1").id();
+    assert!(!written_out.fleet.profile(node).unwrap().may_lack_paths(), "what is written out costs no node anything");
+}
+
 #[test]
 fn y01_the_order_of_the_node_says_whose_a_path_is() {
     let before = file("b", "/etc/z", json!({"required_for": ["a"]}));

@@ -74,6 +74,27 @@ fn y09_a_link_of_the_system_is_refused_with_the_path_that_it_leads_to() {
     }
 }
 
+/// `open(2)`: a link that leads to itself is ELOOP, whatever is written for it.
+#[test]
+fn y09_a_link_that_leads_to_itself_is_refused_without_its_own_path_as_the_way_out() {
+    let (root, host) = host();
+    for (target, name) in [("loop", "loop"), ("/whole", "whole"), ("./x/../below/y", "below"), ("looped", "loo")] {
+        symlink(target, root.path().join(name)).unwrap();
+    }
+    let itself = "it leads to itself, so take it away or name another path";
+    for (text, at, cure) in [
+        ("/loop", "/loop", itself),
+        ("/loop/x", "/loop", itself),
+        ("/whole/x", "/whole", itself),
+        ("/below", "/below", itself),
+        ("/loo/x", "/loo", "write /looped/x"),
+    ] {
+        let error = host.dir(&path(text)).err().expect("it is refused").sentence();
+        let said = format!("{at} is a symbolic link, and links are not followed: {cure}");
+        assert!(error.ends_with(&said), "{text}: {error}");
+    }
+}
+
 #[test]
 fn s65_only_a_plain_file_of_one_name_is_read() {
     let (root, host) = host();

@@ -51,7 +51,7 @@ node of that name in every controller, each with a uuid of its own. Who wants th
 restores a backup.
 
 `-o yaml` and `-o json` print what the API shows, for programs; `apply` refuses that. A list is printed as one file, and of an empty list nothing is printed.
-Join tokens, allocations, tags and tasks have no manifest, which `-o manifest` says. What no manifest holds is named in a comment and on standard error: tags
+Join tokens, allocations, tasks and the tags that `stemma tag list` shows have no manifest, which `-o manifest` says. What no manifest holds is named in a comment and on standard error: tags
 that were declared beside a release (`stemma tag create NAME --release RELEASE` makes them), a sensitive inspection rule, a node or an inspection rule without a
 name, and with `--manager` the objects of which that manager applies nothing.
 
