@@ -38,6 +38,14 @@ pub fn bad_field(what: &str, error: &BodyError) -> ApiError {
     ApiError::new(error_type, message).field(error.field.clone()).reason(error.reason.clone())
 }
 
+/// The refusal of what stands in an object, as that of a request whose body is this part alone. `part` is where it stands in the object.
+pub fn of_part(refusal: ApiError, part: &str) -> ApiError {
+    let within = refusal.field.as_deref().and_then(|field| field.strip_prefix(part)?.strip_prefix('.'));
+    let Some(within) = within.map(str::to_owned) else { return refusal };
+    let message = refusal.message.replacen(&format!("{part}.{within}: "), &format!("{within}: "), 1);
+    ApiError { message, ..refusal.field(within) }
+}
+
 /// The API's type of an error in a body.
 fn error_type(kind: BodyErrorKind) -> ErrorType {
     match kind {

@@ -441,7 +441,7 @@ async fn y05_what_stands_in_a_namespace_has_the_same_longest_name_in_each_form_o
         ("PUT", of("tags/t"), json!({"name": long}), "name"),
         ("POST", of("resource_types"), json!({"name": long}), "name"),
         ("POST", of("tags"), json!({"tags": [{"name": long}]}), "tags[0].name"),
-        ("POST", of("objects"), json!({"name": "o", "properties": map(&long)}), "objects[0].properties"),
+        ("POST", of("objects"), json!({"name": "o", "properties": map(&long)}), "properties"),
         ("POST", NAMESPACES.to_owned(), json!({"namespace": "M", "properties": map(&long)}), "properties"),
         ("PUT", format!("{NAMESPACES}/N"), json!({"namespace": "N", "properties": map(&long)}), "properties"),
         ("POST", "/v1/apply".to_owned(), manifest(map(&long)), "objects[0].properties"),
@@ -505,4 +505,56 @@ async fn y05_a_tag_that_stands_there_twice_is_named_at_its_place() {
         assert_eq!((answer.status, answer.kind()), (status, kind), "{path}: {}", answer.body);
         assert_eq!(answer.body["error"]["field"], field, "{path}: {}", answer.body);
     }
+}
+
+/// What was read turned the stored order round, and took the field from who had given it.
+#[tokio::test]
+async fn y05_tags_that_are_sent_back_as_they_are_shown_are_no_change() {
+    let served = Served::start().await;
+    let tags = json!([{"name": "t1"}, {"name": "t2"}, {"name": "a"}]);
+    let manifest = json!({"objects": [{"kind": "Namespace", "namespace": "N", "tags": tags}]});
+    served.expect("POST", "/v1/apply?manager=git", &manifest, 200).await;
+    let (path, whole) = (format!("{NAMESPACES}/N/tags"), format!("{NAMESPACES}/N"));
+    let shown = served.get(&path).await;
+    assert_eq!(shown["tags"], json!([{"name": "a"}, {"name": "t2"}, {"name": "t1"}]), "the last one first, as Glance");
+    let before = served.get(&whole).await;
+    served.expect("POST", &format!("{path}?force=false&manager=ops"), &shown, 201).await;
+    assert_eq!((served.get(&path).await, served.get(&whole).await), (shown.clone(), before.clone()));
+    let turned = json!({"objects": [{"kind": "Namespace", "namespace": "N", "tags": shown["tags"]}]});
+    let told = served.expect("POST", "/v1/apply?manager=git", &turned, 200).await;
+    assert_eq!(told["objects"][0]["action"], "unchanged", "{told}");
+    assert_eq!(served.get(&whole).await, before);
+    let fewer = json!({"tags": [{"name": "t2"}, {"name": "t1"}]});
+    let refused = served.send("POST", &format!("{path}?force=false&manager=ops"), &[], Some(&fewer)).await;
+    assert_eq!((refused.status, refused.kind()), (409, "label.conflict"), "{}", refused.body);
+}
+
+#[tokio::test]
+async fn y05_a_call_of_one_member_names_the_field_of_its_own_body() {
+    let served = Served::start().await;
+    let made = json!({
+        "namespace": "N", "objects": [{"name": "o"}], "resource_type_associations": [{"name": "OS::A"}],
+        "properties": {"p": {"title": "T", "type": "string"}},
+    });
+    served.expect("POST", NAMESPACES, &made, 201).await;
+    let of = |below: &str| format!("{NAMESPACES}/N/{below}");
+    let (name, text) = ("x".repeat(81), "x".repeat(4_097));
+    let within = json!({name: {"title": "T", "type": "string"}});
+    for (method, path, body, status, field) in [
+        ("POST", of("resource_types"), json!({"name": "Stemma::label"}), 400, "name"),
+        ("POST", of("resource_types"), json!({"name": "OS::B", "prefix": " "}), 400, "prefix"),
+        ("POST", of("objects"), json!({"name": "other", "description": text}), 400, "description"),
+        ("POST", of("objects"), json!({"name": "other", "properties": within}), 400, "properties"),
+        ("PUT", of("objects/o"), json!({"name": "o", "description": text}), 400, "description"),
+        ("POST", of("properties"), json!({"name": "dl", "title": text, "type": "string"}), 400, "title"),
+        ("PUT", of("properties/p"), json!({"name": "p", "title": text, "type": "string"}), 400, "title"),
+        ("POST", NAMESPACES.to_owned(), json!({"namespace": "N"}), 409, "namespace"),
+    ] {
+        let answer = served.send(method, &path, &[], Some(&body)).await;
+        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.body);
+        assert_eq!(answer.body["error"]["field"], field, "{method} {path} {body}: {}", answer.body);
+    }
+    served.expect("POST", NAMESPACES, &json!({"namespace": "M"}), 201).await;
+    let taken = served.send("PUT", &format!("{NAMESPACES}/M"), &[], Some(&json!({"namespace": "N"}))).await;
+    assert_eq!((taken.status, &taken.body["error"]["field"]), (409, &json!("namespace")), "{}", taken.body);
 }

@@ -8,6 +8,7 @@ use stemma_core::object::Kind;
 use crate::served::Served;
 
 const PATCH: &[(&str, &str)] = &[("content-type", "application/json-patch+json")];
+const MERGE: &[(&str, &str)] = &[("content-type", "application/merge-patch+json")];
 
 async fn site(served: &Served) {
     let objects = json!([
@@ -339,4 +340,100 @@ async fn x04_a_node_group_is_moved_to_another_cluster_by_no_patch() {
     let same = json!({"cluster": own["cluster"], "cluster_id": own["cluster_id"], "description": "x"});
     let answer = served.send("PATCH", path, merge, Some(&same)).await;
     assert_eq!((answer.status, &answer.body["description"]), (200, &json!("x")), "{}", answer.body);
+}
+
+/// A patch that sent back the name that it was shown took the version away, and whoever named the release named nothing.
+#[tokio::test]
+async fn y05_a_release_is_patched_under_the_name_and_version_that_it_shows() {
+    let served = Served::start().await;
+    site(&served).await;
+    served.expect("POST", "/v1/releases", &json!({"name": "lib", "version": "1"}), 201).await;
+    served.expect("POST", "/v1/releases", &json!({"name": "own", "imports": ["lib@1"]}), 201).await;
+    for path in ["/v1/releases/site@1", "/v1/releases/lib@1", "/v1/releases/own"] {
+        let shown = served.get(path).await;
+        let [name, version] = ["name", "version"].map(|field| shown[field].clone());
+        let same = json!({"name": name, "version": version, "description": "x"});
+        for body in [same, json!({"name": name, "description": "y"}), json!({"version": version})] {
+            let answer = served.send("PATCH", path, MERGE, Some(&body)).await;
+            assert_eq!(answer.status, 200, "{path} {body}: {}", answer.body);
+        }
+        let operations = json!([
+            {"op": "test", "path": "/name", "value": name},
+            {"op": "test", "path": "/version", "value": version},
+            {"op": "replace", "path": "/name", "value": name},
+            {"op": "replace", "path": "/version", "value": version},
+        ]);
+        let (status, told) = patch(&served, path, &operations).await;
+        assert_eq!(status, 200, "{path}: {told}");
+        let after = served.get(path).await;
+        assert_eq!((&after["uuid"], &after["name"], &after["version"]), (&shown["uuid"], &name, &version));
+    }
+}
+
+#[tokio::test]
+async fn y05_a_release_that_others_name_keeps_its_name_as_it_is_not_deleted() {
+    let served = Served::start().await;
+    site(&served).await;
+    served.expect("POST", "/v1/releases", &json!({"name": "lib", "version": "1"}), 201).await;
+    served.expect("POST", "/v1/releases", &json!({"name": "own", "imports": ["lib@1"]}), 201).await;
+    for path in ["/v1/releases/site@1", "/v1/releases/site@2", "/v1/releases/lib@1"] {
+        let kept = served.send("DELETE", path, &[], None).await;
+        assert_eq!(kept.kind(), "object.in_use", "{}", kept.body);
+        for body in [json!({"name": "x"}), json!({"version": "9"}), json!({"version": null}), json!({"name": "x@9"})] {
+            for query in ["", "?dry_run=true", "?force=true"] {
+                let refused = served.send("PATCH", &format!("{path}{query}"), MERGE, Some(&body)).await;
+                let seen = (refused.status, refused.kind(), &refused.body["used_by"]);
+                assert_eq!(seen, (kept.status, "object.in_use", &kept.body["used_by"]), "{path} {body}");
+                assert!(refused.message().contains("nothing was changed"), "{}", refused.body);
+            }
+        }
+        let operations = json!([{"op": "replace", "path": "/version", "value": "9"}]);
+        assert_eq!(patch(&served, path, &operations).await.0, kept.status, "{path}");
+        served.get(path).await;
+    }
+}
+
+#[tokio::test]
+async fn y05_a_release_that_nobody_names_is_renamed_part_by_part_or_whole() {
+    let served = Served::start().await;
+    served.expect("POST", "/v1/releases", &json!({"name": "free", "version": "1"}), 201).await;
+    let mut at = "free@1";
+    for (body, next, name, version) in [
+        (json!({"version": "2"}), "free@2", "free", json!("2")),
+        (json!({"name": "bare"}), "bare@2", "bare", json!("2")),
+        (json!({"version": null}), "bare", "bare", json!(null)),
+        (json!({"name": "free@3"}), "free@3", "free", json!("3")),
+        (json!({"name": "last", "version": "4"}), "last@4", "last", json!("4")),
+    ] {
+        let answer = served.send("PATCH", &format!("/v1/releases/{at}"), MERGE, Some(&body)).await;
+        assert_eq!((answer.status, &answer.body["name"]), (200, &json!(name)), "{body}: {}", answer.body);
+        let shown = served.get(&format!("/v1/releases/{next}")).await;
+        assert_eq!((&shown["name"], &shown["version"]), (&json!(name), &version), "{body}");
+        assert_eq!(served.send("GET", &format!("/v1/releases/{at}"), &[], None).await.status, 404, "{at}");
+        let cluster = |release: &str| json!({"objects": [{"kind": "Cluster", "name": "c", "release": release}]});
+        let path = "/v1/apply?dry_run=true";
+        let told = served.send("POST", path, &[], Some(&cluster(at))).await;
+        assert_eq!((told.status, told.kind()), (400, "reference.dangling"), "{at}: {}", told.body);
+        served.expect("POST", path, &cluster(next), 200).await;
+        at = next;
+    }
+    for (body, field) in [(json!({"version": 5}), "version"), (json!({"name": null}), "name")] {
+        let refused = served.send("PATCH", "/v1/releases/last@4", MERGE, Some(&body)).await;
+        assert_eq!((refused.status, &refused.body["error"]["field"]), (400, &json!(field)), "{body}");
+    }
+}
+
+/// The table of fields that the forms of a write call otherwise says so of this call.
+#[tokio::test]
+async fn y05_a_maintenance_without_a_reason_that_can_be_seen_names_the_reason() {
+    let served = Served::start().await;
+    site(&served).await;
+    for reason in [json!(" "), json!("\u{200b}"), json!(5), json!("x".repeat(256))] {
+        let body = json!({"reason": reason});
+        let refused = served.send("PUT", "/v1/nodes/n1/maintenance", &[], Some(&body)).await;
+        assert_eq!((refused.status, refused.kind()), (400, "field.invalid"), "{reason}: {}", refused.body);
+        assert_eq!(refused.body["error"]["field"], "reason", "{reason}");
+        assert!(!refused.message().contains("maintenance_reason"), "{reason}: {}", refused.body);
+    }
+    assert_eq!(served.get("/v1/nodes/n1").await["parked"], false);
 }

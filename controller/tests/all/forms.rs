@@ -688,3 +688,67 @@ async fn y05_a_refused_trait_of_a_list_names_its_place_in_each_form() {
         assert_eq!(refusal(&answer), expected, "{}", answer.body);
     }
 }
+
+/// A release took `null` for an empty map, and named its labels where something else stood in their place.
+#[tokio::test]
+async fn y05_a_call_of_a_map_takes_the_same_bodies_of_a_release_and_of_a_node() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Node", "name": "n"}, {"kind": "Release", "name": "r", "version": "1"}])).await;
+    for map in ["labels", "annotations"] {
+        for (body, kind, field) in [
+            (json!({map: null}), "field.missing", map),
+            (json!({}), "field.missing", map),
+            (json!({"b": "1"}), "field.unknown", "b"),
+            (json!({map: {}, "b": "1"}), "field.unknown", "b"),
+        ] {
+            for path in ["/v1/nodes/n", "/v1/releases/r@1"] {
+                let refused = served.send("PUT", &format!("{path}/{map}"), &[], Some(&body)).await;
+                assert_eq!(refusal(&refused), (400, kind.to_owned(), field.to_owned()), "{path}: {}", refused.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn y05_an_annotation_of_a_release_has_a_key_that_one_of_a_node_may_have() {
+    let served = Served::start().await;
+    apply(&served, &json!([{"kind": "Node", "name": "n"}, {"kind": "Release", "name": "r", "version": "1"}])).await;
+    for (key, status) in [("a b", 400), ("", 400), ("/x", 400), (&*"k".repeat(300), 400), ("Example.Org/x", 200)] {
+        for path in ["/v1/nodes/n", "/v1/releases/r@1"] {
+            let body = json!({"annotations": {key: "any\ntext"}});
+            let merged = served.send("PATCH", path, MERGE, Some(&body)).await;
+            let put = served.send("PUT", &format!("{path}/annotations"), &[], Some(&body)).await;
+            for answer in [merged, put] {
+                assert_eq!(answer.status, status, "{path} {key}: {}", answer.body);
+                let expected = (400, "field.invalid".to_owned(), "annotations".to_owned());
+                assert!(status == 200 || refusal(&answer) == expected, "{path} {key}: {}", answer.body);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn y05_a_json_patch_of_what_the_controller_alone_says_is_refused_of_every_kind() {
+    let served = Served::start().await;
+    let actions = json!([{"op": "log", "args": {"msg": "x"}}]);
+    served.expect("POST", "/v1/inspection_rules", &json!({"name": "r", "actions": actions}), 201).await;
+    let objects = json!([
+        {"kind": "Release", "name": "r", "version": "1"}, {"kind": "Cluster", "name": "c"}, {"kind": "Node", "name": "n"},
+        {"kind": "NodeGroup", "cluster": "c", "name": "g"}, {"kind": "ClusterTemplate", "name": "t"},
+    ]);
+    apply(&served, &objects).await;
+    for path in [
+        "/v1/inspection_rules/r",
+        "/v1/releases/r@1",
+        "/v1/clusters/c",
+        "/v1/nodes/n",
+        "/v1/clusters/c/nodegroups/g",
+        "/v1/clustertemplates/t",
+    ] {
+        for field in ["created_at", "updated_at", "links"] {
+            let operations = json!([{"op": "add", "path": format!("/{field}"), "value": "x"}]);
+            let refused = patched(&served, path, &operations).await;
+            assert_eq!((refused.status, &refused.body["error"]["field"]), (400, &json!(field)), "{path}");
+        }
+    }
+}

@@ -184,10 +184,11 @@ impl Form {
         }
     }
 
-    /// The value without anything in it, of a form whose default that is.
+    /// The value without anything in it, of a form whose default that is, and the only word of a form that has one.
     #[must_use]
     pub fn empty(self) -> Option<Value> {
         match self.plain() {
+            Self::OneOf([only]) => Some((*only).into()),
             Self::Flag => Some(false.into()),
             Self::Names | Self::Objects | Self::ListOf(_) | Self::TextOrList => Some(Value::Array(Vec::new())),
             Self::Map | Self::MapOf(_) | Self::Parameters | Self::MapOrList => Some(Value::Object(Map::new())),

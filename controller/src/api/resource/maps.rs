@@ -167,14 +167,19 @@ fn whole_map(mut body: Map<String, Value>, map: MapName) -> Result<Map<String, V
     Ok([(map.name().to_owned(), whole)].into_iter().chain(merge).collect())
 }
 
-fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {
+/// The map of a body that holds nothing else.
+///
+/// # Errors
+/// Where the map is missing or `null`, or something stands beside it.
+pub(super) fn wrapped(body: &mut Map<String, Value>, map: MapName) -> Result<Value, ApiError> {
     let value = body.remove(map.name());
     match (value, body.keys().next()) {
         (Some(value), None) if !value.is_null() => Ok(value),
         (_, Some(other)) => Err(ApiError::new(
             ErrorType::FieldUnknown,
             format!("this call takes {{\"{}\": {{…}}}}, not {}", map.name(), quote(other)),
-        )),
+        )
+        .field(other.clone())),
         (_, None) => {
             Err(ApiError::new(ErrorType::FieldMissing, format!("this call takes {{\"{}\": {{…}}}}", map.name()))
                 .field(map.name()))

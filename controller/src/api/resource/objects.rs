@@ -66,6 +66,24 @@ pub(super) trait Shown: Resource + Fields {
         body(api, model, object, base, &|_| true)
     }
 
+    /// What it is called, as the fields of a body say it.
+    fn named(name: &Self::Name) -> Map<String, Value> {
+        Map::from_iter([("name".to_owned(), json!(Self::name_text(name)))])
+    }
+
+    /// Takes out of a patch what the object is called afterwards.
+    ///
+    /// # Errors
+    /// When that is no name.
+    fn rename(before: &Object<Self>, fields: &mut Map<String, Value>) -> Result<Self::Name, ApiError> {
+        match fields.remove("name") {
+            None => Ok(before.meta.name.clone()),
+            Some(Value::String(text)) => Self::parse_name(&text),
+            Some(Value::Null) => Self::no_name(),
+            Some(_) => Err(ApiError::new(ErrorType::FieldInvalid, "a name is a text").field("name")),
+        }
+    }
+
     /// Adds to a body what is no field of the spec.
     fn complete(_api: &Api, _model: &Model, _object: &Object<Self>, _body: &mut Map<String, Value>) {}
 
@@ -195,7 +213,7 @@ pub(super) fn body<S: Shown>(
 ) -> Map<String, Value> {
     let mut body = fields_of(&object.spec, &ModelNames::new(model, &api.traits), wanted);
     view::meta(&mut body, &object.meta);
-    body.insert("name".into(), json!(S::name_text(&object.meta.name)));
+    body.extend(S::named(&object.meta.name));
     body.insert("field_owners".into(), json!(object.spec.owners_ref()));
     S::complete(api, model, object, &mut body);
     kept::fill(S::EXTRA, &mut body);

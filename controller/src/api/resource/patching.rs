@@ -137,7 +137,7 @@ pub(super) fn merge<S: Shown>(
     mut fields: Map<String, Value>,
     caller: &Caller,
 ) -> Result<(), ApiError> {
-    object.meta.name = take_name::<S>(object, &mut fields)?;
+    object.meta.name = S::rename(object, &mut fields)?;
     S::check_fixed(&work.model, &object.spec, &fields)?;
     let mut present = shown_fields(api, &work.model, &object.spec);
     // Of a kind whose labels are a field as others are, that stands there already.
@@ -205,7 +205,7 @@ fn json_patch<S: Shown>(
     let mut document = shown_fields(api, &work.model, &object.spec);
     let said = said_alone(&patch, &document);
     kept::fill(S::EXTRA, &mut document);
-    document.insert("name".into(), S::name_text(&object.meta.name).into());
+    document.extend(S::named(&object.meta.name));
     show_defaults::<S>(&patch, &mut document);
     by_hand::show(&object.spec, &patch, &mut document);
     if adds_new {
@@ -222,14 +222,29 @@ fn json_patch<S: Shown>(
     let mut changes = changes_of(&document, patched, &said);
     by_hand::settle(&object.spec, &patch, &mut changes);
     S::check_fixed(&work.model, &object.spec, &changes)?;
-    let name = take_name::<S>(object, &mut changes)?;
+    let name = S::rename(object, &mut changes)?;
     if S::KEEPS_NAME && name != object.meta.name {
         let message = format!("cannot change {} property(ies) name; nothing was changed", S::KIND.word());
         return Err(ApiError::new(ErrorType::FieldInvalid, message).field("name"));
     }
     object.meta.name = name;
+    refuse_dropped::<S>(&changes)?;
     object.spec = update(api, work, &object.spec, &read_body::<S>(changes)?, caller, BodyShape::Own)?;
     Ok(())
+}
+
+/// What the controller alone says of each object.
+const SAID_ALONE: [&str; 3] = ["created_at", "updated_at", "links"];
+
+/// Refuses what the controller alone says of an object. A body that was read before may have it, and it is left out of that; an operation
+/// names it by itself.
+fn refuse_dropped<S: Shown>(changes: &Map<String, Value>) -> Result<(), ApiError> {
+    let mut taken = changes.clone();
+    S::adapt(&mut taken)?;
+    let is_dropped = |name: &&str| changes.contains_key(*name) && !taken.contains_key(*name);
+    let Some(name) = SAID_ALONE.iter().copied().find(is_dropped) else { return Ok(()) };
+    let message = format!("the controller alone says the {name} of {}; nothing was changed", S::KIND.with_article());
+    Err(ApiError::new(ErrorType::FieldUnknown, message).field(name).detail("take it out of the patch"))
 }
 
 /// Gives the labels of patched actions the texts of their numbers, as a write of the whole rule would.
@@ -293,7 +308,7 @@ fn whole_document<S: Shown>(api: &Api, work: &Work<'_>, object: &Object<S>) -> M
     document.extend(shown_fields(api, &work.model, &object.spec));
     document.extend(by_hand::tags(&object.spec).map(|tags| ("tags".to_owned(), tags)));
     kept::fill(S::EXTRA, &mut document);
-    document.insert("name".into(), S::name_text(&object.meta.name).into());
+    document.extend(S::named(&object.meta.name));
     document.extend(object.spec.inherited_ref().into_iter().flat_map(view::provided_maps));
     document
 }
@@ -414,15 +429,6 @@ fn provided_keys(inherited: &Inherited, map: MapName) -> Option<Vec<String>> {
         MapName::Labels => keys(&inherited.labels),
         MapName::Annotations => keys(&inherited.annotations),
         MapName::Parameters => keys(&inherited.parameters),
-    }
-}
-
-fn take_name<S: Shown>(before: &Object<S>, fields: &mut Map<String, Value>) -> Result<S::Name, ApiError> {
-    match fields.remove("name") {
-        None => Ok(before.meta.name.clone()),
-        Some(Value::String(text)) => S::parse_name(&text),
-        Some(Value::Null) => S::no_name(),
-        Some(_) => Err(ApiError::new(ErrorType::FieldInvalid, "a name is a text").field("name")),
     }
 }
 

@@ -121,9 +121,19 @@ pub(super) async fn maintenance(api: &Api, request: &Request, parked: bool) -> H
     let caller = request.caller()?;
     let edit = |work: &Work<'_>, node: &mut Node| {
         let fields = [("parked", parked.into()), ("maintenance_reason", json!(reason))];
-        set_fields(api, work, node, fields, &caller)
+        set_fields(api, work, node, fields, &caller).map_err(as_sent)
     };
     writes::change::<NodeSpec>(api, request, &caller, edit, |_, _| Answer::empty(202)).await
+}
+
+/// The refusal of a node's field as that of the request, which has its reason under a shorter name.
+fn as_sent(refusal: ApiError) -> ApiError {
+    const REASON: &str = "maintenance_reason";
+    if refusal.field.as_deref() != Some(REASON) {
+        return refusal;
+    }
+    let message = refusal.message.replacen(REASON, "reason", 1);
+    ApiError { message, ..refusal.field("reason") }
 }
 
 fn read_reason(request: &Request) -> Result<Option<String>, ApiError> {

@@ -13,7 +13,7 @@ use stemma_wire::error::{ApiError, ErrorType, quote};
 use stemma_wire::message::Hash;
 use uuid::Uuid;
 
-use super::maps::{MapCall, merged_map};
+use super::maps::{MapCall, merged_map, wrapped};
 use super::objects::{Shown, read_body, update};
 use super::{patching, writes};
 use crate::api::Api;
@@ -22,6 +22,7 @@ use crate::cache::Model;
 use crate::cache::model::Resource;
 use crate::records::request::Answer;
 use crate::registry::Undecided;
+use crate::registry::maps::MapName;
 use crate::registry::work::{Work, not_found};
 
 impl Shown for ReleaseSpec {
@@ -33,9 +34,23 @@ impl Shown for ReleaseSpec {
         model.releases.find(None, id).cloned().ok_or_else(|| not_found(Kind::Release, id))
     }
 
-    fn complete(_api: &Api, _model: &Model, object: &Release, body: &mut Map<String, Value>) {
-        body.insert("name".into(), object.meta.name.name.to_string().into());
-        body.insert("version".into(), json!(object.meta.name.version.as_ref().map(ToString::to_string)));
+    fn named(name: &ReleaseRef) -> Map<String, Value> {
+        let version = name.version.as_ref().map(ToString::to_string);
+        Map::from_iter([("name".to_owned(), name.name.to_string().into()), ("version".to_owned(), json!(version))])
+    }
+
+    /// Its name and version, each as it is where a patch leaves it out. A name may also be given whole, as NAME@VERSION.
+    fn rename(before: &Release, fields: &mut Map<String, Value>) -> Result<ReleaseRef, ApiError> {
+        let is_whole = fields.get("name").and_then(Value::as_str).is_some_and(|name| name.contains('@'));
+        for (field, own) in Self::named(&before.meta.name) {
+            if field == "name" || !is_whole {
+                fields.entry(field).or_insert(own);
+            }
+        }
+        name_of(fields)
+    }
+
+    fn complete(_api: &Api, _model: &Model, _object: &Release, body: &mut Map<String, Value>) {
         for name in ["labels", "annotations", "roles", "tags"] {
             body.entry(name).or_insert_with(|| json!({}));
         }
@@ -114,10 +129,11 @@ pub(super) fn tasks(api: &Api, request: &Request) -> HandlerResult {
 /// The calls of a release's own labels and annotations: plain maps, inherited by nobody, owned as one field each.
 pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> HandlerResult {
     let caller = request.caller()?;
-    let map = request.part("map");
-    if !matches!(map, "labels" | "annotations") {
+    let named = MapName::named(request.part("map")).filter(|map| *map != MapName::Parameters);
+    let Some(named) = named else {
         return Err(ApiError::new(ErrorType::PathUnknown, "a release has labels and annotations alone"));
-    }
+    };
+    let map = named.name();
     if matches!(call, MapCall::Owners | MapCall::Tombstones) {
         let message =
             "a release's labels are owned together, by who wrote them last; there is nothing to hand over key by key";
@@ -126,14 +142,7 @@ pub(super) async fn write_map(api: &Api, request: &Request, call: MapCall) -> Ha
     let given = if matches!(call, MapCall::Merge) {
         merged_map(map, request)?
     } else {
-        let mut body = request.object()?;
-        match body.remove(map) {
-            Some(given) if body.is_empty() => given,
-            _ => {
-                let message = format!("this call takes {{\"{map}\": {{…}}}}");
-                return Err(ApiError::new(ErrorType::FieldMissing, message).field(map));
-            }
-        }
+        wrapped(&mut request.object()?, named)?
     };
     let edit = |work: &Work<'_>, release: &mut Release| {
         let present = if map == "labels" { json!(release.spec.labels) } else { json!(release.spec.annotations) };

@@ -280,10 +280,19 @@ impl Model {
     /// # Errors
     /// What is wrong with a release; nothing was changed.
     pub fn put<S: Resource>(&mut self, made: u64, object: &Arc<Object<S>>) -> Result<Reach, Vec<ReleaseError>> {
-        let changes = S::put_changes(self, object)?;
+        let mut changes = S::put_changes(self, object)?;
+        // What stands in the fleet under its name no longer stands there under the one that it had.
+        let renamed = S::shelf(self)
+            .get(object.meta.uuid)
+            .filter(|before| before.meta.name != object.meta.name)
+            .filter(|before| Reference::to::<S>(before) != Reference::to::<S>(object));
+        changes.extend(renamed.and_then(|before| S::remove_change(before)));
         for change in &changes {
             if let Change::Release(compiled) = change {
                 self.broken.remove(&compiled.name);
+            }
+            if let Change::RemoveRelease(name) = change {
+                self.broken.remove(name);
             }
         }
         let reach = self.apply(changes);

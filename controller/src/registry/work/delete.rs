@@ -123,6 +123,17 @@ pub(super) fn unused<S: Resource>(
     object: &Object<S>,
     users: impl Iterator<Item = (Kind, String)>,
 ) -> Result<(), ApiError> {
+    refuse_used(model, object, users, "; nothing was deleted", "move or delete these first")
+}
+
+/// The same of something else that must not be done to it: what follows from it, and what to do.
+pub(super) fn refuse_used<S: Resource>(
+    model: &Model,
+    object: &Object<S>,
+    users: impl Iterator<Item = (Kind, String)>,
+    follows: &str,
+    advice: &str,
+) -> Result<(), ApiError> {
     let users: Vec<(Kind, String)> = users.collect();
     if users.is_empty() {
         return Ok(());
@@ -130,8 +141,8 @@ pub(super) fn unused<S: Resource>(
     let (kind, name) = (S::KIND.word(), S::full_title(model, object));
     let listed: Vec<String> = users.iter().map(|(kind, name)| format!("{} {name}", kind.word())).collect();
     let listed = first_few(listed.iter().map(String::as_str), MOST_LISTED);
-    let message = format!("{kind} {} is in use by {listed}; nothing was deleted", quote(&name));
+    let message = format!("{kind} {} is in use by {listed}{follows}", quote(&name));
     let given = users.iter().take(MOST_GIVEN).map(|(kind, name)| format!("{}/{name}", kind.word()));
-    let refused = ApiError::new(ErrorType::ObjectInUse, message).detail("move or delete these first");
+    let refused = ApiError::new(ErrorType::ObjectInUse, message).detail(advice);
     Err(refused.extra("used_by", given.collect()))
 }

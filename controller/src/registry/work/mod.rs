@@ -224,7 +224,7 @@ impl<'a> Work<'a> {
     /// Puts an object's next spec, and name, in the place of what it was.
     ///
     /// # Errors
-    /// When its new name is taken.
+    /// When its new name is taken, or others refer to it by the one that it has.
     pub fn update<S: Resource>(
         &mut self,
         before: &Arc<Object<S>>,
@@ -243,6 +243,7 @@ impl<'a> Work<'a> {
         S::check_change(before, &next, &self.model)?;
         self.check_rights(before)?;
         self.check_rights(&next)?;
+        self.check_renamed(before, &next)?;
         self.replace(before, next)
     }
 
@@ -346,8 +347,13 @@ fn bad_release(errors: &[ReleaseError]) -> ApiError {
 }
 
 fn exists(kind: Kind, name: &str, what: &str) -> ApiError {
+    let field = match (kind, what) {
+        // As Glance's bodies call it.
+        (Kind::Namespace, "name") => "namespace".to_owned(),
+        (_, what) => what.to_ascii_lowercase(),
+    };
     ApiError::new(ErrorType::ObjectExists, format!("A {} with {what} {} already exists.", kind.word(), name))
-        .field(what.to_ascii_lowercase())
+        .field(field)
 }
 
 /// The refusal of a name that nothing has.

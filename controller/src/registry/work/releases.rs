@@ -5,12 +5,13 @@
 //! requires them as they were; and whoever edits one requires its own mark as it was.
 
 use stemma_core::name::ReleaseRef;
-use stemma_core::object::Kind;
+use stemma_core::object::{Kind, Object};
 use stemma_core::release::has_same_content;
 use stemma_wire::error::ApiError;
 
 use super::Work;
-use crate::cache::model::{Reference, content_fixed};
+use super::delete::refuse_used;
+use crate::cache::model::{Reference, Resource, content_fixed};
 use crate::records::audit::Action;
 use crate::records::key;
 use crate::store::{Op, Precondition, Revision};
@@ -36,6 +37,29 @@ impl Work<'_> {
                 Action::Unchanged => {}
             }
         }
+        Ok(())
+    }
+
+    /// Refuses another name of what others refer to by its name, as its deletion is refused: they would name nothing. Where nobody does,
+    /// the marks of the name go with it, and the commit depends on that nobody comes to refer to it.
+    ///
+    /// # Errors
+    /// Who refers to it.
+    pub(super) fn check_renamed<S: Resource>(&mut self, before: &Object<S>, next: &Object<S>) -> Result<(), ApiError> {
+        let left = Reference::to(before);
+        if left == Reference::to(next) {
+            return Ok(());
+        }
+        let follows = ", and these name it; nothing was changed";
+        let advice = "make another one with the new name and version, move these to it, and delete this one";
+        refuse_used(&self.model, before, self.model.users(&left), follows, advice)
+            .map_err(|refusal| refusal.field("name"))?;
+        let mark = key::referred(left.kind, &left.id);
+        self.require_mark(&mark);
+        if self.context.marked(&mark).is_some() {
+            self.draft.entry(Op::Delete { key: mark.into() });
+        }
+        self.draft.entry(Op::Delete { key: key::fixed(&left.id).into() });
         Ok(())
     }
 

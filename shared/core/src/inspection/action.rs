@@ -14,7 +14,7 @@ use super::path::Path;
 use super::ruled::{CAPABILITIES, State, extended};
 use super::text::{Scope, Text, python_text};
 use crate::json::{inexact, is_within_depth};
-use crate::key::{LabelKey, is_restricted};
+use crate::key::{LabelKey, LabelValue, is_restricted};
 use crate::name::{cut, has_control, is_blank, near, suggest};
 use crate::object::RuleAction;
 use crate::traits::Trait;
@@ -113,6 +113,7 @@ impl Action {
     pub(super) fn check_new(written: &RuleAction) -> Result<(), InvalidRule> {
         let Ok(action) = Self::new(written, true) else { return Ok(()) };
         let checked = action.check_number(&written.args).and_then(|()| action.check_names());
+        let checked = checked.and_then(|()| action.check_given());
         checked.map_err(|wrong| wrong.within("args"))
     }
 
@@ -147,6 +148,46 @@ impl Action {
             // What takes too much is told at the report.
             filled.map_or(Ok(()), |path| check(&path))
         })
+    }
+
+    /// Checks the labels and traits that it gives, as far as its author wrote them out, also in the items of a loop. What a report fills in is
+    /// checked when that has come.
+    fn check_given(&self) -> Result<(), InvalidRule> {
+        let Some(at) = &self.at else { return Ok(()) };
+        let mut budget = Budget::of_report();
+        let Some(items) = &self.items else {
+            return self.check_one(&Path::written(at.source()), None, &mut budget);
+        };
+        let nothing = Value::Null;
+        let scope = Scope { node: &nothing, inventory: &nothing, plugin_data: &nothing, item: None };
+        for written in items.items().iter().filter(|written| written.is_plain()) {
+            // What takes too much is told at the report.
+            let Ok(item) = written.fill(scope, &mut budget) else { return Ok(()) };
+            let item = Some((written, &item));
+            if let Some(path) = known(at, item, &mut budget) {
+                self.check_one(&path, item, &mut budget)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the label or trait that it gives at a path, for an item of its loop if it has one.
+    fn check_one(
+        &self,
+        path: &Path,
+        item: Option<(&Argument, &Value)>,
+        budget: &mut Budget,
+    ) -> Result<(), InvalidRule> {
+        if self.verb == Verb::AddTrait {
+            return Trait::new(path.text()).map(drop).map_err(|why| InvalidRule::new("name", why.to_string()));
+        }
+        if self.verb != Verb::Set || path.first().0 != "labels" {
+            return Ok(());
+        }
+        target(path).map_err(|why| InvalidRule::new("path", why))?;
+        let Some(Argument::Text(value)) = &self.value else { return Ok(()) };
+        let value = known(value, item, budget).map(|value| LabelValue::new(value.text()));
+        value.transpose().map(drop).map_err(|why| InvalidRule::new("value", why.to_string()))
     }
 
     /// Checks the name of what it gives: a property, a capability, or a part of plugin data. A label and a trait have their own rules, and
@@ -277,6 +318,17 @@ impl Action {
         }
         Ok(())
     }
+}
+
+/// A text with what is filled into it, for an item of a loop if there is one; nothing where a report alone tells.
+fn known(text: &Text, item: Option<(&Argument, &Value)>, budget: &mut Budget) -> Option<Path> {
+    let nothing = Value::Null;
+    let of_item = item.map(|(_, value)| value);
+    let scope = Scope { node: &nothing, inventory: &nothing, plugin_data: &nothing, item: of_item };
+    let filled = Path::fill(text, item.map(|(written, _)| written), scope, budget).ok()?;
+    // Where a place leads nowhere, the text is as it is written.
+    let is_known = !filled.has_value() && (text.is_plain() || filled.text() != text.source());
+    is_known.then_some(filled)
 }
 
 /// Refuses a name that shows nothing, or that has what controls a terminal or ends a line.

@@ -97,6 +97,16 @@ impl Argument {
         })
     }
 
+    /// Whether nothing is filled in.
+    pub(super) fn is_plain(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_plain(),
+            Self::List(list) => list.iter().all(Self::is_plain),
+            Self::Map(map) => map.iter().all(|(key, value)| key.is_plain() && value.is_plain()),
+            Self::Value(_) => true,
+        }
+    }
+
     /// The value, with its texts filled in.
     pub(super) fn fill(&self, scope: Scope<'_>, budget: &mut Budget) -> Result<Value, Failure> {
         Ok(match self {

@@ -22,7 +22,7 @@ use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::Caller;
-use crate::registry::admit::bad_field;
+use crate::registry::admit::{bad_field, of_part};
 use crate::registry::work::{Work, check_unprotected};
 
 /// The list of one kind in a namespace, changed.
@@ -73,6 +73,11 @@ fn check_new<M: Listed>(name: &str, field: &str) -> Result<(), ApiError> {
     check_member_name(name).map_err(|error| bad_field(M::WORD, &error.within(field)))
 }
 
+/// The refusal of one of them in its list, as that of a request whose body is it alone.
+fn of_member<M: Listed>(refusal: ApiError, at: usize) -> ApiError {
+    of_part(refusal, &format!("{}[{at}]", M::LIST))
+}
+
 /// The answer that shows one of them.
 fn one<M: Listed>(status: u16, namespace: &Namespace, name: &str) -> Answer {
     let shown = namespace.spec.member::<M>(name).map(|member| Value::Object(member.shown(namespace)));
@@ -89,7 +94,9 @@ async fn add<M: Listed>(api: &Api, request: &Request, member: M) -> HandlerResul
     let edit = |work: &Work<'_>, namespace: &mut Namespace| {
         check_free::<M>(namespace, member.name())?;
         check_new::<M>(member.name(), "name")?;
-        namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, |all| all.push(member.clone()))?;
+        let at = M::all(&namespace.spec).len();
+        namespace.spec = edited::<M>(api, work, &namespace.spec, &caller, |all| all.push(member.clone()))
+            .map_err(|refusal| of_member::<M>(refusal, at))?;
         Ok(())
     };
     let answer = |_: &Model, namespace: &Namespace| one::<M>(201, namespace, member.name());
@@ -117,7 +124,9 @@ pub(in super::super) async fn put<M: Listed>(api: &Api, request: &Request) -> Ha
                 member.clone_from(&next);
             }
         };
-        namespace.spec = edited(api, work, &namespace.spec, &caller, replace)?;
+        let at = M::all(&namespace.spec).iter().position(|member| member.name() == name).unwrap_or_default();
+        namespace.spec =
+            edited(api, work, &namespace.spec, &caller, replace).map_err(|refusal| of_member::<M>(refusal, at))?;
         Ok(())
     };
     let answer = |_: &Model, namespace: &Namespace| one::<M>(200, namespace, next.name());

@@ -19,7 +19,7 @@ use crate::api::http::request::{HandlerResult, Reply, Request};
 use crate::cache::Model;
 use crate::records::request::Answer;
 use crate::registry::Caller;
-use crate::registry::admit::bad_field;
+use crate::registry::admit::{bad_field, of_part};
 use crate::registry::work::{Work, check_unprotected};
 
 fn edited(
@@ -68,6 +68,11 @@ fn check_free(namespace: &Namespace, name: &str) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorType::ObjectExists, message).field("name"))
 }
 
+/// The refusal of a property of a namespace, as that of a request whose body is it alone.
+fn of_property(refusal: ApiError, name: &str) -> ApiError {
+    of_part(refusal, &format!("properties.{name}"))
+}
+
 /// A property by itself.
 fn shown(name: &str, property: &Property) -> Value {
     let mut body = fields(property);
@@ -112,7 +117,8 @@ pub(in super::super) async fn create(api: &Api, request: &Request) -> HandlerRes
         check_free(namespace, &name)?;
         check_new(&name)?;
         let add = |all: &mut Properties| drop(all.insert(name.clone(), property.clone()));
-        namespace.spec = edited(api, work, &namespace.spec, &caller, add)?;
+        namespace.spec =
+            edited(api, work, &namespace.spec, &caller, add).map_err(|refusal| of_property(refusal, &name))?;
         Ok(())
     };
     writes::change(api, request, &caller, edit, |_: &Model, namespace| one(201, namespace, &name)).await
@@ -132,7 +138,8 @@ pub(in super::super) async fn put(api: &Api, request: &Request) -> HandlerResult
             all.remove(before);
             all.insert(name.clone(), property.clone());
         };
-        namespace.spec = edited(api, work, &namespace.spec, &caller, replace)?;
+        namespace.spec =
+            edited(api, work, &namespace.spec, &caller, replace).map_err(|refusal| of_property(refusal, &name))?;
         Ok(())
     };
     writes::change(api, request, &caller, edit, |_: &Model, namespace| one(200, namespace, &name)).await

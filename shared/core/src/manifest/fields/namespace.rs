@@ -79,7 +79,7 @@ impl Fields for NamespaceSpec {
             Self,
             tags: Form::up_to(MAX_MEMBERS, TAGS),
             Help::new("[]", "Words for what it applies to; no tags of nodes.", r#"[{"name": "reviewed"}]"#),
-            sound::members
+            sound::namespace_tags
         ),
     ];
     const NAMED_BY: &'static [Part] = parts::OF_NAMESPACE;

@@ -23,11 +23,13 @@ impl Fields for InspectionRuleSpec {
             Help::new("0", "0 to 9999: a greater one is asked before, and holds where two give one thing.", "100"),
             read_priority
         ),
-        field!(
-            Self,
-            phase: Form::OneOf(Phase::WORDS),
-            Help::new("main", "When it is asked: when a host has reported.", r#""main""#)
-        ),
+        Field {
+            name: "phase",
+            form: Form::OneOf(Phase::WORDS),
+            help: Help::new("main", "When it is asked: when a host has reported.", r#""main""#),
+            read: |spec, raw, _| read_phase(&mut spec.phase, raw),
+            show: |spec, _| if is_main(spec.phase) { Value::Null } else { shown(&spec.phase) },
+        },
         field!(
             Self,
             sensitive: Form::Flag,
@@ -82,6 +84,22 @@ impl From<InvalidRule> for BodyError {
         let kind = if wrong.is_unsupported { BodyErrorKind::Unsupported } else { BodyErrorKind::Value };
         Self::of(kind, wrong.field, wrong.reason)
     }
+}
+
+/// Whether a phase is the default, said or not.
+fn is_main(phase: Option<Phase>) -> bool {
+    phase.unwrap_or_default() == Phase::default()
+}
+
+/// The phase. One that is the default is not stored. Where an older program did, it stays as it stands.
+fn read_phase(to: &mut Option<Phase>, raw: &RawValue) -> Result<(), BodyError> {
+    let given: Option<Phase> = read(raw)?;
+    if !is_main(given) {
+        *to = given;
+    } else if !is_main(*to) {
+        *to = None;
+    }
+    Ok(())
 }
 
 fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {

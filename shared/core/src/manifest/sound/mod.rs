@@ -21,11 +21,11 @@ use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
 use crate::json;
-use crate::key::{LabelKey, LabelValue};
+use crate::key::{AnnotationKey, LabelKey, LabelValue};
 use crate::name::{Name, NameKind, NodeName, ObjectName, TagName, cut, is_blank, is_uuid_like, near, quoted, suggest};
 use crate::object::{
-    Association, Definition, ExtensionUse, Extra, Hold, Member, Properties, Property, RoleChange, RoleSpec, Rollout,
-    Strategy, TagSpec, Timestamp, TraitSet, Window,
+    Association, Definition, ExtensionUse, Extra, Hold, Member, NamespaceTag, Properties, Property, RoleChange,
+    RoleSpec, Rollout, Strategy, TagSpec, Timestamp, TraitSet, Window,
 };
 use crate::requirement::{Requirement, Requirements};
 use crate::task::Task;
@@ -73,10 +73,12 @@ fn check_label(key: &str, value: &str, stood: Option<&String>) -> Result<(), Bod
     Ok(())
 }
 
-/// Annotations of an object itself, which are texts too.
+/// Annotations of an object itself, which are texts too. A new key is one that an annotation of a level may have; a value is any text.
 pub(super) fn annotations(to: &mut BTreeMap<String, String>, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {
-    *to = map_of_texts(raw)?;
-    Ok(())
+    let stood = std::mem::replace(to, map_of_texts(raw)?);
+    to.keys()
+        .filter(|key| !stood.contains_key(*key))
+        .try_for_each(|key| AnnotationKey::new(key).map(drop).map_err(|why| BodyError::new("", why.to_string())))
 }
 
 /// A map of texts. A number, `true` and `false` are taken by their text, as in the maps of a level: so a JSON patch of one key, whose value comes
@@ -198,6 +200,19 @@ pub(super) fn members<M: Member + DeserializeOwned>(
             let reason = format!("{:?} stands there twice: keep one of them", cut(member.name()));
             return Err(BodyError::new(place, reason));
         }
+    }
+    Ok(())
+}
+
+/// The tags of a namespace, which have no order: answers show them turned round. The same ones in another order are those that stand there.
+pub(super) fn namespace_tags(to: &mut Vec<NamespaceTag>, raw: &RawValue, names: &dyn Names) -> Result<(), BodyError> {
+    fn words(tags: &[NamespaceTag]) -> BTreeSet<&str> {
+        tags.iter().map(|tag| tag.name.as_str()).collect()
+    }
+    let stood = to.clone();
+    members(to, raw, names)?;
+    if to.len() == stood.len() && words(to) == words(&stood) {
+        *to = stood;
     }
     Ok(())
 }

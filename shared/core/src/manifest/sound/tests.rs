@@ -2,7 +2,6 @@
 
 use super::super::testing::Anybody;
 use super::*;
-use crate::object::NamespaceTag;
 
 #[test]
 fn a_hold_ends_at_a_time_or_when_it_is_taken_back() {

@@ -2,7 +2,7 @@ use super::super::document::read_document;
 use super::super::task::read_tasks;
 use super::super::testing::Anybody;
 use super::*;
-use crate::object::{ClusterSpec, InspectionRuleSpec, ReleaseSpec};
+use crate::object::{ClusterSpec, InspectionRuleSpec, NamespaceSpec, Phase, ReleaseSpec};
 use crate::ownership::{Manager, Party};
 
 fn apply<S: Fields>(spec: &mut S, who: &str, fields: &str) -> Result<(), WriteError> {
@@ -423,4 +423,96 @@ fn y04_what_a_new_action_of_a_rule_gives_has_a_name_and_a_number_that_there_is()
     ] {
         update(&mut InspectionRuleSpec::default(), "m", &of(&action), BodyShape::Own).expect(&action);
     }
+}
+
+/// `main` was stored and owned by whoever said it, though a rule has no other phase.
+#[test]
+fn y05_a_phase_that_nobody_owns_is_no_change() {
+    let said = r#""actions": [{"op": "log", "args": {"msg": "x"}}]"#;
+    let mut rule = InspectionRuleSpec::default();
+    apply(&mut rule, "git", &format!("{{{said}}}")).unwrap();
+    // As an older program stored it, and as this one does.
+    for phase in [None, Some(Phase::Main)] {
+        rule.phase = phase;
+        let before = rule.clone();
+        update(&mut rule, "bob", r#"{"phase": "main"}"#, BodyShape::Own).unwrap();
+        assert_eq!(rule, before);
+    }
+    apply(&mut rule, "git", &format!(r#"{{{said}, "phase": "main"}}"#)).unwrap();
+    assert_eq!(owners_of(&rule, "phase"), ["git:apply"], "who says it in a manifest owns it");
+}
+
+#[test]
+fn y05_the_tags_of_a_namespace_have_no_order() {
+    let tags = |names: &[&str]| {
+        serde_json::json!({"tags": names.iter().map(|name| serde_json::json!({"name": name})).collect::<Vec<_>>()})
+            .to_string()
+    };
+    let names = |spec: &NamespaceSpec| spec.tags.iter().map(|tag| tag.name.clone()).collect::<Vec<_>>();
+    let mut spec = NamespaceSpec::default();
+    apply(&mut spec, "git", &tags(&["a", "b", "c"])).unwrap();
+    update(&mut spec, "bob", &tags(&["c", "b", "a"]), BodyShape::Own).unwrap();
+    assert_eq!(names(&spec), ["a", "b", "c"]);
+    assert!(owners_of(&spec, "tags").contains(&"git:apply".to_owned()));
+    apply(&mut spec, "ops", &tags(&["b", "c", "a"])).expect("two managers agree");
+    assert_eq!(names(&spec), ["a", "b", "c"]);
+    assert!(apply(&mut spec, "ops", &tags(&["b", "c"])).is_err(), "another set is another value");
+    update(&mut spec, "bob", &tags(&["c", "a"]), BodyShape::Own).unwrap();
+    assert_eq!(names(&spec), ["c", "a"]);
+}
+
+/// A label or trait that none can be was taken, and the rule failed at each report.
+#[test]
+fn y05_a_rule_that_gives_what_no_label_or_trait_can_be_is_refused_where_it_is_written() {
+    let give = |op: &str, args: serde_json::Value, items: serde_json::Value| {
+        let body = serde_json::json!({"actions": [{"op": op, "args": args, "loop": items}]}).to_string();
+        let mut rule = InspectionRuleSpec::default();
+        match apply(&mut rule, "git", &body) {
+            Ok(()) => String::new(),
+            Err(WriteError::Body(error)) => error.field,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let label = |path: &str, value: &str| serde_json::json!({"path": path, "value": value});
+    let none = serde_json::Value::Null;
+    for (value, items, field) in [
+        ("a\nb", "null", "value"),
+        ("a\u{1}", "null", "value"),
+        (&*"x".repeat(5_000), "null", "value"),
+        ("{item}", r#"["fine", "a\nb"]"#, "value"),
+        ("gold", "null", ""),
+        ("{item}", r#"["fine"]"#, ""),
+        ("{inventory[cpu][count]}", "null", ""),
+        ("{item}", r#"["{inventory[cpu][count]}"]"#, ""),
+    ] {
+        let expected = if field.is_empty() { String::new() } else { format!("actions[0].args.{field}") };
+        assert_eq!(give("set-attribute", label("labels/a", value), json(items)), expected, "{value:?} {items}");
+    }
+    for (path, items, is_taken) in [
+        ("labels/{item}", r#"["a b"]"#, false),
+        ("labels/{item}", r#"["a", "example.net/b"]"#, true),
+        ("labels/{item}", r#"["{node.name}"]"#, true),
+        ("labels/{item[name]}", r#"[{"name": "a b"}]"#, false),
+        ("labels/l{item}", "[1, 2]", true),
+    ] {
+        let expected = if is_taken { "" } else { "actions[0].args.path" };
+        assert_eq!(give("set-attribute", label(path, "x"), json(items)), expected, "{path} {items}");
+    }
+    for (name, items, is_taken) in [
+        ("{item}", r#"["CUSTOM_A", "bad"]"#, false),
+        ("CUSTOM_{item}", r#"["b c"]"#, false),
+        ("CUSTOM_{item}", r#"["A"]"#, true),
+        ("{item}", r#"["{node.name}"]"#, true),
+    ] {
+        let expected = if is_taken { "" } else { "actions[0].args.name" };
+        let args = serde_json::json!({"name": name});
+        assert_eq!(give("add-trait", args, json(items)), expected, "{name} {items}");
+    }
+    // What takes away may name what an older program gave.
+    assert_eq!(give("del-attribute", serde_json::json!({"path": "labels/a"}), none), "");
+    // What stands there is sent back as it is.
+    let old = r#"[{"op":"add-trait","args":{"name":"{item}"},"loop":["bad"]}]"#;
+    let mut rule = InspectionRuleSpec { actions: serde_json::from_str(old).unwrap(), ..InspectionRuleSpec::default() };
+    apply(&mut rule, "git", &format!(r#"{{"actions": {old}}}"#)).unwrap();
 }
