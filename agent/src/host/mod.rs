@@ -14,6 +14,7 @@ pub mod real;
 
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -57,14 +58,17 @@ pub trait Host {
         path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
     }
 
-    /// The first of the directories that a path names that somebody with neither root's rights nor this user's could write, and what it is:
-    /// whoever can may put another thing in the place of one that was just looked at.
+    /// The first of the root and the directories that a path names that somebody with neither root's rights nor this user's could write, and what
+    /// it is: whoever can may put another thing in the place of one that was just looked at.
     ///
     /// # Errors
     /// As [`Self::dir`].
     fn open_to_others(&self, path: &HostPath) -> Result<Option<(String, Stat)>, HostError> {
         let (own, _) = self.identity();
         let (mut dir, mut at) = (self.root()?, String::new());
+        if let Some(stat) = dir.stat(".")?.filter(|stat| stat.is_open_to_others(own)) {
+            return Ok(Some(("/".to_owned(), stat)));
+        }
         for name in path.names() {
             at = format!("{at}/{name}");
             if let Some(stat) = dir.stat(name)?.filter(|stat| stat.is_open_to_others(own)) {
@@ -120,6 +124,23 @@ pub trait Host {
     /// # Errors
     /// [`HostError::NoAccount`] when there is none of that name.
     fn group(&self, name: &str) -> Result<u32, HostError>;
+
+    /// Takes a lock that goes with this process, in a file that is made where it is missing, and gives what holds it; `None` where another process
+    /// has it, and on a machine that has no other process.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be made.
+    fn hold(&self, _path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
+        Ok(None)
+    }
+
+    /// Whether another process has such a lock.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be opened.
+    fn is_held(&self, _path: &HostPath) -> Result<bool, HostError> {
+        Ok(false)
+    }
 
     /// Who this process is: user and group.
     fn identity(&self) -> (u32, u32);
