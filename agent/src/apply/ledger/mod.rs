@@ -43,11 +43,11 @@ const PROBE: usize = 4096;
 /// What a record that cannot be used is called from then on.
 const SET_ASIDE: &str = ".set-aside";
 
-/// What the file is called by that says that a task is applied, before the name of its record.
-const APPLYING: &str = "applying-";
-
 /// The most of them that are named, in each directory.
 const MOST_SET_ASIDE: usize = 8;
+
+/// What the file is called by that says that a task is applied, before the name of its record.
+const APPLYING: &str = "applying-";
 
 /// A record that the ledger has once: what it holds, and the name of its file.
 pub struct Record<T> {
