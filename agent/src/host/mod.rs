@@ -58,17 +58,14 @@ pub trait Host {
         path.parent().map_or_else(|| self.root().map(Some), |parent| self.dir(&parent))
     }
 
-    /// The first of the root and the directories that a path names that somebody with neither root's rights nor this user's could write, and what
-    /// it is: whoever can may put another thing in the place of one that was just looked at.
+    /// The first of the directories that a path names that somebody with neither root's rights nor this user's could write, and what it is:
+    /// whoever can may put another thing in the place of one that was just looked at. The root itself is whoever's who chose it.
     ///
     /// # Errors
     /// As [`Self::dir`].
     fn open_to_others(&self, path: &HostPath) -> Result<Option<(String, Stat)>, HostError> {
         let (own, _) = self.identity();
         let (mut dir, mut at) = (self.root()?, String::new());
-        if let Some(stat) = dir.stat(".")?.filter(|stat| stat.is_open_to_others(own)) {
-            return Ok(Some(("/".to_owned(), stat)));
-        }
         for name in path.names() {
             at = format!("{at}/{name}");
             if let Some(stat) = dir.stat(name)?.filter(|stat| stat.is_open_to_others(own)) {

@@ -376,11 +376,12 @@ impl Ledger {
     }
 }
 
-/// A file name for what may be any text.
+/// The path of a file of the ledger.
 fn own(name: &str) -> HostPath {
     HostPath::own(&format!("{}/{name}", paths::APPLY_STATE))
 }
 
+/// A file name for what may be any text.
 fn by_name(text: &str) -> String {
     Hex(&sha256(text.as_bytes())[..16]).to_string()
 }

@@ -29,17 +29,6 @@ fn path(text: &str) -> HostPath {
     HostPath::parse(text).unwrap()
 }
 
-/// Who may write there can put another directory in the place of `/etc`.
-#[test]
-fn y08_the_root_itself_is_looked_at_for_who_may_write_there() {
-    let (root, host) = host();
-    for (mode, is_open) in [(0o755, false), (0o700, false), (0o775, true), (0o777, true)] {
-        fs::set_permissions(root.path(), fs::Permissions::from_mode(mode)).unwrap();
-        let found = host.open_to_others(&path("/etc")).unwrap().map(|(at, stat)| (at, stat.mode));
-        assert_eq!(found, is_open.then(|| ("/".to_owned(), mode)));
-    }
-}
-
 #[test]
 fn s63_a_link_in_the_way_is_an_error_that_names_it() {
     let (root, host) = host();
