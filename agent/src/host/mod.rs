@@ -14,6 +14,7 @@ pub mod real;
 
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -58,7 +59,7 @@ pub trait Host {
     }
 
     /// The first of the directories that a path names that somebody with neither root's rights nor this user's could write, and what it is:
-    /// whoever can may put another thing in the place of one that was just looked at.
+    /// whoever can may put another thing in the place of one that was just looked at. The root itself is whoever's who chose it.
     ///
     /// # Errors
     /// As [`Self::dir`].
@@ -120,6 +121,23 @@ pub trait Host {
     /// # Errors
     /// [`HostError::NoAccount`] when there is none of that name.
     fn group(&self, name: &str) -> Result<u32, HostError>;
+
+    /// Takes a lock that goes with this process, in a file that is made where it is missing, and gives what holds it; `None` where another process
+    /// has it, and on a machine that has no other process.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be made.
+    fn hold(&self, _path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
+        Ok(None)
+    }
+
+    /// Whether another process has such a lock.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be opened.
+    fn is_held(&self, _path: &HostPath) -> Result<bool, HostError> {
+        Ok(false)
+    }
 
     /// Who this process is: user and group.
     fn identity(&self) -> (u32, u32);

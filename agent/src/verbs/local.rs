@@ -34,7 +34,10 @@ fn set_paused(root: &Path, paused: bool, said: &str) -> Result<Exit> {
     let woken = wake(&local.host)?;
     print(said)?;
     if woken == Woken::Nobody {
-        print("(no agent runs on this host now; it will know when it starts)\n")?;
+        print(match local.is_running() {
+            Some(true) => "(a `stemma-agent once` applies what this host holds: it asks for this before each task)\n",
+            Some(false) | None => "(no agent runs on this host now; it will know when it starts)\n",
+        })?;
     }
     Ok(Exit::Done)
 }
@@ -49,9 +52,12 @@ fn lost_step(local: &Local, task: &str) -> Result<Option<Step>> {
 /// Settles a command that was begun and that nobody saw end.
 ///
 /// # Errors
-/// When the journal knows no such task, or it is not unknown, or the ledger cannot be written.
+/// When the task is applied now, the journal knows no such task, or it is not unknown, or the ledger cannot be written.
 pub fn resolve_unknown(root: &Path, task: &str, answer: Answer) -> Result<Exit> {
     let local = Local::open(root)?;
+    if local.site.ledger.is_applied_elsewhere(task)? {
+        bail!("task {task:?} runs now: wait for its end, which `stemma-agent status` says; nothing was changed");
+    }
     let Some(mut step) =
         local.site.ledger.step(task)?.map_or_else(|| lost_step(&local, task), |step| Ok(Some(step)))?
     else {

@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::program::{Running, eventually, run};
 
-/// How a test's own start has it take the end of its terminal.
-const TAKES_HANGUP: [&str; 2] = ["env", "--default-signal=HUP"];
+/// How a test's own start has it take the end of its terminal, and an interrupt.
+const TAKES_HANGUP: [&str; 2] = ["env", "--default-signal=HUP,INT"];
 const OUTLIVES_HANGUP: [&str; 2] = ["env", "--ignore-signal=HUP"];
+/// As a script starts what it has run in the background.
+const OUTLIVES_INTERRUPT: [&str; 2] = ["env", "--ignore-signal=INT"];
 
 /// What each of the tasks does, in order: it says that it has begun, and ends when it may.
 const SCRIPT: &str = "echo begun >>\"$STEMMA_ROOT/begun\"; until test -e \"$STEMMA_ROOT/go\"; do sleep 0.02; done";
@@ -69,10 +71,10 @@ fn let_end(host: &Agent, once: Running, is_success: bool) -> Result<String> {
     Ok(said)
 }
 
-fn verb(host: &Agent, verb: &str) -> Result<()> {
+fn verb(host: &Agent, verb: &str) -> Result<String> {
     let ended = run("stemma-agent", ["--root", &host.path("").to_string_lossy(), verb])?;
     ensure!(ended.status.success(), "{verb}: {ended:?}");
-    Ok(())
+    Ok(String::from_utf8(ended.stdout)?)
 }
 
 /// It ended with 0 and said nothing of what it had left; at the end of its connection it died, and the command was unknown.
@@ -83,6 +85,7 @@ fn y02_once_that_is_stopped_by_a_signal_lets_what_runs_end_and_says_what_is_left
         (TAKES_HANGUP, &[Signal::INT][..], "SIGINT"),
         (TAKES_HANGUP, &[Signal::HUP][..], "SIGHUP"),
         (OUTLIVES_HANGUP, &[Signal::HUP, Signal::TERM][..], "SIGTERM"),
+        (OUTLIVES_INTERRUPT, &[Signal::INT, Signal::TERM][..], "SIGTERM"),
     ] {
         let once = begin_once(&host, &words)?;
         let status = || host.status();
@@ -116,7 +119,8 @@ fn y02_once_that_is_stopped_by_a_signal_lets_what_runs_end_and_says_what_is_left
 fn y02_a_pause_ends_a_once_after_the_task_that_runs_and_an_agent_waits_for_the_end_of_one() -> Result<()> {
     let (_fleet, mut host) = host()?;
     let once = begin_once(&host, &[])?;
-    verb(&host, "pause")?;
+    let told = verb(&host, "pause")?;
+    ensure!(told.contains("(a `stemma-agent once` applies what this host holds: "), "{told}");
     let way_out = "run `stemma-agent resume`, then `stemma-agent once`";
     let said =
         "this host is paused: it was after 1 of 5 tasks (1 changed), and no other was begun; labels were applied";
@@ -149,5 +153,57 @@ fn y02_a_pause_ends_a_once_after_the_task_that_runs_and_an_agent_waits_for_the_e
         ensure!(!text.contains("state     running"), "{text}");
         Ok(())
     })?;
+    begun(&host, 1)
+}
+
+/// Has `check` begin beside a task that runs, and gives it when it waits for that. The task is not settled meanwhile.
+fn begin_check(host: &Agent, task: &str) -> Result<Running> {
+    let root = host.path("");
+    let root_text = root.to_string_lossy();
+    for answer in ["done", "again"] {
+        let refused = run("stemma-agent", ["--root", &root_text, "resolve-unknown", task, answer])?;
+        let said = String::from_utf8(refused.stderr)?;
+        let runs = format!("task {task:?} runs now");
+        ensure!(!refused.status.success() && said.contains(&runs) && said.contains("nothing was changed"), "{said}");
+    }
+    let check = Running::start("stemma-agent", ["--root".as_ref(), root.as_os_str(), "check".as_ref()])?;
+    eventually("it waits for the task", || {
+        let log = check.log();
+        let line = log.lines().find(|line| line.contains("it is applied now: waiting for its end"));
+        ensure!(line.is_some_and(|line| line.contains(&format!("task={task}"))), "{log}");
+        Ok(())
+    })?;
+    Ok(check)
+}
+
+/// `check` said of a task that ran that nobody saw it end, and ended with 1; `resolve-unknown` settled it.
+#[test]
+fn y02_a_task_that_runs_is_waited_for_by_check_and_not_settled() -> Result<()> {
+    // Beside a `once`, with a guard.
+    let (fleet, host) = host()?;
+    let once = begin_once(&host, &[])?;
+    let check = begin_check(&host, "s1")?;
+    std::fs::write(host.path("off"), "")?;
+    assert_eq!(let_end(&host, once, true)?, "5 tasks: 1 changed, 4 unchanged");
+    let (ended_well, log) = check.ended_with()?;
+    ensure!(ended_well, "{log}");
+
+    // Beside an agent, without one.
+    let first = json!({"id": "t", "type": "shell", "tags": ["x"], "parameters": {"script": SCRIPT}});
+    let second = json!({"id": "u", "type": "shell", "tags": ["x"], "requires": ["t"], "parameters": {"command": ["true"], "unless": ["true"]}});
+    let objects = json!([
+        {"kind": "Release", "name": "r", "version": "2", "roles": {"all": {"tags": ["x"]}}, "tags": {"x": {}}, "tasks": [first, second]},
+        {"kind": "Cluster", "name": "d", "release": "r@2"},
+        {"kind": "NodeGroup", "cluster": "d", "name": "g", "roles": ["all"]},
+    ]);
+    let file = fleet.dir().join("other.json");
+    std::fs::write(&file, objects.to_string())?;
+    fleet.stemma(&["apply", "-f", &file.to_string_lossy()])?;
+    let host = fleet.join("n2", "d/g")?;
+    eventually("the task runs", || begun(&host, 1).with_context(|| host.log()))?;
+    let check = begin_check(&host, "t")?;
+    std::fs::write(host.path("go"), "")?;
+    let (ended_well, log) = check.ended_with()?;
+    ensure!(ended_well, "{log}");
     begun(&host, 1)
 }

@@ -122,6 +122,36 @@ fn y01_a_host_writes_a_path_for_the_first_task_and_says_of_the_second_that_it_do
     Ok(())
 }
 
+/// What a host refused at a rendered path was taken for new where a release wrote the same path out.
+#[test]
+fn y01_a_path_that_was_refused_as_rendered_may_be_written_out() -> Result<()> {
+    let fleet = Fleet::start()?;
+    let apply = |version: &str, paths: [&str; 2], nodes: &[&str]| {
+        let content = |path: &str| json!({"path": path, "content": "x"});
+        let tasks = [file("a", &content(paths[0])), file("b", &content(paths[1]))];
+        let manifest = fleet.dir().join("site.yaml");
+        std::fs::write(&manifest, site(version, &tasks, nodes))?;
+        let (out, error, status) = fleet.ran(&["--yes", "apply", "-f", &manifest.to_string_lossy()])?;
+        anyhow::Ok((status, out + &error))
+    };
+    let rendered = ["/etc/{{ labels.p }}", "/etc/{{ labels.q }}"];
+    let (status, said) = apply("1", rendered, &[])?;
+    ensure!(status == 0, "{said}");
+    fleet.stemma(&["label", "cluster", "c", "p=m"])?;
+    fleet.stemma(&["label", "cluster", "c", "q=m"])?;
+    let (status, said) = apply("1", rendered, &["n1"])?;
+    ensure!(status == 0, "{said}");
+    let (status, said) = apply("2", ["/etc/w", "/etc/w"], &["n1"])?;
+    ensure!(status != 0 && said.contains("node n1: task b: /etc/w is the path of task a too"), "another place: {said}");
+    let (status, said) = apply("3", ["/etc/m", "/etc/m"], &["n1"])?;
+    ensure!(status == 0, "{said}");
+    eventually("the finding", || {
+        let told = fleet.stemma(&["describe", "node", "n1"])?;
+        ensure!(told.contains("r@3") && told.contains("/etc/m is the path of task a too"), "{told}");
+        Ok(())
+    })
+}
+
 /// A meeting was counted twice: of the node, and of the release that brings the tasks together there.
 #[test]
 fn y01_a_strict_edit_counts_a_meeting_once() -> Result<()> {

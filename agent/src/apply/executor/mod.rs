@@ -28,7 +28,7 @@ use crate::host::command::end_of;
 use crate::host::{HostError, HostPath, Pending};
 use graph::{Graph, Move};
 pub use perform::Permitted;
-use perform::{Asked, Call, perform};
+use perform::{Asked, Call, look, perform};
 use planned::{Planned, Readiness, give_paths, subscribe};
 pub use planned::{is_in_order, is_marker, is_observed};
 use wishes::Wishes;
@@ -220,7 +220,8 @@ impl Run {
             }
             Readiness::Runnable { applier, task, .. } => {
                 let looks = Permitted::of(self.mode, task.task.mode, false) == Permitted::Check;
-                let refresh = self.is_to_refresh(at, looks)?;
+                let would_refresh = self.would_refresh(at, looks);
+                let refresh = would_refresh || self.is_to_refresh(at)?;
                 let permitted = match Permitted::of(self.mode, task.task.mode, self.was_well(at) && !refresh) {
                     Permitted::Mend if self.is_contended(at) => Permitted::Contended,
                     permitted => permitted,
@@ -228,18 +229,25 @@ impl Run {
                 let (site, applier, task) = (self.site.clone(), *applier, task.clone());
                 let (refreshes, staging) = (self.tasks[at].refreshes.clone(), self.staging.clone());
                 let call = Call { permitted, refresh, refreshes, staging };
-                let future = async move { perform(&site, applier, &task, &call).await };
-                self.running.push(Running { at, permitted, future: Box::pin(future) });
+                let future: Pending<'static, (Execution, Asked)> = match self.purpose {
+                    Purpose::Converge => Box::pin(async move { perform(&site, applier, &task, &call).await }),
+                    Purpose::Check => Box::pin(async move { look(&site, applier, &task, call, would_refresh).await }),
+                };
+                self.running.push(Running { at, permitted, future });
             }
         }
         Ok(())
     }
 
-    /// Whether a task that this one subscribes to has changed something since it last succeeded, or would in a look.
-    fn is_to_refresh(&self, at: usize, looks: bool) -> Result<bool, HostError> {
+    /// Whether a task that this one subscribes to would change something, in a look.
+    fn would_refresh(&self, at: usize, looks: bool) -> bool {
+        looks && self.tasks[at].subscribes.iter().any(|before| self.graph.is_to_change(*before))
+    }
+
+    /// Whether a task that this one subscribes to has changed something since it last succeeded.
+    fn is_to_refresh(&self, at: usize) -> Result<bool, HostError> {
         let Planned { id, subscribes, .. } = &self.tasks[at];
-        let would = looks && subscribes.iter().any(|before| self.graph.is_to_change(*before));
-        Ok(would || (!subscribes.is_empty() && self.site.ledger.is_to_refresh(id)?))
+        Ok(!subscribes.is_empty() && self.site.ledger.is_to_refresh(id)?)
     }
 
     /// Whether the host was as this task wants it, with this very content: then a difference is drift.

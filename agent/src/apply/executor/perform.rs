@@ -39,6 +39,9 @@ impl Permitted {
     }
 }
 
+/// How often it is asked whether a task that another process applies has ended.
+const BETWEEN: Duration = Duration::from_millis(50);
+
 /// The message of a task that runs for another one alone.
 const REFRESHED: &str = "a task that it subscribes to has changed something since it last succeeded";
 
@@ -116,7 +119,47 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
     (ended, asked)
 }
 
+/// Looks at a task beside whoever applies the tasks of this host. One that is applied now is looked at when that has ended: before, its journal
+/// and its files are those of a task that a crash cut off. `would_refresh`: a look has found that what it subscribes to would change.
+pub async fn look(
+    site: &Site,
+    applier: &dyn Applier,
+    task: &HostTask,
+    mut call: Call,
+    would_refresh: bool,
+) -> (Execution, Asked) {
+    loop {
+        let id = task.task.id.as_str();
+        if waited_for(site, id).await {
+            call.refresh &= would_refresh || site.ledger.is_to_refresh(id).unwrap_or(false);
+        }
+        let looked = perform(site, applier, task, &call).await;
+        // It may have been begun after it was asked.
+        if looked.0.outcome != Outcome::Unknown || !is_applied_elsewhere(site, id) {
+            return looked;
+        }
+    }
+}
+
+/// Waits for the end of a task where another process applies it, and says whether one did.
+async fn waited_for(site: &Site, id: &str) -> bool {
+    if !is_applied_elsewhere(site, id) {
+        return false;
+    }
+    warn!(task = id; "it is applied now: waiting for its end");
+    while is_applied_elsewhere(site, id) {
+        tokio::time::sleep(BETWEEN).await;
+    }
+    true
+}
+
+/// Where that cannot be seen, the task is looked at as it is.
+fn is_applied_elsewhere(site: &Site, id: &str) -> bool {
+    site.ledger.is_applied_elsewhere(id).unwrap_or(false)
+}
+
 async fn apply(site: &Site, applier: &dyn Applier, task: &HostTask, call: &Call) -> (Execution, Asked) {
+    let _applying = site.ledger.applying(&task.task.id);
     // Before the change: after a crash in it, what it left is looked for.
     if applier.keeps(site, task).is_some()
         && let Err(error) = note(site, &call.staging)

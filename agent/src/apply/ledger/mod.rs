@@ -13,6 +13,7 @@ mod state;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use log::warn;
@@ -44,6 +45,9 @@ const SET_ASIDE: &str = ".set-aside";
 
 /// The most of them that are named, in each directory.
 const MOST_SET_ASIDE: usize = 8;
+
+/// What the file is called by that says that a task is applied, before the name of its record.
+const APPLYING: &str = "applying-";
 
 /// A record that the ledger has once: what it holds, and the name of its file.
 pub struct Record<T> {
@@ -102,6 +106,23 @@ pub struct Ledger {
     secret_paths: Box<dyn Dir>,
 }
 
+/// A task that this process applies. Other commands on this host see it until this is dropped, or the process is gone.
+#[must_use]
+pub struct Applying<'a> {
+    ledger: &'a Ledger,
+    name: String,
+    held: Option<OwnedFd>,
+}
+
+impl Drop for Applying<'_> {
+    fn drop(&mut self) {
+        // The lock goes after the file: who finds the file while the task is applied finds it held.
+        if self.held.is_some() {
+            let _ = self.ledger.dir.remove(&self.name);
+        }
+    }
+}
+
 impl Ledger {
     /// Opens the state directory, making it where it is missing.
     ///
@@ -131,6 +152,8 @@ impl Ledger {
     pub fn sweep(&self) -> Result<(), HostError> {
         // The identity lies above them.
         let above = ensure_dir(&*self.host, &HostPath::own(paths::STATE), 0o755)?;
+        let mut applied = self.dir.names()?.into_iter().filter(|name| name.starts_with(APPLYING));
+        applied.try_for_each(|name| self.dir.remove(&name))?;
         [&above, &self.dir, &self.steps, &self.results, &self.bodies, &self.undo, &self.secret_paths]
             .into_iter()
             .try_for_each(|dir| sweep(&*self.host, &**dir))
@@ -197,6 +220,21 @@ impl Ledger {
     /// [`HostError`]; then the step must not be begun.
     pub fn set_step(&self, step: &Step) -> Result<(), HostError> {
         self.write(&*self.steps, &by_name(&step.task), Kind::Step, step)
+    }
+
+    /// Says to other commands on this host that this process applies a task. Where the state takes no file, they do not see it.
+    pub fn applying(&self, task: &str) -> Applying<'_> {
+        let name = format!("{APPLYING}{}", by_name(task));
+        let held = self.host.hold(&own(&name)).ok().flatten();
+        Applying { ledger: self, name, held }
+    }
+
+    /// Whether another process applies a task now.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn is_applied_elsewhere(&self, task: &str) -> Result<bool, HostError> {
+        self.host.is_held(&own(&format!("{APPLYING}{}", by_name(task))))
     }
 
     /// Whether a task is to run again, since one that it subscribes to has changed something.
@@ -336,6 +374,11 @@ impl Ledger {
     pub(crate) fn replaced(&self, path: &str) -> Option<UndoNote> {
         Self::read(&*self.undo, &by_name(path), Kind::Undo).unwrap()
     }
+}
+
+/// The path of a file of the ledger.
+fn own(name: &str) -> HostPath {
+    HostPath::own(&format!("{}/{name}", paths::APPLY_STATE))
 }
 
 /// A file name for what may be any text.

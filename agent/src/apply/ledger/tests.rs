@@ -172,3 +172,21 @@ fn x05_what_was_left_unfinished_beside_the_identity_is_swept_too() {
     assert_eq!(left.map(|path| host.text(path)), [None, None]);
     assert_eq!(host.text("/var/lib/stemma-agent/identity.json").as_deref(), Some("{}"));
 }
+
+#[test]
+fn y02_the_file_of_a_task_that_is_applied_goes_with_its_end_and_that_of_a_killed_agent_when_one_starts() {
+    let root = tempfile::tempdir().unwrap();
+    let ledger = Ledger::open(Rc::new(crate::host::real::RealHost::new(root.path()).unwrap())).unwrap();
+    let dir = root.path().join("var/lib/stemma-agent/apply");
+    let is_applying = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().to_string_lossy().starts_with("applying-")
+    };
+    let files = || std::fs::read_dir(&dir).unwrap().map(is_applying).filter(|is| *is).count();
+    let applying = ledger.applying("t");
+    assert_eq!(files(), 1);
+    drop(applying);
+    assert_eq!(files(), 0);
+    std::fs::write(dir.join("applying-0123456789abcdef0123456789abcdef"), "").unwrap();
+    ledger.sweep().unwrap();
+    assert_eq!(files(), 0);
+}

@@ -140,6 +140,14 @@ impl Host for RealHost {
         Box::pin(spawn::run(&self.root, self.fd.as_fd(), command))
     }
 
+    fn hold(&self, path: &HostPath) -> Result<Option<OwnedFd>, HostError> {
+        self.lock(path)
+    }
+
+    fn is_held(&self, path: &HostPath) -> Result<bool, HostError> {
+        self.is_locked(path)
+    }
+
     fn outside(&self, path: &HostPath) -> PathBuf {
         self.root.join(&path.as_str()[1..])
     }

@@ -63,7 +63,7 @@ fn no_program(head: &[u8]) -> String {
         [] => format!("it is empty: {BEGIN}"),
         [0xef, 0xbb, 0xbf, ..] => "a byte order mark stands before its first line: save the file without it".to_owned(),
         [0x7f, b'E', b'L', b'F', ..] => {
-            "it is a program of another kind of machine: install a build for this one".to_owned()
+            "it is a program of another kind of machine, or a damaged one: install a build for this one".to_owned()
         }
         _ => format!("its first line names no interpreter: {BEGIN}"),
     }
@@ -111,6 +111,7 @@ mod tests {
             (b"", Errno::NOEXEC, "it is empty: begin it"),
             (b"\xef\xbb\xbf#!/bin/sh\n", Errno::NOEXEC, "a byte order mark stands before its first line"),
             (b"\x7fELF\x02", Errno::NOEXEC, "a program of another kind of machine"),
+            (b"\x7fELF\x02", Errno::NOEXEC, "or a damaged one: install a build for this one"),
             (b"#!/bin/sh\n", Errno::ACCESS, "Permission denied (os error 13)"),
         ] {
             std::fs::write(&path, head).unwrap();

@@ -30,13 +30,18 @@ impl Work<'_> {
             return Ok(());
         }
         for node in self.told_hosts() {
-            let Some(set) = meeting(&self.model, node) else { continue };
+            // Few releases have paths that are written out and may meet: only their nodes are resolved.
+            if !self.model.fleet.profile(node).is_some_and(|profile| profile.may_share_plain_paths()) {
+                continue;
+            }
+            let Some(set) = task_set(&self.model, node) else { continue };
             let mut plain = refused(&set).filter(|(_, tasks)| is_plain(&set, *tasks)).peekable();
             // Of most nodes nothing is refused. To resolve what they had before would throw away what is remembered of their group.
             if plain.peek().is_none() {
                 continue;
             }
-            let before = meeting(self.context.whole, node);
+            // What was refused before may have been rendered then.
+            let before = task_set(self.context.whole, node);
             let sets = before.as_deref().into_iter();
             let known: BTreeSet<(&str, String)> =
                 sets.flat_map(|set| refused(set).map(move |(taken, tasks)| at(set, taken, tasks))).collect();
@@ -60,9 +65,9 @@ impl Work<'_> {
     }
 }
 
-/// What a node runs, where a path that is written out may be that of another task: few releases have such, and only their nodes are resolved.
-fn meeting(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
-    model.fleet.profile(node).filter(|profile| profile.may_share_plain_paths())?;
+/// What a node runs.
+fn task_set(model: &Model, node: NodeId) -> Option<Arc<TaskSet>> {
+    model.fleet.profile(node)?;
     Some(Arc::clone(model.resolve(node.0).answer()?.task_set()?))
 }
 
