@@ -181,6 +181,7 @@ fn y06_a_host_whose_labels_cannot_be_written_is_stuck_until_it_has_written_them_
         let why: String = serde_json::from_str(&told.facts["agent.stuck"]).unwrap();
         assert!(why.contains(&format!("{path} is a ")) && told.findings.contains(&why), "{told:?}");
         assert_eq!(told.progress, observed::Progress::Converged, "its tasks are done");
+        assert_eq!(told.facts.get("agent.runs_on").map(String::as_str), Some("true"), "controllers read that too");
         assert_eq!(later, [], "it is told once");
         let told = reports(&then).pop().unwrap();
         assert!(told.facts.is_empty() && told.findings.is_empty() && has("silver"), "{told:?}");
