@@ -125,9 +125,12 @@ impl ApplyWorker {
         self.desired.as_ref().map(Desired::mode)
     }
 
+    /// Lets hooks run where something changed since they last did. They are told of nothing that they could not read in `/run/stemma` yet: once
+    /// that is written, this is called again.
     pub(super) fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {
         let quiet = matches!(self.hooks, Hooks::Quiet);
         if quiet
+            && !self.findings.outputs.lacks_run
             && now.mode() == Mode::Apply
             && self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default() != hooks::snapshot(now)
         {
@@ -148,6 +151,7 @@ impl ApplyWorker {
                 self.findings.hooks = failed;
                 self.tell_hooks(&desired)?;
             }
+            (Hooks::Due(_), None) if self.findings.outputs.lacks_run => {}
             (Hooks::Due(_), None) => {
                 let (before, now) =
                     (self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default(), hooks::snapshot(&desired));
