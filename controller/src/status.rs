@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stemma_core::epoch::HeldAndTold;
-use stemma_core::status::{Facts, Liveness, Note, State, Status, Tasks, Told};
+use stemma_core::status::{Facts, Liveness, Note, State, Status, Stuck, Tasks, Told};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -159,9 +159,10 @@ impl StatusTable {
         });
     }
 
-    /// Takes in what a node's agent says of itself: whether it is stuck, and whether paths were left on its host.
-    pub(crate) fn set_reported(&self, node: Uuid, is_stuck: bool, is_orphaned: bool) {
-        self.change(node, |before| Facts { is_stuck, is_orphaned, ..before });
+    /// Takes in what a node's agent says of itself: that it is stuck, and whether paths were left on its host.
+    pub(crate) fn set_reported(&self, node: Uuid, stuck: Option<&Stuck>, is_orphaned: bool) {
+        let (is_stuck, runs_on) = (stuck.is_some(), stuck.is_some_and(|stuck| stuck.runs_on));
+        self.change(node, |before| Facts { is_stuck, runs_on, is_orphaned, ..before });
     }
 
     /// Takes in whether nodes wait for a host that holds them up.

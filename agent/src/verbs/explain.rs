@@ -102,12 +102,12 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
         });
     }
     if let Some(last) = last {
+        let reasons = ledger.get(&REASONS)?.unwrap_or_default();
         why.push(match performed.get(id) {
             Some(ended) => format!("last: {}", Ended::of(task, ended)),
-            // How it is to be done now says nothing of how it was done then.
-            None => format!("in an earlier task set: {}", Ended::As(last.outcome)),
+            // How it is to be done now says nothing of how it was done then; what was said of it does.
+            None => format!("in an earlier task set: {}", Ended::before(last.outcome, reasons.get(id))),
         });
-        let reasons = ledger.get(&REASONS)?.unwrap_or_default();
         why.extend(reasons.get(id).into_iter().flat_map(sentences).map(|said| format!("  {}", printable(said))));
     }
     if ledger.is_to_refresh(id)? {
@@ -161,6 +161,29 @@ mod tests {
             ledger.put(&ACCEPTED, &accepted(2, &next.desired())).unwrap();
             drop(ledger);
             assert_eq!(told(), said);
+        }
+    }
+
+    /// It said `would change`, of a task that nobody checked.
+    #[test]
+    fn y06_a_task_that_was_observed_in_an_earlier_task_set_is_said_to_have_been_observed() {
+        let root = tempfile::tempdir().unwrap();
+        let set = |mode: &str| {
+            let fields = serde_json::json!({"mode": mode, "parameters": {"script": "exit 3"}});
+            Set::default().task("seen", "shell", &[], &fields)
+        };
+        let host = joined(root.path(), &set("observe"));
+        assert_eq!(once(root.path()).unwrap(), Exit::Done);
+        for (revision, mode) in [(2, "observe"), (3, "apply")] {
+            let next = set(mode).released(revision);
+            let ledger = Ledger::open(host.clone()).unwrap();
+            let (hash, bytes) = next.profile();
+            ledger.store_body(hash, &bytes).unwrap();
+            ledger.put(&ACCEPTED, &accepted(revision, &next.desired())).unwrap();
+            drop(ledger);
+            let told = why(root.path(), "seen");
+            let told: Vec<&str> = told.iter().map(String::as_str).filter(|said| !said.starts_with("  ")).collect();
+            assert_eq!(told, ["not yet", "in an earlier task set: observed"], "{mode}");
         }
     }
 }

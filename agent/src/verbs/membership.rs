@@ -13,7 +13,8 @@ use crate::identity::{Identity, IdentityError};
 use crate::sync::Credentials;
 
 /// What a damaged file is followed by: the node is still known, so a token alone does not help.
-const JOIN_ANEW: &str = "this host keeps what it holds and hears of nothing new; a controller still knows its node: there \
+const JOIN_ANEW: &str = "an agent that is started so keeps what this host holds and hears of nothing new, and one that runs \
+     since before hears of it until it ends; a controller still knows its node: there \
      `stemma delete node NAME` and `stemma token create`, then here `stemma-agent join URL --token-file F --ca-hash H`, and \
      restart the agent";
 

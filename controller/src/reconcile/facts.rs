@@ -6,8 +6,8 @@ use stemma_core::finding::Rule;
 use stemma_core::object::{Node, Timestamp};
 use stemma_core::resolve::{Answer, Resolution};
 use stemma_core::rollout::{Candidate, Standing};
-use stemma_core::status::{Facts, Liveness, Orphans, Side, TaskNews, Tasks, Told, orphans, stuck};
-use stemma_core::status::{ORPHANS, STUCK};
+use stemma_core::status::ORPHANS;
+use stemma_core::status::{Facts, Liveness, Orphans, Side, Stuck, TaskNews, Tasks, Told, orphans};
 use stemma_core::task::Mode;
 use stemma_wire::message::desired::Known;
 use stemma_wire::message::observed::{Outcome, TaskResult};
@@ -38,6 +38,7 @@ pub(crate) fn facts(
     let is_held = candidate.as_ref().is_some_and(|candidate| candidate.is_held(now));
     let errors = candidate.as_ref().map(Candidate::errors).unwrap_or_default();
     let set = task_set(model, node.meta.uuid);
+    let stuck = stuck_by(model, node.meta.uuid);
     Facts {
         is_placed: node.spec.nodegroup.is_some(),
         parked: model.fleet.parked(node),
@@ -50,7 +51,8 @@ pub(crate) fn facts(
         is_release_refused: false,
         is_unmet: !errors.is_empty(),
         has_error: resolution.has_error_beside(&errors) || is_too_large,
-        is_stuck: stuck_by(model, node.meta.uuid).is_some(),
+        is_stuck: stuck.is_some(),
+        runs_on: stuck.is_some_and(|stuck| stuck.runs_on),
         is_held,
         is_orphaned: !orphans_of(model, node.meta.uuid).is_empty(),
         only_observes: answer.is_some_and(|answer| answer.mode().value == Mode::Observe),
@@ -69,8 +71,8 @@ pub(crate) fn keeping_errors(model: &Model, resolution: &Resolution) -> Vec<Rule
 }
 
 /// Why a node's agent is stuck, as it reported last.
-pub(crate) fn stuck_by(model: &Model, node: Uuid) -> Option<String> {
-    stuck(model.reports.get(&node)?.report.facts.get(STUCK)?)
+pub(crate) fn stuck_by(model: &Model, node: Uuid) -> Option<Stuck> {
+    Stuck::of(&model.reports.get(&node)?.report.facts)
 }
 
 /// The paths that tasks left on a node's host, as its agent reported last.

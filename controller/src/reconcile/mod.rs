@@ -411,7 +411,7 @@ impl Reconciler {
             self.table.status().set_tasks(*node, facts::tasks(stored, *node));
             self.table.status().set_host_awaited(*node, facts::is_host_awaited(stored, *node));
             let is_orphaned = !facts::orphans_of(stored, *node).is_empty();
-            self.table.status().set_reported(*node, facts::stuck_by(stored, *node).is_some(), is_orphaned);
+            self.table.status().set_reported(*node, facts::stuck_by(stored, *node).as_ref(), is_orphaned);
         }
     }
 

@@ -276,9 +276,8 @@ fn in_order(fleet: &Fleet, node: NodeId, tasks: &BTreeSet<&str>) -> Vec<String> 
 
 /// The tasks of a profile that wait at a barrier, in order.
 fn waiting_at(profile: &Profile, barrier: &desired::Barrier) -> Vec<String> {
-    let is_it = |at: u32| encode::barrier(profile, &profile.barriers[at as usize]) == *barrier;
-    let waiting = profile.waits.iter().filter(|(_, at)| is_it(*at));
-    waiting.map(|(task, _)| profile.release.id(profile.tasks[*task as usize]).to_owned()).collect()
+    let waiting = profile.waiting_at(|one| encode::barrier(profile, one) == *barrier);
+    waiting.into_iter().map(|ix| profile.release.id(ix).to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use serde_json::{Value, json};
-use stemma_wire::message::observed::Outcome;
+use stemma_wire::message::observed::{Outcome, Report};
 
 use crate::fleet::Fleet;
 use crate::states::{
@@ -264,5 +264,61 @@ async fn y06_who_waits_for_a_task_that_did_not_run_reads_what_that_one_requires(
     let reason = "b waits for a2 on tags x: n1 (a2 did not run there: a, which it requires, failed)";
     until_stands(&fleet, "n2", "blocked", reason).await;
     until_listed(&fleet, "n2", reason).await;
+    fleet.controller.stop().await;
+}
+
+/// The marker of its own host was named, which does nothing and waits for nobody.
+#[tokio::test]
+async fn y06_who_waits_behind_a_marker_of_its_own_host_is_named_and_not_the_marker() {
+    let after_a = json!([{"name": "a", "tags": ["x"]}]);
+    let mut site = site_and([json!({"id": "k", "type": "skipped", "tags": ["y"], "cross_depends": after_a})]);
+    site[0]["tasks"][1]["cross_depends"] = json!([]);
+    site[0]["tasks"][1]["requires"] = json!(["k"]);
+    let (fleet, mut first, _second) = with_two(site).await;
+    result(&mut first, 1, "a", Outcome::Failed).await;
+    let reason = "b waits for a on tags x: n1 (a failed there)";
+    until_stands(&fleet, "n2", "blocked", reason).await;
+    until_listed(&fleet, "n2", reason).await;
+    fleet.controller.stop().await;
+}
+
+/// It was said to begin nothing, and those that wait for it were blocked, while it ran its tasks.
+#[tokio::test]
+async fn y06_who_waits_for_a_host_that_is_stuck_by_its_labels_alone_is_not_blocked() {
+    let (fleet, mut first, _second) = with_two(site("1")).await;
+    let why = "cannot replace /run/stemma/labels.json";
+    let report = |runs_on: bool| {
+        let stuck = ("agent.stuck".to_owned(), json!(why).to_string());
+        let runs_on = runs_on.then(|| ("agent.runs_on".to_owned(), "true".to_owned()));
+        let facts = [stuck].into_iter().chain(runs_on).collect();
+        Some(Report { agent_version: "1".into(), facts, findings: vec![why.to_owned()], ..Report::default() })
+    };
+    for (runs_on, state, waits, finding, aside) in [
+        (
+            true,
+            "waiting",
+            "a has not succeeded there",
+            "its agent cannot write all of what services and people read on its host, and its tasks run on",
+            "its agent cannot write all of what services and people read on its host, and its tasks run on",
+        ),
+        (
+            false,
+            "blocked",
+            "its agent is stuck",
+            "its agent cannot keep or apply what it is told, and begins nothing",
+            "its agent is stuck, and begins nothing until that is mended",
+        ),
+    ] {
+        say(&mut first, |said| said.report = report(runs_on)).await;
+        let has_found = |node: &Value| {
+            let mut all = node["findings"].as_array().into_iter().flatten();
+            all.any(|one| one["code"] == "host.stuck" && one["message"] == format!("{finding}: {why}"))
+        };
+        until(&fleet, "n1", |node| node["state"] == "stuck" && has_found(node)).await;
+        until_stands(&fleet, "n2", state, &format!("b waits for a on tags x: n1 ({waits})")).await;
+        assert_eq!(everywhere(&fleet, "n2", "blocked").await, [!runs_on; 5]);
+        let explained = fleet.read("/v1/nodes/n1/explain?task=a").await;
+        assert_eq!(explained["set_aside"], json!([format!("{aside}: {why}")]));
+    }
     fleet.controller.stop().await;
 }

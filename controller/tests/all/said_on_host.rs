@@ -108,6 +108,19 @@ async fn w08_explain_says_that_a_host_was_told_only_once_it_holds_what_was_relea
     assert_eq!(fleet.read(&of("never")).await["told"], false);
 }
 
+/// It was said to keep the task set that it has, and it never had one.
+#[tokio::test]
+async fn y06_a_node_that_was_held_before_it_had_a_task_set_is_said_to_have_none() {
+    let fleet = Fleet::start_reconciled().await;
+    let mut site = site();
+    let node = json!({"kind": "Node", "name": "n1", "nodegroup": "c/gx", "hold": {"reason": "a disk"}});
+    site.as_array_mut().unwrap().push(node);
+    fleet.apply(site).await;
+    let why = fleet.read("/v1/nodes/n1/explain?task=a").await["set_aside"].clone();
+    assert_eq!(why, json!(["no task set has come yet, since it is held (a disk)"]));
+    fleet.controller.stop().await;
+}
+
 /// A hold that is over keeps nothing, and nothing tells of it.
 #[tokio::test]
 async fn a_hold_that_is_over_is_told_neither_by_explain_nor_by_the_findings() {

@@ -213,6 +213,8 @@ fn holder(Fleetwide { fleet, resolve }: Fleetwide<'_>, answer: &Answer, tag: &st
 pub struct Ran<'a> {
     /// Which tasks run of what was released to the node; `None`: none does.
     pub runs: Option<&'a dyn Fn(&str) -> bool>,
+    /// Whether a task set was ever released to the node, be it one without tasks.
+    pub has_set: bool,
     /// That what the node is to be told is too large to be sent.
     pub too_large: Option<String>,
     /// The release of the task set that the node keeps while another one waits; `None`: it has what it is to have.
@@ -231,7 +233,8 @@ pub fn task(answer: &Answer, id: &str, now: Timestamp, ran: &Ran<'_>) -> Option<
     // The name that the node's levels say: its profile may be that of another release of equal content.
     let named = answer.release().map(|release| release.name.to_string());
     let released = ran.runs.is_some_and(|runs| runs(id));
-    let set_aside = answer.set_aside(ran.runs).filter(|aside| aside.is_in_force(now)).map(SetAside::explained);
+    let explained = |aside: SetAside<'_>| if ran.has_set { aside.explained() } else { aside.explained_without_set() };
+    let set_aside = answer.set_aside(ran.runs).filter(|aside| aside.is_in_force(now)).map(explained);
     let too_large = ran.too_large.iter().map(|error| format!("{error}: its host keeps what it has"));
     let mut set_aside: Vec<String> = set_aside.chain(too_large).collect();
     let found = answer.task_set().and_then(|set| Some((set, set.profile.release.find(id)?)));

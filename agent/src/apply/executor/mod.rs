@@ -44,7 +44,7 @@ const REASON_OUTPUT: usize = 1024;
 
 /// The message of a task that is neither run nor checked. Its outcome is that of one that was only checked: an older controller knows no other
 /// for it, and others that wait for it are told that they wait in vain.
-const OBSERVED: &str = "its mode is observe: it is neither run nor checked";
+pub const OBSERVED: &str = "its mode is observe: it is neither run nor checked";
 
 /// What a run may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,12 +32,14 @@ pub struct Written {
     pub findings: Vec<String>,
     /// What is to be there and could not be written, and why.
     pub unwritten: Vec<String>,
+    /// Whether something of `/run/stemma` is among that.
+    pub lacks_run: bool,
 }
 
 impl Written {
     /// Nothing is written, for this reason.
     fn nothing(why: String) -> Self {
-        Self { findings: Vec::new(), unwritten: vec![why] }
+        Self { unwritten: vec![why], ..Self::default() }
     }
 
     /// All of it, in one list.
@@ -51,8 +53,8 @@ impl Written {
 /// the rest is written all the same. `before` is the desired state that was acknowledged before this one.
 pub fn write(host: &dyn Host, ledger: &Ledger, config: &Config, now: &Desired, before: Option<&Known>) -> Written {
     let mut written = match write_run(host, &now.known, &now.task_set) {
-        Ok(findings) => Written { findings, unwritten: Vec::new() },
-        Err(error) => Written::nothing(format!("{}: {}", paths::RUN, error.sentence())),
+        Ok(findings) => Written { findings, ..Written::default() },
+        Err(error) => Written { lacks_run: true, ..Written::nothing(format!("{}: {}", paths::RUN, error.sentence())) },
     };
     let (flows, flowed) = (host_map::flowing(&now.known), before.map(host_map::flowing));
     // Where nothing of the agent's is in the map and nothing is to come there, nothing is missing.

@@ -33,6 +33,7 @@ impl ApplyWorker {
         self.map.look_at = None;
         if let Some(desired) = self.desired.clone() {
             self.write_outputs(&desired, Some(&desired.known));
+            self.tell_hooks(&desired)?;
         }
         self.tell_others().await?;
         self.report().await

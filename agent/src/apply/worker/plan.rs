@@ -66,6 +66,7 @@ impl ApplyWorker {
         hooks::forget_gone(&*self.site.host, &mut self.findings.hooks);
         if let Some(desired) = self.desired.clone() {
             self.write_outputs(&desired, Some(&desired.known));
+            self.tell_hooks(&desired)?;
             self.want_bodies(&desired).await?;
             if !self.run.as_ref().is_some_and(Run::is_running) || self.is_stopped(&desired) {
                 self.plan(&desired)?;

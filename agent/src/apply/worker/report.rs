@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use log::{info, warn};
 use serde_json::json;
-use stemma_core::status::{ORPHANS, STUCK};
+use stemma_core::status::{ORPHANS, RUNS_ON, STUCK};
 use stemma_core::task::Mode;
 use stemma_wire::message::channel::FromApply;
 use stemma_wire::message::observed::{Progress, Report, TaskResult};
@@ -83,10 +83,14 @@ impl ApplyWorker {
     fn facts(&self) -> BTreeMap<String, String> {
         let disk = self.findings.disk.as_ref().map(|stuck| &stuck.sentence);
         // Or what it holds cannot be read, or services and people cannot read it.
-        let why = disk.or(self.findings.state.as_ref()).or(self.findings.outputs.unwritten.first());
+        let begins_nothing = disk.or(self.findings.state.as_ref());
+        let unwritten = self.findings.outputs.unwritten.first();
+        let why = begins_nothing.or(unwritten);
         let stuck = why.map(|why| (STUCK.to_owned(), json!(why).to_string()));
+        let runs_on =
+            (begins_nothing.is_none() && unwritten.is_some()).then(|| (RUNS_ON.to_owned(), "true".to_owned()));
         let orphans = orphans::fact(&self.orphans).map(|text| (ORPHANS.to_owned(), text));
-        stuck.into_iter().chain(orphans).collect()
+        stuck.into_iter().chain(runs_on).chain(orphans).collect()
     }
 
     /// Ends the finding of results that were dropped when later ones are acknowledged. Only those will do that got their number after the
@@ -121,9 +125,12 @@ impl ApplyWorker {
         self.desired.as_ref().map(Desired::mode)
     }
 
+    /// Lets hooks run where something changed since they last did. They are told of nothing that they could not read in `/run/stemma` yet: once
+    /// that is written, this is called again.
     pub(super) fn tell_hooks(&mut self, now: &Desired) -> Result<(), HostError> {
         let quiet = matches!(self.hooks, Hooks::Quiet);
         if quiet
+            && !self.findings.outputs.lacks_run
             && now.mode() == Mode::Apply
             && self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default() != hooks::snapshot(now)
         {
@@ -144,6 +151,7 @@ impl ApplyWorker {
                 self.findings.hooks = failed;
                 self.tell_hooks(&desired)?;
             }
+            (Hooks::Due(_), None) if self.findings.outputs.lacks_run => {}
             (Hooks::Due(_), None) => {
                 let (before, now) =
                     (self.site.ledger.get(&HOOK_SNAPSHOT)?.unwrap_or_default(), hooks::snapshot(&desired));

@@ -17,7 +17,7 @@ use stemma_wire::message::observed::{LocalState, Outcome, Progress};
 use super::membership::{Membership, membership};
 use super::waits::waiting;
 use super::{Exit, Local, print, print_json};
-use crate::apply::executor::is_observed;
+use crate::apply::executor::{OBSERVED, is_observed};
 use crate::apply::ledger::{Accepted, Desired, LOCAL, PROGRESS, Performed, REASONS, REPORT, Reason};
 use crate::apply::orphans::{self, MOST_NAMED};
 use crate::args::Output;
@@ -206,6 +206,12 @@ impl Ended {
     /// How a task ended that was performed so.
     pub(super) fn of(task: &ProfileTask, performed: &Performed) -> Self {
         if is_observed(task) { Self::Observed } else { Self::As(performed.outcome) }
+    }
+
+    /// How a task ended that was performed in an earlier task set, by what was said of that.
+    pub(super) fn before(outcome: Outcome, said: Option<&Reason>) -> Self {
+        let is_observed = outcome == Outcome::WouldChange && said.is_some_and(|said| said.message == OBSERVED);
+        if is_observed { Self::Observed } else { Self::As(outcome) }
     }
 }
 
@@ -433,7 +439,7 @@ fn human(status: &Status, now: u64) -> String {
     }
     line("mode", status.mode.as_deref().unwrap_or("-"));
     line("state", &status.state());
-    if status.node.is_some() {
+    if status.node.is_some() || status.is_damaged {
         line("contact", &contact(status, now));
     }
     if let Some(why) = status.untold {

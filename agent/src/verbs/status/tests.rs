@@ -401,3 +401,17 @@ fn y09_blank_lines_at_the_end_of_an_output_are_not_shown() {
         assert_eq!(sentences(&reason).collect::<Vec<_>>(), expected);
     }
 }
+
+/// The finding said that this host hears of nothing new, also beside an agent that had started before and was still told; no line said how it
+/// stands with its controllers.
+#[test]
+fn y06_a_host_whose_identity_is_damaged_says_whether_its_agent_hears_of_anything_new() {
+    let root = tempfile::tempdir().unwrap();
+    joined(root.path(), &Set::default());
+    std::fs::write(root.path().join("var/lib/stemma-agent/identity.json"), "{").unwrap();
+    let text = shown(root.path());
+    let said = "an agent that is started so keeps what this host holds and hears of nothing new, and one that runs since before hears of it \
+                until it ends";
+    assert!(text.contains(said), "{text}");
+    assert!(text.contains("contact   no agent runs on this host\n"), "{text}");
+}

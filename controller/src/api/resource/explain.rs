@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use stemma_core::explain::{self, Fleetwide};
 use stemma_core::object::NodeSpec;
 use stemma_core::resolve::{Answer, Resolution};
-use stemma_core::status::{Next, Told};
+use stemma_core::status::{Next, Stuck, Told};
 use stemma_wire::error::{ApiError, ErrorType, quote};
 
 use super::objects::Shown;
@@ -84,6 +84,7 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let runs = released::runs_task(model, node);
     let ran = explain::Ran {
         runs: runs.as_ref().map(|runs| runs as &dyn Fn(&str) -> bool),
+        has_set: released.is_some(),
         too_large: facts::too_large(model, answer, api.registry.now()).map(|error| error.to_string()),
         keeps: kept(api, model, answer),
         told: holds(),
@@ -93,8 +94,15 @@ fn task(api: &Api, model: &Model, answer: &Answer, id: &str) -> Result<Value, Ap
     let unknown = || ApiError::new(ErrorType::ObjectNotFound, format!("the node's release has no task {}", quote(id)));
     let mut body = explain::task(answer, id, api.registry.now(), &ran).ok_or_else(unknown)?;
     let last = results.and_then(|results| results.tasks.get(id));
-    if let (Some(why), Some(aside)) = (facts::stuck_by(model, node), body["set_aside"].as_array_mut()) {
-        aside.push(format!("its agent is stuck, and begins nothing until that is mended: {why}").into());
+    if let (Some(Stuck { why, runs_on }), Some(aside)) =
+        (facts::stuck_by(model, node), body["set_aside"].as_array_mut())
+    {
+        let what = if runs_on {
+            "its agent cannot write all of what services and people read on its host, and its tasks run on"
+        } else {
+            "its agent is stuck, and begins nothing until that is mended"
+        };
+        aside.push(format!("{what}: {why}").into());
     }
     body["last"] = json!(last.map(
         |last| json!({

@@ -123,7 +123,7 @@ pub(super) fn findings_of_now(api: &Api, model: &Model, node: &Node, answer: Opt
         findings.extend(waiting.map(|(part, reason)| resolve::report_waiting(node, part.name(), &reason)));
         findings.extend(status.refused_release(uuid).map(|reason| resolve::release_refused(node, &reason)));
     }
-    findings.extend(facts::stuck_by(model, uuid).map(|why| resolve::host_stuck(node, &why)));
+    findings.extend(facts::stuck_by(model, uuid).map(|stuck| resolve::host_stuck(node, &stuck)));
     findings.extend(resolve::orphaned_paths(node, &facts::orphans_of(model, uuid)));
     findings.extend(resolve::report_left_out(node, model.left_out(uuid)));
     findings.extend(resolve::report_findings(node, &model.findings_of_host(uuid).collect::<Vec<_>>()));

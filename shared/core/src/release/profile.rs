@@ -343,6 +343,25 @@ impl Profile {
         waits.map(|(at, barrier)| (self.tasks[*at as usize], &self.barriers[*barrier as usize])).collect()
     }
 
+    /// The tasks of its nodes that wait at these barriers, in the order in which they run. A marker does nothing: for one that waits there
+    /// stand the tasks that come after it, and it is named itself where no task waits.
+    pub fn waiting_at(&self, is_it: impl Fn(&Barrier) -> bool) -> Vec<TaskIx> {
+        let is_marker = |ix: TaskIx| self.release.task(ix).is_skipped_type();
+        let here = self.waits.iter().filter(|(_, barrier)| is_it(&self.barriers[*barrier as usize]));
+        let here: BTreeSet<u32> = here.map(|(at, _)| *at).collect();
+        let task = |at: &u32| self.tasks[*at as usize];
+        let mut behind: BTreeSet<u32> = here.iter().copied().filter(|at| is_marker(task(at))).collect();
+        // The edges of later tasks come later in the list.
+        for (first, second) in &self.edges {
+            if behind.contains(first) {
+                behind.insert(*second);
+            }
+        }
+        let waits = |at: &u32| !is_marker(task(at)) && (here.contains(at) || behind.contains(at));
+        let waiting: Vec<TaskIx> = (0..).take(self.tasks.len()).filter(waits).map(|at| task(&at)).collect();
+        if waiting.is_empty() { here.iter().map(task).collect() } else { waiting }
+    }
+
     /// The places in `barriers` of those that stand before a task on its nodes; each once.
     pub(crate) fn barrier_places_before(&self, ix: TaskIx) -> BTreeSet<usize> {
         self.waits_before(ix).map(|(_, barrier)| *barrier as usize).collect()

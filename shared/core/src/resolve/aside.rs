@@ -112,6 +112,19 @@ impl SetAside<'_> {
         self.keeper().is_some()
     }
 
+    /// The sentence of an account of a node that never had a task set.
+    pub(crate) fn explained_without_set(self) -> String {
+        match self {
+            Self::Held(Side::Operator, _, reason) => {
+                format!("no task set has come yet, since it is held{}", because(reason))
+            }
+            Self::Held(Side::Host, _, reason) => {
+                format!("no task set has come yet, since it is held on its host{}", because(reason))
+            }
+            other => other.explained(),
+        }
+    }
+
     /// The sentence of an account.
     pub(crate) fn explained(self) -> String {
         match self {
@@ -201,6 +214,19 @@ mod tests {
             (SetAside::Mode(Mode::Noop), "its mode is noop: tasks are checked, and nothing is changed"),
         ] {
             assert_eq!(aside.explained(), says);
+        }
+    }
+
+    /// It was said to keep a task set that it never had.
+    #[test]
+    fn y06_who_never_had_a_task_set_keeps_none() {
+        let held = Held::UntilTakenBack;
+        for (aside, says) in [
+            (SetAside::Held(Side::Operator, held, "disk"), "no task set has come yet, since it is held (disk)"),
+            (SetAside::Held(Side::Host, held, ""), "no task set has come yet, since it is held on its host"),
+            (SetAside::Paused(Side::Operator), "its node group or cluster is paused: no new task set is given"),
+        ] {
+            assert_eq!(aside.explained_without_set(), says);
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::object::{NodeSpec, SaidOnHost};
 
 pub use beside::{Keeper, Next, Note, Told};
-pub use reported::{ORPHANS, Orphan, Orphans, STUCK, is_of_agent, orphans, stuck};
+pub use reported::{ORPHANS, Orphan, Orphans, RUNS_ON, STUCK, Stuck, is_of_agent, orphans, stuck};
 pub use tasks::{
     A_TASK_FAILED, Awaited, RESULTS_TO_COME, TaskNews, TaskOutcome, Tasks, awaited, awaited_results, barrier,
     first_error, last_error, tasks_not_run, tasks_that, why_not_done,
@@ -173,6 +173,8 @@ pub struct Facts {
     pub has_error: bool,
     /// Whether its agent cannot keep or apply what it is told.
     pub is_stuck: bool,
+    /// Whether it runs its tasks all the same where it is stuck.
+    pub runs_on: bool,
     /// Whether a hold is in force.
     pub is_held: bool,
     /// Whether its host keeps paths of tasks that it runs no more.
@@ -215,6 +217,9 @@ impl Facts {
             | Self { is_release_refused: true, .. } => (State::Failed, AN_ERROR),
             // Where an older task set is kept, that one goes on, and the node is held.
             Self { is_unmet: true, .. } if !self.keeps_an_older_set() => (State::Failed, AN_ERROR),
+            Self { paused: Some(Side::Operator), next: Next::Kept(_), tasks: Tasks::NotReleased, .. } => {
+                (State::Paused, "its nodegroup or cluster is paused, and no task set has come yet")
+            }
             Self { paused: Some(Side::Operator), next: Next::Kept(_), .. } => {
                 (State::Paused, "its nodegroup or cluster is paused, and a newer task set waits")
             }
@@ -269,8 +274,14 @@ impl Facts {
             Liveness::Silent => false,
             Liveness::Connected => true,
         };
-        let is_set_aside = !is_there || self.is_stuck || self.is_ahead || self.only_observes || self.paused.is_some();
+        let is_set_aside =
+            !is_there || self.begins_nothing() || self.is_ahead || self.only_observes || self.paused.is_some();
         is_set_aside && self.parked.is_none()
+    }
+
+    /// Whether its agent is stuck so that it begins no task.
+    const fn begins_nothing(&self) -> bool {
+        self.is_stuck && !self.runs_on
     }
 
     /// Whether it keeps the task set that it has until somebody does something: others wait in vain for a task that this one lacks. What is
@@ -399,6 +410,10 @@ mod tests {
         let waits =
             Status { state: State::Paused, reason: "its nodegroup or cluster is paused, and a newer task set waits" };
         assert_eq!(paused(Next::Kept(Keeper::Paused)), waits);
+        let (kept, paused) = (Next::Kept(Keeper::Paused), Some(Side::Operator));
+        let never = Facts { next: kept, paused, ..placed(NotReleased) }.status();
+        let reason = "its nodegroup or cluster is paused, and no task set has come yet";
+        assert_eq!(never, Status { state: State::Paused, reason }, "it has none that another one could wait behind");
     }
 
     #[test]
@@ -446,6 +461,7 @@ mod tests {
             (placed(Tasks::Incomplete), false),
             (Facts { next: held, ..placed(Tasks::Incomplete) }, false),
             (Facts { is_stuck: true, ..placed(Tasks::Incomplete) }, true),
+            (Facts { is_stuck: true, runs_on: true, ..placed(Tasks::Incomplete) }, false),
             (Facts { paused: Some(Side::Host), ..placed(Tasks::Failed) }, true),
             (Facts { paused: Some(Side::Operator), ..placed(Tasks::Incomplete) }, true),
             (Facts { liveness: Liveness::Silent, ..placed(Tasks::Incomplete) }, true),

@@ -218,7 +218,7 @@ pub fn why_not_done(awaited: &Awaited<'_>, facts: &Facts) -> String {
                 None => format!("{task} failed there"),
             };
         }
-        Facts { is_stuck: true, .. } => "its agent is stuck",
+        Facts { is_stuck: true, runs_on: false, .. } => "its agent is stuck",
         Facts { is_ahead: true, .. } => "its host is ahead of the store",
         Facts { paused: Some(Side::Operator), .. } => "its nodegroup or cluster is paused",
         Facts { liveness: Liveness::Absent, .. } => "its agent has not joined",
@@ -285,6 +285,7 @@ mod tests {
             (Facts { liveness: Silent, ..here }, failed, true, "it is silent", true),
             (Facts { is_stuck: true, ..here }, failed, true, "a failed there", true),
             (Facts { is_stuck: true, ..here }, None, true, "its agent is stuck", true),
+            (Facts { is_stuck: true, runs_on: true, ..here }, None, true, "a has not succeeded there", false),
             (paused(Side::Operator), failed, true, "a failed there", true),
             (paused(Side::Operator), None, true, "its nodegroup or cluster is paused", true),
             (Facts { liveness: Absent, ..here }, None, false, "its agent has not joined", true),

@@ -51,7 +51,8 @@ fn a_task_that_a_group_places_is_explained_by_the_group() {
         ]),
     );
     let made = Made::of(&documents);
-    let ran = Ran { runs: None, too_large: None, keeps: None, told: false, outcome: None, shut: &Vec::new };
+    let ran =
+        Ran { runs: None, has_set: false, too_large: None, keeps: None, told: false, outcome: None, shut: &Vec::new };
     let why = |task: &str| {
         let told = explain::task(&made.answer("web-1"), task, Timestamp(1), &ran).expect("a task");
         told["why"].as_str().expect("a text").to_owned()

@@ -41,7 +41,15 @@ fn what_sets_a_node_aside_is_said_of_its_tasks() {
     let mut documents = site(&json!({}), &tasks());
     documents[6]["mode"] = json!("noop");
     let made = Made::of(&documents);
-    let ran = Ran { runs: Some(&|_| true), too_large: None, keeps: None, told: true, outcome: None, shut: &Vec::new };
+    let ran = Ran {
+        runs: Some(&|_| true),
+        has_set: true,
+        too_large: None,
+        keeps: None,
+        told: true,
+        outcome: None,
+        shut: &Vec::new,
+    };
     let aside =
         |name| explain::task(&made.answer(name), "every", Timestamp(1), &ran).expect("a task")["set_aside"].clone();
     assert_eq!(aside("db-2"), json!([]));

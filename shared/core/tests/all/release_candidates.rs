@@ -39,7 +39,15 @@ fn standing(documents: &[Value], given: Given, runs: &[&str]) -> (Standing, Valu
     let has = |id: &str| runs.contains(&id);
     let runs = (!runs.is_empty()).then_some(&has as &dyn Fn(&str) -> bool);
     let candidate = Candidate::of(&answer, present, DigestVersion::NEWEST, runs);
-    let ran = Ran { runs, too_large: None, keeps: None, told: false, outcome: None, shut: &Vec::new };
+    let ran = Ran {
+        runs,
+        has_set: given != Given::Nothing,
+        too_large: None,
+        keeps: None,
+        told: false,
+        outcome: None,
+        shut: &Vec::new,
+    };
     let mut account = explain::task(&answer, "conf", NOW, &ran).expect("a task");
     (candidate.standing(NOW), account["set_aside"].take())
 }
@@ -105,7 +113,8 @@ fn a_task_that_a_host_runs_still_is_accounted_for_though_it_is_to_run_no_longer(
         let made = Made::of(&documents(&more));
         let answer = made.answer("web-1");
         let account = |runs| {
-            let ran = Ran { runs, too_large: None, keeps: None, told: true, outcome: None, shut: &Vec::new };
+            let ran =
+                Ran { runs, has_set: true, too_large: None, keeps: None, told: true, outcome: None, shut: &Vec::new };
             explain::task(&answer, "gone", NOW, &ran)
         };
         let told = account(Some(&|id| id == "gone")).expect("its host runs it");

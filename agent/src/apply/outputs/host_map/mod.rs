@@ -146,13 +146,13 @@ pub fn write(
     };
     let Ok(present) = read(host, &path)?.map(String::from_utf8).transpose() else {
         let unwritten = vec![format!("host label map {path} is no UTF-8 text and is left as it is; mend or remove it")];
-        return Ok(Written { findings, unwritten });
+        return Ok(Written { findings, unwritten, ..Written::default() });
     };
     let record = record(ledger, config, present.as_deref(), acknowledged)?;
     let plan = match plan(config.format, present.as_deref(), &record, wanted) {
         Ok(plan) => plan,
         Err(unreadable) => {
-            return Ok(Written { findings, unwritten: vec![format!("{path}: {unreadable}")] });
+            return Ok(Written { findings, unwritten: vec![format!("{path}: {unreadable}")], ..Written::default() });
         }
     };
     match mode {
@@ -167,7 +167,7 @@ pub fn write(
             findings.extend(plan.findings);
         }
     }
-    Ok(Written { findings, unwritten: Vec::new() })
+    Ok(Written { findings, ..Written::default() })
 }
 
 /// Takes away what an agent that was killed left unfinished beside the map.

@@ -181,6 +181,7 @@ fn y06_a_host_whose_labels_cannot_be_written_is_stuck_until_it_has_written_them_
         let why: String = serde_json::from_str(&told.facts["agent.stuck"]).unwrap();
         assert!(why.contains(&format!("{path} is a ")) && told.findings.contains(&why), "{told:?}");
         assert_eq!(told.progress, observed::Progress::Converged, "its tasks are done");
+        assert_eq!(told.facts.get("agent.runs_on").map(String::as_str), Some("true"), "controllers read that too");
         assert_eq!(later, [], "it is told once");
         let told = reports(&then).pop().unwrap();
         assert!(told.facts.is_empty() && told.findings.is_empty() && has("silver"), "{told:?}");
@@ -446,4 +447,35 @@ fn hooks_are_told_of_a_change_once_and_after_a_restart_when_it_was_cut_off() {
     let input = String::from_utf8(host.last_run().unwrap().input).unwrap();
     assert_eq!(host.ran().len(), 2);
     assert!(input.contains(r#""labels":{"set":{"tier":"gold"},"removed":[]}"#), "{input}");
+}
+
+/// They were told of a label that was in no file yet, and not once it was.
+#[test]
+fn y08_hooks_are_told_of_labels_that_could_not_be_written_once_they_are() {
+    let (host, controller) = (MemoryHost::new(), Controller::new());
+    host.put("/etc/stemma/hooks.d/10-tell", "");
+    host.chmod("/etc/stemma/hooks.d/10-tell", 0o755);
+    let set = |tier: &str| Set::default().label("tier", tier).file("f", &[], "/f", "x");
+    runtime().block_on(offered(&host, &controller, give(&controller, 1, &set("gold"))));
+    assert_eq!(host.ran().len(), 1);
+    host.delete("/run/stemma");
+    host.put("/run/stemma", "");
+    let desired = Some(controller.desired(2, &set("silver").desired()));
+    let offer = FromSync::Offer { desired, grants: Vec::new(), acknowledged: 0 };
+    runtime().block_on(async {
+        let (sync, apply) = pair();
+        let talk = async {
+            let mut sync = sync;
+            sync.sender().send(&offer).await.unwrap();
+            heard_for(&mut sync, Duration::from_mins(5)).await;
+            assert_eq!(host.ran().len(), 1, "no file has it");
+            host.delete("/run/stemma");
+            heard_for(&mut sync, Duration::from_secs(31)).await;
+        };
+        let (ended, ()) = tokio::join!(worker(&host, &controller, apply).run(std::future::pending()), talk);
+        ended.unwrap();
+    });
+    let input = String::from_utf8(host.last_run().unwrap().input).unwrap();
+    assert_eq!(host.ran().len(), 2);
+    assert!(input.contains(r#""labels":{"set":{"tier":"silver"},"removed":[]}"#), "{input}");
 }

@@ -18,7 +18,7 @@ use crate::object::{
 };
 use crate::requirement::Unmet;
 use crate::resolve::{Answer, Resolution, ResolveCache, resolve_node};
-use crate::status::{Orphan, Orphans, parked};
+use crate::status::{Orphan, Orphans, Stuck, parked};
 use crate::traits::{MAX_TRAIT, MAX_TRAITS};
 
 /// The most characters that are shown of a sentence of a host's.
@@ -118,8 +118,13 @@ pub fn report_findings(node: &Node, said: &[&str]) -> Option<Finding> {
 }
 
 /// A node's agent cannot keep or apply what it is told, and says why.
-pub fn host_stuck(node: &Node, why: &str) -> Finding {
-    let message = format!("its agent cannot keep or apply what it is told, and begins nothing: {}", shown(why));
+pub fn host_stuck(node: &Node, Stuck { why, runs_on }: &Stuck) -> Finding {
+    let what = if *runs_on {
+        "its agent cannot write all of what services and people read on its host, and its tasks run on"
+    } else {
+        "its agent cannot keep or apply what it is told, and begins nothing"
+    };
+    let message = format!("{what}: {}", shown(why));
     of_node(rule::HOST_STUCK, node, message)
 }
 
