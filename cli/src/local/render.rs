@@ -198,9 +198,11 @@ fn add_without_path(local: &Local, answer: &Answer, task: &CompiledTask, problem
     let Some((release, without)) = without_path(answer, task) else { return };
     let field = format!("task {} {}", task.task.id, without.field());
     let told = format!("{}: {field}: {}", answer.node().display_name(), without.sentence(release));
-    match local.of_task(&release.name, &task.task) {
+    // The node's own release, since its tasks may be held as those of another of the same content.
+    let name = answer.release().map_or(&release.name, |own| &own.name);
+    match local.of_task(name, &task.task) {
         Some(manifest) => problems.add(manifest.place(&field), told),
-        None => problems.add(&release.name, told),
+        None => problems.add(name, told),
     }
 }
 

@@ -259,8 +259,8 @@ fn field_at(path: &[String], document: &Value) -> String {
             field += &format!("[{place}]");
             here = items.and_then(|items| items.get(place));
         } else {
-            field += if field.is_empty() { "" } else { "." };
-            field += &json::step(member);
+            let dot = if field.is_empty() { "" } else { "." };
+            field += &format!("{dot}{}", json::step(member));
             here = here.and_then(|value| value.get(member));
         }
     }

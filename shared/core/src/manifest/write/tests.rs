@@ -363,7 +363,7 @@ fn y04_a_whole_number_of_free_json_is_one_value_however_it_is_written() {
                 "actions": [{{"op": "set-attribute", "args": {{"path": "labels/a", "value": {number}}}}}]}}"#
         );
         apply(&mut rule, "a", &body).unwrap();
-        let as_written: serde_json::Value = serde_json::from_str(number).unwrap();
+        let as_written: Value = serde_json::from_str(number).unwrap();
         assert_eq!(rule.conditions[0].args["values"][0], as_written, "{number}");
         assert_eq!(rule.actions[0].args["value"], number, "a label keeps the text");
     }
@@ -464,7 +464,7 @@ fn y05_the_tags_of_a_namespace_have_no_order() {
 /// A label or trait that none can be was taken, and the rule failed at each report.
 #[test]
 fn y05_a_rule_that_gives_what_no_label_or_trait_can_be_is_refused_where_it_is_written() {
-    let give = |op: &str, args: serde_json::Value, items: serde_json::Value| {
+    let give = |op: &str, args: Value, items: Value| {
         let body = serde_json::json!({"actions": [{"op": op, "args": args, "loop": items}]}).to_string();
         let mut rule = InspectionRuleSpec::default();
         match apply(&mut rule, "git", &body) {
@@ -473,9 +473,9 @@ fn y05_a_rule_that_gives_what_no_label_or_trait_can_be_is_refused_where_it_is_wr
             Err(other) => panic!("{other}"),
         }
     };
-    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     let label = |path: &str, value: &str| serde_json::json!({"path": path, "value": value});
-    let none = serde_json::Value::Null;
+    let none = Value::Null;
     for (value, items, field) in [
         ("a\nb", "null", "value"),
         ("a\u{1}", "null", "value"),
