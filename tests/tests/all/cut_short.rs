@@ -9,11 +9,9 @@ use serde_json::{Value, json};
 use stemma_tests::fleet::{Agent, Fleet};
 use stemma_tests::program::{Running, eventually, run};
 
-/// How a test's own start has it take the end of its terminal, and an interrupt.
-const TAKES_HANGUP: [&str; 2] = ["env", "--default-signal=HUP,INT"];
+/// How a test's own start has it take the end of its terminal.
+const TAKES_HANGUP: [&str; 2] = ["env", "--default-signal=HUP"];
 const OUTLIVES_HANGUP: [&str; 2] = ["env", "--ignore-signal=HUP"];
-/// As a script starts what it has run in the background.
-const OUTLIVES_INTERRUPT: [&str; 2] = ["env", "--ignore-signal=INT"];
 
 /// What each of the tasks does, in order: it says that it has begun, and ends when it may.
 const SCRIPT: &str = "echo begun >>\"$STEMMA_ROOT/begun\"; until test -e \"$STEMMA_ROOT/go\"; do sleep 0.02; done";
@@ -85,7 +83,6 @@ fn y02_once_that_is_stopped_by_a_signal_lets_what_runs_end_and_says_what_is_left
         (TAKES_HANGUP, &[Signal::INT][..], "SIGINT"),
         (TAKES_HANGUP, &[Signal::HUP][..], "SIGHUP"),
         (OUTLIVES_HANGUP, &[Signal::HUP, Signal::TERM][..], "SIGTERM"),
-        (OUTLIVES_INTERRUPT, &[Signal::INT, Signal::TERM][..], "SIGTERM"),
     ] {
         let once = begin_once(&host, &words)?;
         let status = || host.status();

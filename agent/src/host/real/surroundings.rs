@@ -31,9 +31,6 @@ use super::accounts;
 /// Whether this process was started so that the end of its terminal, or of its connection, does not end it.
 static OUTLIVES_TERMINAL: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process was started so that an interrupt, as by Ctrl-C in the terminal of its script, does not end it.
-static OUTLIVES_INTERRUPT: AtomicBool = AtomicBool::new(false);
-
 /// What new files and directories are closed by: as under a service manager.
 const UMASK: u32 = 0o022;
 
@@ -293,7 +290,6 @@ fn take_ignored_signals() {
     let is_given_back = |number: &i32| SIGNALS_OF_LIBRARY.contains(number) || FAULTS.contains(number);
     let (given_back, ignored): (Vec<i32>, Vec<i32>) = ignored.partition(is_given_back);
     OUTLIVES_TERMINAL.store(ignored.contains(&Signal::HUP.as_raw()), Ordering::Relaxed);
-    OUTLIVES_INTERRUPT.store(ignored.contains(&Signal::INT.as_raw()), Ordering::Relaxed);
     for number in given_back {
         set_action(number, libc::SIG_DFL);
     }
@@ -311,12 +307,6 @@ fn take_ignored_signals() {
 #[must_use]
 pub fn outlives_terminal() -> bool {
     OUTLIVES_TERMINAL.load(Ordering::Relaxed)
-}
-
-/// Whether this process was started so that an interrupt does not end it (a script's `&`).
-#[must_use]
-pub fn outlives_interrupt() -> bool {
-    OUTLIVES_INTERRUPT.load(Ordering::Relaxed)
 }
 
 /// Gives a signal its default back, or has it ignored. Who starts a program by `posix_spawn`, as a service manager or a script may, has it ignore

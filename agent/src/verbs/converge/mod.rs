@@ -486,15 +486,17 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 /// The signal by which this process is told to end. That its terminal or its connection has gone is one, unless it was started to outlive that
-/// (`nohup`): who dies of it leaves a command that runs unknown. An interrupt is one too, unless it was started to outlive that (a script's `&`).
+/// (`nohup`): who dies of it leaves a command that runs unknown.
 async fn stopped() -> &'static str {
     use tokio::signal::unix::{Signal, SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
-    let mut interrupt = if surroundings::outlives_interrupt() { None } else { signal(SignalKind::interrupt()).ok() };
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
     let mut hangup = if surroundings::outlives_terminal() { None } else { signal(SignalKind::hangup()).ok() };
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
-        _ = or_never(interrupt.as_mut().map(Signal::recv)) => "SIGINT",
+        _ = interrupt.recv() => "SIGINT",
         _ = or_never(hangup.as_mut().map(Signal::recv)) => "SIGHUP",
     }
 }

@@ -1,5 +1,6 @@
 //! The fields of an inspection rule: Ironic's body.
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::super::error::{BodyError, BodyErrorKind};
