@@ -363,7 +363,7 @@ fn y04_a_whole_number_of_free_json_is_one_value_however_it_is_written() {
                 "actions": [{{"op": "set-attribute", "args": {{"path": "labels/a", "value": {number}}}}}]}}"#
         );
         apply(&mut rule, "a", &body).unwrap();
-        let as_written: serde_json::Value = serde_json::from_str(number).unwrap();
+        let as_written: Value = serde_json::from_str(number).unwrap();
         assert_eq!(rule.conditions[0].args["values"][0], as_written, "{number}");
         assert_eq!(rule.actions[0].args["value"], number, "a label keeps the text");
     }
