@@ -117,7 +117,7 @@ async fn y06_a_node_that_was_held_before_it_had_a_task_set_is_said_to_have_none(
     site.as_array_mut().unwrap().push(node);
     fleet.apply(site).await;
     let why = fleet.read("/v1/nodes/n1/explain?task=a").await["set_aside"].clone();
-    assert_eq!(why, json!(["no task set has come yet, since it is held (a disk)"]));
+    assert_eq!(why, json!(["it is held (a disk), and no task set has come yet"]));
     fleet.controller.stop().await;
 }
 

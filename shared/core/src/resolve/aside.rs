@@ -116,10 +116,10 @@ impl SetAside<'_> {
     pub(crate) fn explained_without_set(self) -> String {
         match self {
             Self::Held(Side::Operator, _, reason) => {
-                format!("no task set has come yet, since it is held{}", because(reason))
+                format!("it is held{}, and no task set has come yet", because(reason))
             }
             Self::Held(Side::Host, _, reason) => {
-                format!("no task set has come yet, since it is held on its host{}", because(reason))
+                format!("it is held on its host{}, and no task set has come yet", because(reason))
             }
             other => other.explained(),
         }
@@ -222,8 +222,8 @@ mod tests {
     fn y06_who_never_had_a_task_set_keeps_none() {
         let held = Held::UntilTakenBack;
         for (aside, says) in [
-            (SetAside::Held(Side::Operator, held, "disk"), "no task set has come yet, since it is held (disk)"),
-            (SetAside::Held(Side::Host, held, ""), "no task set has come yet, since it is held on its host"),
+            (SetAside::Held(Side::Operator, held, "disk"), "it is held (disk), and no task set has come yet"),
+            (SetAside::Held(Side::Host, held, ""), "it is held on its host, and no task set has come yet"),
             (SetAside::Paused(Side::Operator), "its node group or cluster is paused: no new task set is given"),
         ] {
             assert_eq!(aside.explained_without_set(), says);
