@@ -8,8 +8,6 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde_json::Value;
-use serde_json::value::RawValue;
-use stemma_core::json;
 use stemma_core::task::{TEMPLATE_FILE, source_of};
 
 /// The file of that name, relative to `dir`, links followed: a regular one at or below `root`.
@@ -37,12 +35,11 @@ pub(crate) fn beside(root: &Path, dir: &Path, name: &str) -> Result<PathBuf> {
 }
 
 /// The files that a document of a manifest, or of a part of one, names: parts, templates and bodies.
-pub(crate) fn named_by(file: &Path, document: &str) -> Vec<PathBuf> {
-    let document = serde_json::from_str::<&RawValue>(document).map(json::value_or_texts).unwrap_or_default();
+pub(crate) fn named_by(file: &Path, document: &Value) -> Vec<PathBuf> {
     let several = document.as_array().into_iter().flatten();
     let mut names = Vec::new();
     // A part may be a list of tasks, and a file a list of objects.
-    for one in several.chain([&document]) {
+    for one in several.chain([document]) {
         let list = |field| one.get(field).and_then(Value::as_array).into_iter().flatten();
         names.extend(list("include").filter_map(Value::as_str));
         names.extend(list("tasks").chain([one]).flat_map(of_task));

@@ -57,16 +57,16 @@ impl Listing {
     }
 
     /// Says what is left out of a directory and of those below it, in one line for each reason.
-    pub(crate) fn tell_left_out(&self, directory: &Path, endings: &[&str]) {
-        for line in self.warnings(directory, endings) {
+    pub(crate) fn tell_left_out(left_out: &[PathBuf], directory: &Path, endings: &[&str]) {
+        for line in Self::warnings(left_out, directory, endings) {
             tell!("{line}");
         }
     }
 
     /// What is left out: by its name, or since it is no regular file.
-    fn warnings(&self, directory: &Path, endings: &[&str]) -> Vec<String> {
+    fn warnings(left_out: &[PathBuf], directory: &Path, endings: &[&str]) -> Vec<String> {
         let is_meant = |file: &&PathBuf| Named::of(file.file_name().unwrap_or_default(), endings) == Named::Meant;
-        let (no_files, by_name): (Vec<&PathBuf>, Vec<&PathBuf>) = self.left_out.iter().partition(is_meant);
+        let (no_files, by_name): (Vec<&PathBuf>, Vec<&PathBuf>) = left_out.iter().partition(is_meant);
         let forms: Vec<String> = endings.iter().map(|ending| format!("NAME.{ending}")).collect();
         let rule = format!("{} is read, with a NAME of letters, digits, - and _", forms.join(", "));
         [(by_name, rule.as_str()), (no_files, "no pipe, socket or device is read")]
@@ -121,8 +121,8 @@ impl Once {
     }
 }
 
-/// A path that is the same however it was written. A link to a file of the same directory is a file of its own, as it was: two names of one object are
-/// refused where they are read, and not passed over.
+/// One path for every way of writing it. A link to a file stays a file of its own: an object that two names lead to is refused where it is read, and
+/// not passed over.
 fn identity(path: &Path) -> PathBuf {
     if path == Path::new("-") {
         return path.to_owned();
@@ -290,7 +290,7 @@ mod tests {
         let Listing { taken, left_out } = Listing::of(directory.path(), MANIFESTS).unwrap();
         assert_eq!(taken, ["a.yaml", "b.yaml", "dir.yaml", "gone.yaml"].map(path));
         assert_eq!(left_out, [".#b.yaml", "socket.yaml"].map(path));
-        let told = Listing { taken, left_out }.warnings(directory.path(), MANIFESTS);
+        let told = Listing::warnings(&left_out, directory.path(), MANIFESTS);
         let begins = format!("warning: {}: left out: ", directory.path().display());
         let told: Vec<&str> = told.iter().map(|line| line.strip_prefix(&begins).unwrap()).collect();
         assert_eq!(

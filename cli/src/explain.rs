@@ -92,16 +92,17 @@ pub(crate) fn task(node: &str, id: &str, explained: &Value) -> String {
     let why = cell(explained.get("why"));
     let release = explained.get("release").filter(|release| !release.is_null()).map(|release| cell(Some(release)));
     let kept = kept(explained);
-    let mut lines = match (kept, release) {
-        (Some(kept), next) => {
+    let mut lines: Vec<_> = match kept {
+        Some(kept) => {
             let unconfirmed = if is(explained, "told") { "" } else { "; it has not confirmed that it holds it" };
-            let next = next.map_or_else(String::new, |release| format!("{release}: "));
+            let next = release.map_or_else(String::new, |release| format!("{release}: "));
             vec![("host", format!("keeps {kept}, which has this task{unconfirmed}")), ("next", format!("{next}{why}"))]
         }
-        (None, Some(release)) => vec![("why", why), ("release", release)],
-        (None, None) => vec![("why", why)],
+        None => {
+            let reads = listed(explained, "reads").map(|reads| ("reads", reads));
+            [Some(("why", why)), release.map(|release| ("release", release)), reads].into_iter().flatten().collect()
+        }
     };
-    lines.extend(listed(explained, "reads").filter(|_| kept.is_none()).map(|reads| ("reads", reads)));
     if runs || kept.is_some() || is(explained, "released") {
         lines.extend(run(node, explained));
     }

@@ -77,7 +77,7 @@ pub(crate) fn paths(files: &Files) -> Result<Vec<PathBuf>> {
         let named = manifest::named(&paths);
         for (path, mut directories) in left_out {
             directories.retain(|dir| !is_of_parts(dir, &named));
-            Below { read: Vec::new(), left_out: directories }.tell_left_out(path, RULE);
+            Below::tell_left_out(&directories, path, RULE);
         }
     }
     Ok(paths)
@@ -135,12 +135,12 @@ impl Below {
     }
 
     /// Says what is left out, in one line, and what is read by this rule.
-    pub(crate) fn tell_left_out(&self, path: &Path, rule: &str) {
-        if self.left_out.is_empty() {
+    pub(crate) fn tell_left_out(left_out: &[PathBuf], path: &Path, rule: &str) {
+        if left_out.is_empty() {
             return;
         }
         let name = |dir: &PathBuf| printable(&dir.strip_prefix(path).unwrap_or(dir).to_string_lossy());
-        let names: Vec<String> = self.left_out.iter().map(name).collect();
+        let names: Vec<String> = left_out.iter().map(name).collect();
         tell!(
             "warning: {}: directories left out: {}; {rule}",
             path.display(),

@@ -66,7 +66,16 @@ impl<'a> Texts<'a> {
     /// # Errors
     /// As [`Self::name`]; also where it is no plain path.
     pub fn path(&self, field: &str, template: &str) -> Result<HostPath, TaskError> {
-        HostPath::parse(&self.name(field, template)?).map_err(|error| TaskError::new(format!("{field}: {error}")))
+        parsed(field, &self.name(field, template)?)
+    }
+
+    /// A directory on the host, rendered as [`Self::name`]; `None`: it is `/`, which is no [`HostPath`].
+    ///
+    /// # Errors
+    /// As [`Self::path`].
+    pub fn directory(&self, field: &str, template: &str) -> Result<Option<HostPath>, TaskError> {
+        let name = self.name(field, template)?;
+        if name == "/" { Ok(None) } else { parsed(field, &name).map(Some) }
     }
 
     /// A shell text, in which each value is quoted for `sh` unless marked raw.
@@ -101,6 +110,10 @@ impl<'a> Texts<'a> {
     fn renderer(&self) -> &Renderer {
         self.renderer.get_or_init(|| Renderer::new(&self.task.inputs, &Credentials(self.host), Limits::default()))
     }
+}
+
+fn parsed(field: &str, path: &str) -> Result<HostPath, TaskError> {
+    HostPath::parse(path).map_err(|error| TaskError::new(format!("{field}: {error}")))
 }
 
 fn named<T>(field: &str, rendered: Result<T, RenderError>) -> Result<T, TaskError> {

@@ -178,11 +178,16 @@ pub(crate) fn joined(root: &std::path::Path, set: &Set) -> Rc<RealHost> {
     let host = Rc::new(RealHost::new(root).unwrap());
     Controller::new().identity().store(&*host).unwrap();
     credentials("https://127.0.0.1:1".to_owned()).store(&*host).unwrap();
+    accept(&host, 1, set);
+    host
+}
+
+/// Has a host hold a set from this revision on.
+pub(crate) fn accept(host: &Rc<RealHost>, revision: u64, set: &Set) {
     let ledger = Ledger::open(host.clone()).unwrap();
-    ledger.put(&ACCEPTED, &accepted(1, &set.desired())).unwrap();
+    ledger.put(&ACCEPTED, &accepted(revision, &set.desired())).unwrap();
     let (hash, bytes) = set.profile();
     ledger.store_body(hash, &bytes).unwrap();
-    host
 }
 
 /// A profile in the making.

@@ -132,8 +132,7 @@ fn task(local: &Local, desired: &Desired, id: &str) -> Result<Option<Explanation
 mod tests {
     use super::super::converge::once;
     use super::*;
-    use crate::apply::ledger::{ACCEPTED, Ledger};
-    use crate::apply::testing::{Set, accepted, joined};
+    use crate::apply::testing::{Set, accept, joined};
 
     /// It said `last: changed` of the task set before, as if nothing were to come.
     #[test]
@@ -155,11 +154,7 @@ mod tests {
             assert_eq!(told(), ["not yet"]);
             assert_eq!(once(root.path()).unwrap(), Exit::Done);
             assert_eq!(told(), ["last: changed"]);
-            let ledger = Ledger::open(host).unwrap();
-            let (hash, bytes) = next.profile();
-            ledger.store_body(hash, &bytes).unwrap();
-            ledger.put(&ACCEPTED, &accepted(2, &next.desired())).unwrap();
-            drop(ledger);
+            accept(&host, 2, &next);
             assert_eq!(told(), said);
         }
     }
@@ -175,12 +170,7 @@ mod tests {
         let host = joined(root.path(), &set("observe"));
         assert_eq!(once(root.path()).unwrap(), Exit::Done);
         for (revision, mode) in [(2, "observe"), (3, "apply")] {
-            let next = set(mode).released(revision);
-            let ledger = Ledger::open(host.clone()).unwrap();
-            let (hash, bytes) = next.profile();
-            ledger.store_body(hash, &bytes).unwrap();
-            ledger.put(&ACCEPTED, &accepted(revision, &next.desired())).unwrap();
-            drop(ledger);
+            accept(&host, revision, &set(mode).released(revision));
             let told = why(root.path(), "seen");
             let told: Vec<&str> = told.iter().map(String::as_str).filter(|said| !said.starts_with("  ")).collect();
             assert_eq!(told, ["not yet", "in an earlier task set: observed"], "{mode}");

@@ -182,7 +182,7 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 fn of_directory(path: &Path, once: &mut Once) -> Result<Vec<PathBuf>> {
     let mut listing = Listing::of(path, NAMESPACES).with_context(|| path.display().to_string())?;
     once.keep_left_out(&mut listing.left_out);
-    listing.tell_left_out(path, NAMESPACES);
+    Listing::tell_left_out(&listing.left_out, path, NAMESPACES);
     if listing.taken.is_empty() {
         bail!("{} holds no *.json", path.display());
     }

@@ -249,23 +249,13 @@ async fn look(
 
 /// What an object is that is not yet as it should be; `None`: it is.
 fn missing(wanted: &Condition, object: Option<&Value>) -> Option<String> {
-    match (wanted, object) {
-        (Condition::Deleted, object) => object.map(|_| "is there".to_owned()),
-        (Condition::Field { path, .. }, None) => Some(format!("has no {path}")),
-        (Condition::Field { path, value }, Some(object)) => {
-            // A label's key may have dots of its own.
-            let found = path.splitn(2, '.').try_fold(object, |found, part| found.get(part));
-            match found.filter(|found| !found.is_null()) {
-                None => Some(format!("has no {path}")),
-                Some(found) => {
-                    let now = cell(Some(found));
-                    let is_listed =
-                        || found.as_array().is_some_and(|all| all.iter().any(|one| cell(Some(one)) == *value));
-                    (now != *value && !is_listed()).then(|| format!("has {path}={now}"))
-                }
-            }
-        }
-    }
+    let Condition::Field { path, value } = wanted else { return object.map(|_| "is there".to_owned()) };
+    // A label's key may have dots of its own.
+    let found = object.and_then(|object| path.splitn(2, '.').try_fold(object, |found, part| found.get(part)));
+    let Some(found) = found.filter(|found| !found.is_null()) else { return Some(format!("has no {path}")) };
+    let now = cell(Some(found));
+    let is_listed = || found.as_array().is_some_and(|all| all.iter().any(|one| cell(Some(one)) == *value));
+    (now != *value && !is_listed()).then(|| format!("has {path}={now}"))
 }
 
 #[cfg(test)]

@@ -199,19 +199,16 @@ impl Found {
         })
     }
 
-    /// Takes in the roles and tags of a release, wherever the document keeps them; gives whether there were any.
-    fn metadata(&mut self, document: &Value) -> bool {
-        let mut any = false;
-        if let Value::Array(items) = document {
-            return items.iter().fold(false, |any, item| self.metadata(item) | any);
-        }
+    /// Takes in the roles and tags of a release, wherever the document keeps them.
+    fn metadata(&mut self, document: &Value) {
         for (field, to) in [("roles_metadata", &mut self.roles), ("tags_metadata", &mut self.tags)] {
             if let Some(Value::Object(more)) = document.get(field) {
                 to.extend(more.clone());
-                any = true;
             }
         }
-        any | document.get("fields").is_some_and(|fields| self.metadata(fields))
+        for inner in document.as_array().into_iter().flatten().chain(document.get("fields")) {
+            self.metadata(inner);
+        }
     }
 }
 
@@ -220,8 +217,8 @@ fn read(path: &Path) -> Result<Found> {
     if path.is_dir() {
         let below = Below::of(path)?;
         let files = yaml_files(path, &below).with_context(|| path.display().to_string())?;
-        below.tell_left_out(path, "one with a name of letters, digits, - and _ is read");
-        files.tell_left_out(path, ENDINGS);
+        Below::tell_left_out(&below.left_out, path, "one with a name of letters, digits, - and _ is read");
+        Listing::tell_left_out(&files.left_out, path, ENDINGS);
         files.taken.iter().try_for_each(|file| read_file(&mut found, file, path))?;
         if found.tasks.is_empty() {
             bail!("no tasks below {}: Fuel keeps them in files called {}", path.display(), TASKS.join(" or "));
@@ -243,8 +240,8 @@ fn read(path: &Path) -> Result<Found> {
     Ok(found)
 }
 
-/// Every YAML file of a directory and those below it, in the order of their paths; what a link leads to is not read. Those that are left out by their
-/// names are those of which something would be read otherwise: below the directory only files of tasks are.
+/// Every YAML file of a directory and those below it, in the order of their paths; what a link leads to is not read. Below the directory only files
+/// of tasks are said to be left out, since nothing else is read there.
 fn yaml_files(top: &Path, below: &Below) -> Result<Listing> {
     let mut files = Listing::default();
     for dir in std::iter::once(top).chain(below.read.iter().map(PathBuf::as_path)) {
@@ -283,7 +280,7 @@ fn read_file(to: &mut Found, file: &Path, top: &Path) -> Result<()> {
         for document in parsed(file)? {
             match document {
                 Value::Object(roles) if ROLES.contains(&name) => to.roles.extend(roles),
-                document => drop(to.metadata(&document)),
+                document => to.metadata(&document),
             }
         }
     }
@@ -331,7 +328,7 @@ mod tests {
             "openstack.yaml.bak",
         ];
         let read = ["lib/astute/hiera.yaml", "lib/tasks.yaml", "openstack.yaml"];
-        // What is read of modules in no case, whatever its name, is not said.
+        // What is never read of modules, whatever its name, is not said.
         let others = ["lib/astute/hiera.yaml.bak", "lib/.fixtures.yml", "README.md", "lib/tasks.rb"];
         for name in left_out.iter().chain(&read).chain(&others) {
             std::fs::write(dir.path().join(name), "").unwrap();

@@ -249,15 +249,17 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
         NodeVerb::Park { nodes, release_primary } => {
             // Also of a node that is parked already what it holds is given away.
             let already = (!release_primary).then_some("parked already");
+            let mut fields = json!({"parked": true});
             // Without one, that of a node that is parked already stays.
-            let reason = reason.map(|reason| ("maintenance_reason", Value::from(reason)));
-            let fields: Vec<(&str, Value)> = [("parked", true.into())].into_iter().chain(reason).collect();
+            if let Some(reason) = reason {
+                fields["maintenance_reason"] = reason.into();
+            }
             set(api, &nodes, Becoming { fields, is: "parked", already, release_primary }, output).await
         }
         NodeVerb::Unpark(nodes) => {
             let already = Some("not parked");
             let is = "no longer parked";
-            let fields = vec![("parked", false.into())];
+            let fields = json!({"parked": false});
             set(api, &nodes, Becoming { fields, is, already, release_primary: false }, output).await
         }
         NodeVerb::Hold { nodes, until, duration } => {
@@ -268,14 +270,14 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
             }
             let held = until.as_ref().map_or_else(|| "held".to_owned(), |end| format!("held until {end}"));
             // What is not said now takes away what an earlier hold said.
-            let fields = vec![("hold", json!({"until": until, "reason": reason}))];
+            let fields = json!({"hold": {"until": until, "reason": reason}});
             let held = Becoming { fields, is: &held, already: None, release_primary: false };
             set(api, &nodes, held, output).await
         }
         NodeVerb::Unhold(nodes) => {
             let already = Some("not held");
             let is = "no longer held";
-            let fields = vec![("hold", Value::Null)];
+            let fields = json!({"hold": null});
             set(api, &nodes, Becoming { fields, is, already, release_primary: false }, output).await
         }
         NodeVerb::Move { mut words, out, selection, overwrite } => {
@@ -294,7 +296,7 @@ pub(crate) async fn node(api: &mut Api, what: NodeVerb, reason: Option<&str>, ou
 /// What a verb makes of each node.
 struct Becoming<'a> {
     /// The fields that it sets, and to what.
-    fields: Vec<(&'static str, Value)>,
+    fields: Value,
     /// What the node is then.
     is: &'a str,
     /// What is said of a node that is so already, of which nothing is written.
@@ -309,12 +311,12 @@ async fn set(api: &mut Api, what: &Nodes, becomes: Becoming<'_>, output: Output)
     let plan = async |api: &mut Api, node: &Object| {
         if let Some(already) = becomes.already {
             let present = question::one(api, Kind::Node, &node.name).await?;
-            if becomes.fields.iter().all(|(field, value)| is_so(&present, field, value)) {
+            let mut fields = becomes.fields.as_object().into_iter().flatten();
+            if fields.all(|(field, value)| is_so(&present, field, value)) {
                 return Ok(Step::nothing(format!("{node} is {already}"), present));
             }
         }
-        let fields = becomes.fields.iter().map(|(field, value)| ((*field).to_owned(), value.clone()));
-        let write = edit(node, &Value::Object(fields.collect()))?;
+        let write = edit(node, &becomes.fields)?;
         let write = if becomes.release_primary { write.with_term("release_primary=true") } else { write };
         Ok(Step::of(write.overwriting(what.overwrite), format!("{node} is {}", becomes.is)))
     };

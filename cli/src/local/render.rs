@@ -274,6 +274,20 @@ fn body(text: &str, is_of_file: bool) -> String {
 mod tests {
     use super::*;
 
+    /// What is read of a fleet with this task and a node n that has it, in a cluster with these parameters and the label x=a.
+    fn of_one(task: &Value, parameters: &Value) -> Local {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("site.yaml");
+        let objects = [
+            json!({"kind": "Release", "name": "r", "roles": {"web": {}}, "tasks": [task]}),
+            json!({"kind": "Cluster", "name": "c", "release": "r", "labels": {"x": "a"}, "parameters": parameters}),
+            json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]}),
+            json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
+        ];
+        std::fs::write(&file, objects.map(|object| object.to_string()).join("\n---\n")).unwrap();
+        load(&[file], Purpose::Answer).unwrap()
+    }
+
     #[test]
     fn y09_texts_that_differ_in_the_ends_of_their_lines_are_shown_otherwise() {
         for (text, expected) in [
@@ -318,8 +332,6 @@ mod tests {
     /// `docs/templates.md`: no value is read once more, and a release that does so is refused.
     #[test]
     fn y03_what_would_read_a_value_once_more_is_an_error_of_render() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("site.yaml");
         for (template, is_refused) in [
             ("{{ labels.x|format('SEEN') }}", true),
             ("{{ params.l|map(attribute=labels.x)|list }}", true),
@@ -328,14 +340,7 @@ mod tests {
             ("{{ params.l|map(attribute='a')|list }}", false),
         ] {
             let task = json!({"id": "t", "type": "file", "roles": ["web"], "parameters": {"path": "/t", "template": template}});
-            let objects = [
-                json!({"kind": "Release", "name": "r", "roles": {"web": {}}, "tasks": [task]}),
-                json!({"kind": "Cluster", "name": "c", "release": "r", "labels": {"x": "a"}, "parameters": {"l": [{"a": 1}]}}),
-                json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]}),
-                json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
-            ];
-            std::fs::write(&file, objects.map(|object| object.to_string()).join("\n---\n")).unwrap();
-            let local = load(std::slice::from_ref(&file), Purpose::Answer).unwrap();
+            let local = of_one(&task, &json!({"l": [{"a": 1}]}));
             let answer = &local.answer.answers[0];
             let (found, inputs) = tasks(answer, "n", Some("t")).unwrap();
             let (rendered, mut problems) = (one(found[0], &inputs), Problems::default());
@@ -347,8 +352,6 @@ mod tests {
     /// `validate` and an apply refuse the condition, and the task was left out by it without a word.
     #[test]
     fn y03_a_condition_that_is_refused_is_an_error_of_render_also_where_it_leaves_its_task_out() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("site.yaml");
         for (condition, is_refused) in [
             ("'Self' in tags", true),
             ("size(nodes(tag='Self')) > 0", true),
@@ -358,14 +361,7 @@ mod tests {
             let parameters = json!({"path": "/t", "content": "x"});
             let task =
                 json!({"id": "t", "type": "file", "roles": ["web"], "condition": condition, "parameters": parameters});
-            let objects = [
-                json!({"kind": "Release", "name": "r", "roles": {"web": {}}, "tasks": [task]}),
-                json!({"kind": "Cluster", "name": "c", "release": "r", "labels": {"x": "a"}}),
-                json!({"kind": "NodeGroup", "cluster": "c", "name": "g", "roles": ["web"]}),
-                json!({"kind": "Node", "name": "n", "nodegroup": "c/g"}),
-            ];
-            std::fs::write(&file, objects.map(|object| object.to_string()).join("\n---\n")).unwrap();
-            let local = load(std::slice::from_ref(&file), Purpose::Answer).unwrap();
+            let local = of_one(&task, &json!({}));
             let answer = &local.answer.answers[0];
             assert_eq!(answer.task_set().unwrap().left_out_ids().count(), 1, "{condition}");
             for (wanted, counts) in [(None, true), (Some("t"), true), (Some("other"), false)] {

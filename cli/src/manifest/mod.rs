@@ -187,7 +187,7 @@ pub(crate) fn read_all(paths: &[PathBuf]) -> (Manifests, Problems) {
     let named = named_of(&files, left_out.iter().flat_map(|(_, left)| left));
     for (path, mut left_out) in left_out {
         left_out.retain(|file| !is_among(&named, file));
-        Listing { taken: Vec::new(), left_out }.tell_left_out(path, MANIFESTS);
+        Listing::tell_left_out(&left_out, path, MANIFESTS);
     }
     for file in files.into_iter().filter(|file| !file.is_part(&named)) {
         file.take(&mut manifests, &mut problems);
@@ -264,14 +264,14 @@ impl ManifestFile {
 
     /// The files that its documents name.
     fn names(&self) -> Vec<PathBuf> {
-        self.documents.iter().flatten().flat_map(|document| named_by(&self.path, &document.json)).collect()
+        self.documents.iter().flatten().flat_map(|document| named_by(&self.path, &document.value())).collect()
     }
 
     /// Whether it stands in a directory for another manifest to name it, and holds no object of its own.
     fn is_part(&self, named: &BTreeSet<PathBuf>) -> bool {
         self.is_listed
             && is_among(named, &self.path)
-            && !self.documents.iter().flatten().any(|document| holds_object(&document.json))
+            && !self.documents.iter().flatten().any(|document| holds_object(&document.value()))
     }
 
     fn take(self, to: &mut Manifests, problems: &mut Problems) {
@@ -287,11 +287,10 @@ impl ManifestFile {
 }
 
 /// Whether a document is an object of a known kind, or a list of such.
-fn holds_object(document: &str) -> bool {
-    let document = serde_json::from_str::<&RawValue>(document).map(json::value_or_texts).unwrap_or_default();
+fn holds_object(document: &Value) -> bool {
     let is_object =
         |one: &Value| one.get("kind").and_then(Value::as_str).is_some_and(|kind| Kind::of_manifest(kind).is_some());
-    document.as_array().into_iter().flatten().chain([&document]).any(is_object)
+    document.as_array().into_iter().flatten().chain([document]).any(is_object)
 }
 
 fn read_file(file: &Path) -> Result<Vec<Document>, (String, String)> {

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use stemma_core::json::value_or_texts;
 use stemma_core::manifest::{BodyError, MAX_DEPTH, with_label_texts};
 
 pub use write::block;
@@ -72,6 +73,11 @@ impl Document {
     /// [`BodyError`], also for another number that does not fit into 64 bits.
     pub fn read_body<T: DeserializeOwned>(&self) -> Result<T, BodyError> {
         stemma_core::manifest::read(&with_label_texts(self.raw()))
+    }
+
+    /// All of it, where no number is asked for: one that has no exact value is its text.
+    pub(crate) fn value(&self) -> serde_json::Value {
+        value_or_texts(self.raw())
     }
 
     fn raw(&self) -> &RawValue {

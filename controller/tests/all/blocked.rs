@@ -5,11 +5,18 @@
 use serde_json::{Value, json};
 use stemma_wire::message::observed::{Outcome, Report};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Host};
 use crate::states::{
-    everywhere, fleet_of, result, result_saying, say, shell, site, site_and, take, until, until_listed, until_stands,
+    everywhere, fleet_of, result, result_saying, say, shell, site, site_and, take, until, until_shown, until_stands,
     with_two,
 };
+
+/// n2 waits in this state until a is done on n1, and is blocked once a fails there.
+async fn until_a_failure_blocks(fleet: &Fleet, first: &mut Host, state: &str, awaited: &str) {
+    until_stands(fleet, "n2", state, &format!("b waits for {awaited}: n1 (a has not succeeded there)")).await;
+    result(first, 1, "a", Outcome::Failed).await;
+    until_stands(fleet, "n2", "blocked", &format!("b waits for {awaited}: n1 (a failed there)")).await;
+}
 
 #[tokio::test]
 async fn y06_who_waits_for_a_host_that_will_not_do_it_is_blocked_in_every_answer() {
@@ -36,11 +43,7 @@ async fn y09_the_task_that_waits_for_another_host_is_named() {
     site[0]["tasks"][1]["requires"] = json!(["c"]);
     let (fleet, mut first, mut second) = with_two(site).await;
     result(&mut second, 1, "c", Outcome::Changed).await;
-    let reason = "b waits for a on tags x: n1 (a has not succeeded there)";
-    until_stands(&fleet, "n2", "changing", reason).await;
-    result(&mut first, 1, "a", Outcome::Failed).await;
-    let reason = "b waits for a on tags x: n1 (a failed there)";
-    until_stands(&fleet, "n2", "blocked", reason).await;
+    until_a_failure_blocks(&fleet, &mut first, "changing", "a on tags x").await;
     fleet.controller.stop().await;
 }
 
@@ -48,11 +51,7 @@ async fn y09_the_task_that_waits_for_another_host_is_named() {
 async fn y06_a_task_that_drifted_hides_neither_whom_its_host_waits_for_nor_what_runs() {
     let (fleet, mut first, mut second) = with_two(site_and([shell("c", "y", json!({}))])).await;
     result(&mut second, 1, "c", Outcome::Drifted).await;
-    let reason = "b waits for a on tags x: n1 (a has not succeeded there)";
-    until_stands(&fleet, "n2", "changing", reason).await;
-    result(&mut first, 1, "a", Outcome::Failed).await;
-    let reason = "b waits for a on tags x: n1 (a failed there)";
-    until_stands(&fleet, "n2", "blocked", reason).await;
+    until_a_failure_blocks(&fleet, &mut first, "changing", "a on tags x").await;
     assert_eq!(everywhere(&fleet, "n2", "blocked").await, [true; 5]);
     result(&mut first, 2, "a", Outcome::Changed).await;
     result(&mut second, 2, "b", Outcome::Changed).await;
@@ -134,11 +133,7 @@ async fn y06_who_waits_at_a_stage_is_told_the_task_before_it_that_failed_or_is_n
     let b = shell("b", "y", json!({"requires": ["st2"]}));
     site[0]["tasks"] = json!([shell("a", "x", json!({})), stage("st", "a"), stage("st2", "st"), b]);
     let (fleet, mut first, _second) = with_two(site).await;
-    let open = "b waits for stage st2: n1 (a has not succeeded there)";
-    until_stands(&fleet, "n2", "waiting", open).await;
-    result(&mut first, 1, "a", Outcome::Failed).await;
-    let failed = "b waits for stage st2: n1 (a failed there)";
-    until_stands(&fleet, "n2", "blocked", failed).await;
+    until_a_failure_blocks(&fleet, &mut first, "waiting", "stage st2").await;
     fleet.controller.stop().await;
 }
 
@@ -209,12 +204,8 @@ async fn y06_who_waits_behind_a_marker_reads_which_task_is_not_done() {
     let mut site = site_and([json!({"id": "m", "type": "skipped", "tags": ["x"], "requires": ["a"]})]);
     site[0]["tasks"][1]["cross_depends"] = json!([{"name": "m", "tags": ["x"]}]);
     let (fleet, mut first, _second) = with_two(site).await;
-    let reason = "b waits for m on tags x: n1 (a has not succeeded there)";
-    until_stands(&fleet, "n2", "waiting", reason).await;
-    until_listed(&fleet, "n2", reason).await;
-    result(&mut first, 1, "a", Outcome::Failed).await;
-    let reason = "b waits for m on tags x: n1 (a failed there)";
-    until_stands(&fleet, "n2", "blocked", reason).await;
+    until_shown(&fleet, "n2", "waiting", "b waits for m on tags x: n1 (a has not succeeded there)").await;
+    until_a_failure_blocks(&fleet, &mut first, "waiting", "m on tags x").await;
     fleet.controller.stop().await;
 }
 
@@ -243,8 +234,7 @@ async fn y06_who_waits_for_a_marker_of_another_host_reads_the_task_before_it() {
             result(&mut hosts[0], sequence, "a", outcome).await;
         }
         let reason = format!("e waits for b on tags y: n1 ({why})");
-        until_stands(&fleet, "n3", state, &reason).await;
-        until_listed(&fleet, "n3", &reason).await;
+        until_shown(&fleet, "n3", state, &reason).await;
     }
     fleet.apply(json!([{"kind": "Node", "name": "n1", "nodegroup": "c/gx", "hold": {"reason": "a disk"}}])).await;
     fleet.apply(site("2", "x0")).await;
@@ -262,8 +252,7 @@ async fn y06_who_waits_for_a_task_that_did_not_run_reads_what_that_one_requires(
     let why = "Not run: a, which it requires, failed.";
     result_saying(&mut first, 2, ("a2", Outcome::DependencyFailed), (why, "")).await;
     let reason = "b waits for a2 on tags x: n1 (a2 did not run there: a, which it requires, failed)";
-    until_stands(&fleet, "n2", "blocked", reason).await;
-    until_listed(&fleet, "n2", reason).await;
+    until_shown(&fleet, "n2", "blocked", reason).await;
     fleet.controller.stop().await;
 }
 
@@ -277,8 +266,7 @@ async fn y06_who_waits_behind_a_marker_of_its_own_host_is_named_and_not_the_mark
     let (fleet, mut first, _second) = with_two(site).await;
     result(&mut first, 1, "a", Outcome::Failed).await;
     let reason = "b waits for a on tags x: n1 (a failed there)";
-    until_stands(&fleet, "n2", "blocked", reason).await;
-    until_listed(&fleet, "n2", reason).await;
+    until_shown(&fleet, "n2", "blocked", reason).await;
     fleet.controller.stop().await;
 }
 

@@ -146,12 +146,18 @@ pub(crate) async fn until_stands(fleet: &Fleet, name: &str, state: &str, reason:
 }
 
 /// Reads the list until a row of it has this reason, as the node says it.
-pub(crate) async fn until_listed(fleet: &Fleet, name: &str, reason: &str) {
+async fn until_listed(fleet: &Fleet, name: &str, reason: &str) {
     let is_listed = |list: &Value| {
         let mut rows = list["nodes"].as_array().unwrap().iter();
         rows.any(|row| row["name"] == name && row["state_reason"] == reason)
     };
     read_until(name, async || fleet.read("/v1/nodes?fields=name,state_reason").await, is_listed).await;
+}
+
+/// Asks until a node has this state with this reason, and the list this reason of it.
+pub(crate) async fn until_shown(fleet: &Fleet, name: &str, state: &str, reason: &str) {
+    until_stands(fleet, name, state, reason).await;
+    until_listed(fleet, name, reason).await;
 }
 
 /// A fleet of this site with one host, of tag x, which holds what it was told.
@@ -278,8 +284,7 @@ async fn y06_a_host_that_keeps_its_task_set_since_it_does_not_meet_the_next_one_
     let instance = |traits: Value| json!([{"kind": "Node", "name": "n", "nodegroup": "c/gx", "instance_info": {"traits": traits}}]);
     fleet.apply(instance(json!(["CUSTOM_ALSO"]))).await;
     let error = "there is an error among its findings: instance.traits";
-    until_stands(&fleet, "n", "failed", error).await;
-    until_listed(&fleet, "n", error).await;
+    until_shown(&fleet, "n", "failed", error).await;
     assert_eq!(everywhere(&fleet, "n", "failed").await, [true; 5]);
     fleet.apply(instance(json!([]))).await;
     until_stands(&fleet, "n", "held", held).await;

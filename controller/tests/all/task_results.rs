@@ -9,7 +9,7 @@ use stemma_wire::message::observed::Outcome;
 use crate::fleet::{Fleet, read_until};
 use crate::principals::people::{ask, principal};
 use crate::states::{
-    everywhere, fleet_of, result, result_saying, result_with, shell, site, site_and, take, until, until_listed,
+    everywhere, fleet_of, result, result_saying, result_with, shell, site, site_and, take, until, until_shown,
     until_stands, with_one, with_two,
 };
 
@@ -31,8 +31,7 @@ async fn y09_the_task_whose_result_has_not_come_is_named() {
         (2, "c", "the result of task d has not come yet"),
     ] {
         result(&mut host, sequence, task, Outcome::Changed).await;
-        until_stands(&fleet, "n1", "changing", reason).await;
-        until_listed(&fleet, "n1", reason).await;
+        until_shown(&fleet, "n1", "changing", reason).await;
     }
     fleet.controller.stop().await;
 }
@@ -70,8 +69,7 @@ async fn y06_a_task_that_is_only_observed_is_said_so_and_what_requires_it_names_
     let why = "Not run: a, which it requires, is neither run nor checked, since its mode is observe.";
     result_saying(&mut host, 2, ("dep", Outcome::DependencyFailed), (why, "")).await;
     let reason = "task dep did not run: a, which it requires, is neither run nor checked, since its mode is observe";
-    until_stands(&fleet, "n1", "failed", reason).await;
-    until_listed(&fleet, "n1", reason).await;
+    until_shown(&fleet, "n1", "failed", reason).await;
     let list = until_told_of(&fleet, 2).await;
     let row = list["tasks"].as_array().unwrap().iter().find(|row| row["task"] == "a").unwrap();
     let counts = ["nodes", "observed", "would_change", "different_changes"].map(|field| row[field].as_u64().unwrap());

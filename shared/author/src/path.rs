@@ -6,10 +6,11 @@ use stemma_core::condition::Template;
 use stemma_core::input::Inputs;
 use stemma_render::{Limits, NoSecrets, Renderer};
 
-/// A path is short, and each node may have one of its own: what takes more than this is left to the host.
-const LIMITS: Limits = Limits { steps: 10_000, depth: 16, output_bytes: 4096 };
+/// A path is short, and each node may have one of its own: what takes more steps is left to the host. Of bytes there may be as many as all
+/// inputs of a node have together, so that a path that is too long is rendered, and then refused.
+const LIMITS: Limits = Limits { steps: 10_000, depth: 16, output_bytes: 256 * 1024 };
 
-/// The template of a path.
+/// The template of a path, or of the program of a command.
 #[derive(Debug)]
 pub(crate) struct PathTemplate {
     text: Box<str>,

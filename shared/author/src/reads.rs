@@ -6,7 +6,7 @@ use stemma_core::input::{Fields, Names, Need, Path, Query, Read, Reference, Refe
 
 use stemma_core::key::LabelKey;
 use stemma_core::name::{Name, ObjectName, TagName};
-use stemma_core::release::{OddName, odd_field, odd_name};
+use stemma_core::release::{OddName, odd_name};
 use stemma_core::traits::Trait;
 
 use crate::shape::{Lookups, Root};
@@ -99,11 +99,6 @@ pub(crate) fn path(root: Root, keys: Vec<Box<str>>) -> Result<Read, Refusal> {
         }
         Root::Params | Root::Labels | Root::Traits | Root::Tags => Ok(Read::Parameter(path)),
     }
-}
-
-/// The key of a field of a look-up's nodes that nothing can have, if there is one. A path that is too deep is refused where it is added.
-pub(crate) fn odd_field_of(keys: &[Box<str>]) -> Option<OddName> {
-    Path::new(keys.iter().cloned()).and_then(|path| odd_field(&path))
 }
 
 /// The reference of a read, if there can be something of that name: a label that cannot exist is a slip of the pen.

@@ -104,9 +104,8 @@ fn y09_a_strict_write_that_takes_a_label_warns_of_nothing() -> Result<()> {
         &["label", "nodegroup", "prod/frontends", "unread-"][..],
         &["label", "nodegroup", "prod/frontends", "--not-inherited", "unread"],
     ] {
-        let output = fleet.cli(&[arguments, &["--strict", "--dry-run"]].concat())?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !text.contains("warning:"), "{arguments:?}: {text}");
+        let (_, text, status) = fleet.ran(&[arguments, &["--strict", "--dry-run"]].concat())?;
+        assert!(status == 0 && !text.contains("warning:"), "{arguments:?}: {text}");
         let said = "info: nodegroup prod/frontends: hosts lose the labels unread (1 host)";
         assert!(text.contains(said), "{arguments:?}: {text}");
     }

@@ -65,7 +65,7 @@ fn w05_a_list_has_what_its_filters_ask_for_and_no_more() -> Result<()> {
 fn a_field_that_a_kind_has_not_is_not_waited_for() -> Result<()> {
     let fleet = two_clusters()?;
     let wait =
-        |object: &str, wanted: &str, most: &str| fleet.cli(&["wait", object, "--for", wanted, "--timeout", most]);
+        |object: &str, wanted: &str, most: &str| fleet.ran(&["wait", object, "--for", wanted, "--timeout", most]);
     for (object, wanted, told) in [
         ("node/us-1", "stat=converged", "--for: a node has no field \"stat\" (did you mean \"state\"?)"),
         ("node/us-1", "note=held", "(did you mean \"notes\"?)"),
@@ -73,15 +73,13 @@ fn a_field_that_a_kind_has_not_is_not_waited_for() -> Result<()> {
         ("nodegroup/eu/web", "bogus=1", "a node group has no field \"bogus\": it has "),
         ("node/us-1", "state.name=converged", "state of a node is no map"),
     ] {
-        let output = wait(object, wanted, "1m")?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && text.contains(told), "{wanted}: {text}");
+        let (_, text, status) = wait(object, wanted, "1m")?;
+        assert!(status == 2 && text.contains(told), "{wanted}: {text}");
     }
     // What is there at times alone is waited for.
     for wanted in ["notes=held", "hold.reason=x", "labels.a.b/c=d"] {
-        let output = wait("node/us-1", wanted, "1s")?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && text.contains("not so after 1 s"), "{wanted}: {text}");
+        let (_, text, status) = wait("node/us-1", wanted, "1s")?;
+        assert!(status == 1 && text.contains("not so after 1 s"), "{wanted}: {text}");
     }
     assert_eq!(fleet.stemma(&["wait", "node/us-1", "--for", "labels.tier=gold"])?, "node/us-1 has labels.tier=gold\n");
     Ok(())

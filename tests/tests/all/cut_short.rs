@@ -60,6 +60,16 @@ fn begun(host: &Agent, count: usize) -> Result<()> {
     Ok(())
 }
 
+/// Waits until a program has logged this of a task.
+fn logged(program: &Running, said: &str, task: &str) -> Result<()> {
+    eventually(said, || {
+        let log = program.log();
+        let line = log.lines().find(|line| line.contains(said));
+        ensure!(line.is_some_and(|line| line.contains(&format!("task={task}"))), "{log}");
+        Ok(())
+    })
+}
+
 /// Lets the tasks end, and gives what `once` said; it ended by itself, with another status than 0 where that is said.
 fn let_end(host: &Agent, once: Running, is_success: bool) -> Result<String> {
     std::fs::write(host.path("go"), "")?;
@@ -95,12 +105,7 @@ fn y02_once_that_is_stopped_by_a_signal_lets_what_runs_end_and_says_what_is_left
         for signal in signals {
             kill_process(id, *signal)?;
         }
-        eventually("it says for what it waits", || {
-            let log = once.log();
-            let line = log.lines().find(|line| line.contains("waiting for the end of a task that runs"));
-            ensure!(line.is_some_and(|line| line.contains("task=s1")), "{said}: {log}");
-            Ok(())
-        })?;
+        logged(&once, "waiting for the end of a task that runs", "s1").context(said)?;
         let expected =
             format!("stopped by {said} after 1 of 5 tasks (1 changed): 4 have not run; run `stemma-agent once` again");
         assert_eq!(let_end(&host, once, false)?, expected);
@@ -164,12 +169,7 @@ fn begin_check(host: &Agent, task: &str) -> Result<Running> {
         ensure!(!refused.status.success() && said.contains(&runs) && said.contains("nothing was changed"), "{said}");
     }
     let check = Running::start("stemma-agent", ["--root".as_ref(), root.as_os_str(), "check".as_ref()])?;
-    eventually("it waits for the task", || {
-        let log = check.log();
-        let line = log.lines().find(|line| line.contains("it is applied now: waiting for its end"));
-        ensure!(line.is_some_and(|line| line.contains(&format!("task={task}"))), "{log}");
-        Ok(())
-    })?;
+    logged(&check, "it is applied now: waiting for its end", task)?;
     Ok(check)
 }
 

@@ -34,16 +34,17 @@ fn join(fleet: &Fleet) -> Result<Agent> {
     fleet.join("n1", "c/g")
 }
 
+fn apply(fleet: &Fleet, name: &str, text: &str) -> Result<()> {
+    let manifest = fleet.dir().join(name);
+    std::fs::write(&manifest, text)?;
+    fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
+    Ok(())
+}
+
 #[test]
 fn a_label_is_on_the_host_at_once_and_in_a_file_when_it_is_released() -> Result<()> {
     let fleet = Fleet::start()?;
-    let apply = |name: &str, text: &str| -> Result<()> {
-        let manifest = fleet.dir().join(name);
-        std::fs::write(&manifest, text)?;
-        fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
-        Ok(())
-    };
-    apply("site.yaml", MANIFEST)?;
+    apply(&fleet, "site.yaml", MANIFEST)?;
     let mut agent = join(&fleet)?;
     let (labels, rendered) = (agent.path("run/stemma/labels.json"), agent.path("etc/ntp.conf"));
     eventually("the first release", || {
@@ -51,7 +52,7 @@ fn a_label_is_on_the_host_at_once_and_in_a_file_when_it_is_released() -> Result<
         ["one", "other"].iter().try_for_each(|mark| file_contains(&agent.path(&format!("etc/{mark}-mark")), "looked"))
     })?;
 
-    apply("held.yaml", "{kind: Node, name: n1, nodegroup: c/g, hold: {reason: a disk is changed}}\n")?;
+    apply(&fleet, "held.yaml", "{kind: Node, name: n1, nodegroup: c/g, hold: {reason: a disk is changed}}\n")?;
     fleet.stemma(&["label", "clustertemplate", "base", "ntp=two"])?;
     eventually("the label in place", || file_contains(&labels, "\"ntp\":\"two\""))?;
     still_one(&agent, "one")?;
@@ -66,7 +67,7 @@ fn a_label_is_on_the_host_at_once_and_in_a_file_when_it_is_released() -> Result<
     eventually("the file mended by a look for drift", || file_contains(&rendered, "server one\n"))?;
     still_one(&agent, "other")?;
 
-    apply("free.yaml", "{kind: Node, name: n1, nodegroup: c/g}\n")?;
+    apply(&fleet, "free.yaml", "{kind: Node, name: n1, nodegroup: c/g}\n")?;
     eventually("the release", || file_contains(&rendered, "server two\n"))?;
     Ok(())
 }
@@ -75,14 +76,8 @@ fn a_label_is_on_the_host_at_once_and_in_a_file_when_it_is_released() -> Result<
 #[test]
 fn y06_a_task_that_the_next_release_lacks_is_said_to_run_still_on_a_host_that_is_held() -> Result<()> {
     let fleet = Fleet::start()?;
-    let apply = |name: &str, text: &str| -> Result<()> {
-        let manifest = fleet.dir().join(name);
-        std::fs::write(&manifest, text)?;
-        fleet.stemma(&["apply", "-f", &manifest.to_string_lossy()])?;
-        Ok(())
-    };
     let explained = || fleet.stemma(&["explain", "node", "n1", "task", "one-mark"]);
-    apply("site.yaml", MANIFEST)?;
+    apply(&fleet, "site.yaml", MANIFEST)?;
     fleet.stemma(&["create", "node", "n1", "--nodegroup", "c/g"])?;
     eventually("the first release", || {
         let said = explained()?;
@@ -92,7 +87,7 @@ fn y06_a_task_that_the_next_release_lacks_is_said_to_run_still_on_a_host_that_is
     fleet.stemma(&["node", "hold", "n1", "--reason", "a disk is changed"])?;
     let next = MANIFEST.replace("version: \"1\"", "version: \"2\"").replace("site@1", "site@2");
     let next: Vec<&str> = next.lines().filter(|line| !line.contains("id: one-mark")).collect();
-    apply("next.yaml", &next.join("\n"))?;
+    apply(&fleet, "next.yaml", &next.join("\n"))?;
     let said = explained()?;
     let heading = "one-mark still runs on n1 (c/g)\n  host      keeps site@1, which has this task";
     let next = "\n  next      site@2: the node's release has no such task\n  but       it is held (a disk is changed)";

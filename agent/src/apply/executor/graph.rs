@@ -225,10 +225,7 @@ impl Graph {
     /// Whether something did not end well. A marker does not count: what failed before it does, and so does what is stopped behind it.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.vertices.iter().filter(|vertex| !vertex.is_marker).any(|vertex| match vertex.state {
-            TaskState::Ended(outcome) => outcome.is_failure(),
-            TaskState::Waiting | TaskState::Running | TaskState::LeftOut | TaskState::Observed => false,
-        })
+        self.ended().any(Outcome::is_failure)
     }
 }
 

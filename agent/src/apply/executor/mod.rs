@@ -201,8 +201,8 @@ impl Run {
         Ok(())
     }
 
-    /// Whether this host was paused or parked meanwhile. It is read before each task: once `pause` has ended, none begins, also where nobody
-    /// was woken by it. A look is none of that.
+    /// Whether this host was paused or parked meanwhile, which stops no look. It is read before each task: once `pause` has ended, none begins,
+    /// also where nobody was woken by it.
     fn is_stopped(&self) -> Result<bool, HostError> {
         if self.purpose == Purpose::Check || !self.graph.is_waiting() {
             return Ok(false);

@@ -103,7 +103,7 @@ pub async fn perform(site: &Site, applier: &dyn Applier, task: &HostTask, call: 
             }
         },
     };
-    let is_done = call.permitted != Permitted::Check && matches!(ended.outcome, Outcome::Unchanged | Outcome::Changed);
+    let is_done = call.permitted != Permitted::Check && ended.outcome.is_success();
     if call.refresh
         && is_done
         && let Err(error) = site.ledger.refreshed(std::slice::from_ref(&task.task.id))

@@ -7,13 +7,12 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use stemma_core::inspection::are_of_label;
 use stemma_core::json::{self, InvalidJson};
-use stemma_core::manifest::MAX_DEPTH;
+use stemma_core::manifest::{MAX_DEPTH, TEXT_MAPS};
 use stemma_core::name::cut;
 use stemma_wire::error::{ApiError, ErrorType};
 
-/// The maps whose values are text, where they stand directly in an object's body.
-const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
 /// The requirements of a group or an allocation.
 const REQUIREMENTS: &str = "requirements";
 /// The actions of an inspection rule.
@@ -29,41 +28,28 @@ pub(crate) struct BadJson {
     pub reason: String,
     /// Whether the document is JSON, and a number in it is none that a field holds.
     is_number: bool,
-    /// Where such a number stands in a patch.
-    in_patch: Option<InPatch>,
-}
-
-/// A place in the value of an operation of a patch.
-#[derive(Clone, Debug)]
-struct InPatch {
-    /// Which operation it is.
-    at: usize,
-    /// The place in its value, as `.q[0]`.
-    within: String,
 }
 
 /// A JSON patch.
 pub(crate) enum PatchBody {
-    /// It is read, as [`parse_patch`] gives it.
+    /// The patch. Where it changes actions also the same with each number there as its text: whether such a number is a label's is known once
+    /// the patch is applied, and then [`check_numbers`] looks at those that are not.
     Read(Value, Option<Value>),
-    /// A number in it is none that a field holds.
-    Unfit(Unfit),
-}
-
-/// A patch with a number that no field holds. What the number's field is called is known with the object: a step of a path is a key of a
-/// map or a place in a list, by what stands there.
-pub(crate) struct Unfit {
-    /// The operations up to the one with the number, in which each such number is 0.
-    pub operations: Value,
-    /// The place of the number in the value of the last of them, as `.q[0]`.
-    pub within: String,
-    /// The refusal.
-    pub bad: BadJson,
+    /// A number in it is none that a field holds. What the number's field is called is known with the object: a step of a path is a key of a
+    /// map or a place in a list, by what stands there.
+    Unfit {
+        /// The operations up to the one with the number, in which that is 0.
+        operations: Value,
+        /// The place of the number in the value of the last of them, as `.q[0]`.
+        within: String,
+        /// The refusal.
+        bad: BadJson,
+    },
 }
 
 impl BadJson {
     fn new(reason: &dyn ToString) -> Self {
-        Self { field: String::new(), reason: reason.to_string(), is_number: false, in_patch: None }
+        Self { field: String::new(), reason: reason.to_string(), is_number: false }
     }
 
     /// The same, of what stands in a field.
@@ -74,15 +60,16 @@ impl BadJson {
 
     /// The same, of what stands in an operation of a patch. What is wrong with its value is wrong with the field that it sets.
     fn within_operation(self, at: usize, operation: &RawValue) -> Self {
-        let within = self.field.strip_prefix("value").filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
-        let named = within.zip(field_of(operation)).map(|(within, field)| (field + within, within.to_owned()));
-        match named {
-            Some((field, within)) => {
-                let in_patch = self.is_number.then_some(InPatch { at, within });
-                Self { field, in_patch, ..self }
-            }
+        let field = self.within_value().zip(field_of(operation)).map(|(within, field)| field + within);
+        match field {
+            Some(field) => self.of(field),
             None => self.within(&format!("[{at}]")),
         }
+    }
+
+    /// The place in the value of a patch operation in which it stands, as `.q[0]`.
+    fn within_value(&self) -> Option<&str> {
+        self.field.strip_prefix("value").filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     }
 
     /// The same, of what stands in this field.
@@ -146,48 +133,40 @@ pub(crate) fn parse_values(bytes: &[u8]) -> Result<Value, BadJson> {
     plain(document(bytes)?)
 }
 
-/// Reads one document that is a JSON patch, and where it says something of actions that its object has (`has_actions`) also the same patch with each number there as its text.
-/// Whether such a number is a label's is known once the patch is applied: then [`check_numbers`] looks at those that are not.
+/// Reads one document that is a JSON patch, of an object that has actions (`has_actions`) or none. A number that no field holds stands as 0
+/// where its action has its text.
 ///
 /// # Errors
-/// As [`parse`]; a number of an action that would be rounded stands in the first of both as 0.
-pub(crate) fn parse_patch(bytes: &[u8], has_actions: bool) -> Result<(Value, Option<Value>), BadJson> {
+/// As [`parse`], but for a number that no field holds in the value of an operation.
+pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, BadJson> {
     let raw = document(bytes)?;
     if !raw.get().starts_with('[') {
-        return Ok((body(raw)?, None));
+        return Ok(PatchBody::Read(body(raw)?, None));
     }
     let items = json::items(raw);
-    let texts: Vec<Option<Value>> = items.iter().map(|item| with_texts(item).filter(|_| has_actions)).collect();
-    let read = |(at, item): (usize, &&RawValue)| {
+    let texts: Vec<Option<Value>> = items.iter().map(|item| has_actions.then(|| with_texts(item)).flatten()).collect();
+    let mut said = Vec::new();
+    for (at, (item, texts)) in items.into_iter().zip(&texts).enumerate() {
         let read = match operation(item) {
-            Err(bad) if bad.is_number && texts[at].is_some() => with_value(item, stand_ins),
+            Err(bad) if bad.is_number && texts.is_some() => with_value(item, stand_ins),
             read => read,
         };
-        read.map_err(|bad| bad.within_operation(at, item))
-    };
-    let said: Vec<Value> = items.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-    let says_texts = texts.iter().any(Option::is_some);
-    let whole = says_texts
-        .then(|| said.iter().zip(texts).map(|(said, texts)| texts.unwrap_or_else(|| said.clone())).collect::<Value>());
-    Ok((said.into(), whole))
-}
-
-/// Reads one document that is a JSON patch, as [`parse_patch`] does. A number that no field holds is given with what is needed to name its field.
-///
-/// # Errors
-/// As [`parse`], but for such a number in the value of an operation.
-pub(crate) fn read_patch(bytes: &[u8], has_actions: bool) -> Result<PatchBody, BadJson> {
-    let bad = match parse_patch(bytes, has_actions) {
-        Ok((said, texts)) => return Ok(PatchBody::Read(said, texts)),
-        Err(bad) => bad,
-    };
-    let raw = document(bytes)?;
-    // Lists within a body that is none are not the patch.
-    let in_patch = bad.in_patch.clone().filter(|_| raw.get().starts_with('['));
-    let Some(InPatch { at, within }) = in_patch else { return Err(bad) };
-    let until = json::items(raw).into_iter().take(at + 1);
-    let operations = until.map(|operation| with_value(operation, stand_ins)).collect::<Result<Value, _>>()?;
-    Ok(PatchBody::Unfit(Unfit { operations, within, bad }))
+        match read {
+            Ok(operation) => said.push(operation),
+            Err(bad) => {
+                let is_of_field = bad.is_number && field_of(item).is_some();
+                let within = bad.within_value().filter(|_| is_of_field).map(str::to_owned);
+                let Some(within) = within else { return Err(bad.within_operation(at, item)) };
+                said.push(with_value(item, stand_ins)?);
+                return Ok(PatchBody::Unfit { operations: said.into(), within, bad });
+            }
+        }
+    }
+    let whole = texts
+        .iter()
+        .any(Option::is_some)
+        .then(|| said.iter().zip(texts).map(|(said, texts)| texts.unwrap_or_else(|| said.clone())).collect());
+    Ok(PatchBody::Read(said.into(), whole))
 }
 
 /// Looks at each number of a patched field whose text may have been kept in the other of both.
@@ -330,14 +309,6 @@ fn arguments(raw: &RawValue) -> Result<Value, BadJson> {
         Some(b'[') if are_of_label(raw) => list(raw, number_or_text),
         _ => plain(raw),
     }
-}
-
-/// Whether arguments are of a label. What the action does is asked where the rule is read.
-fn are_of_label(args: &RawValue) -> bool {
-    let named = json::members(args).unwrap_or_default().into_iter().find(|(name, _)| name == "path");
-    let path = named.map(|(_, path)| path).or_else(|| json::items(args).first().copied());
-    let path = path.and_then(|path| json::text(path.get()).ok()).unwrap_or_default();
-    path.trim_start_matches('/').starts_with("labels")
 }
 
 /// The path of a patch operation.
@@ -509,10 +480,13 @@ mod tests {
             ("/actions/0/args", r#"{"value":[1.50]}"#, json!({"value": [1.5]}), Some(json!({"value": ["1.50"]}))),
             ("/conditions/0/args/value", "1.50", json!(1.5), None),
         ] {
-            let (said, texts) = parse_patch(value(path, sent).as_bytes(), true).unwrap();
+            let PatchBody::Read(said, texts) = read_patch(value(path, sent).as_bytes(), true).unwrap() else {
+                panic!("{path} {sent} has a number that fits")
+            };
             assert_eq!((of(&said), texts.as_ref().map(of)), (number, text), "{path} {sent}");
         }
-        assert!(parse_patch(value("/conditions/0/args/value", "1e400").as_bytes(), true).unwrap_err().is_number);
+        let unfit = read_patch(value("/conditions/0/args/value", "1e400").as_bytes(), true).unwrap();
+        assert!(matches!(unfit, PatchBody::Unfit { bad, .. } if bad.is_number));
         assert_eq!(
             check_numbers("actions", &json!([{"args": [1.5]}]), &json!([{"args": ["1.50"]}])).map_err(|e| e.field),
             Ok(())

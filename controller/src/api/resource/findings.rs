@@ -90,8 +90,9 @@ fn is_of_host(finding: &Finding) -> bool {
     TOLD_OF_ALL.iter().all(|rule| finding.code != rule.code)
 }
 
-/// The findings that a write makes, each once: what hosts lack by it (but for requirements, of which [`NewlyUnmet`] knows), roles of its objects that nothing declares, keys and values of its objects that
-/// the catalogue does not have, and tags and tasks that fall nowhere any more.
+/// The findings that a write makes, each once: what hosts lack by it (but for requirements, of which [`NewlyUnmet`] knows), roles of its
+/// objects that nothing declares, keys and values of its objects that the catalogue does not have, and tags and tasks that fall nowhere any
+/// more.
 pub(super) fn newly_found(work: &Work<'_>) -> Vec<Finding> {
     let (before, after) = (&work.before().fleet, &work.model.fleet);
     let mut found = newly_unset(before, after, &work.model.memo, work.told_hosts());

@@ -17,7 +17,7 @@ use super::objects::{Shown, raw, read_body, update};
 use super::stored::shown_fields;
 use super::{by_hand, kept, view, writes};
 use crate::api::Api;
-use crate::api::http::json::{self, BadJson, PatchBody, Unfit};
+use crate::api::http::json::{self, BadJson, PatchBody};
 use crate::api::http::patch::{BadPatch, Operation, Patch, SentPatch, Verb, map_from_text};
 use crate::api::http::request::{HandlerResult, PatchKind, Request};
 use crate::cache::Model;
@@ -97,7 +97,7 @@ impl Intent {
                     let said = read(said)?;
                     Self::Json(said, texts.map(read).transpose()?.map(SentPatch::without_tests))
                 }
-                PatchBody::Unfit(Unfit { operations, within, bad }) => Self::Unfit(read(operations)?, within, bad),
+                PatchBody::Unfit { operations, within, bad } => Self::Unfit(read(operations)?, within, bad),
             },
         })
     }

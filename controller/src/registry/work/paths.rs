@@ -31,7 +31,7 @@ impl Work<'_> {
         }
         for node in self.told_hosts() {
             // Few releases have paths that are written out and may meet: only their nodes are resolved.
-            if !self.model.fleet.profile(node).is_some_and(|profile| profile.may_share_plain_paths()) {
+            if !self.model.fleet.profile(node).is_some_and(|profile| profile.may_share_plain_paths) {
                 continue;
             }
             let Some(set) = task_set(&self.model, node) else { continue };

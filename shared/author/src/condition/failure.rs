@@ -48,8 +48,13 @@ const SIGNS: &[(&str, &str)] = &[
 ];
 
 /// The functions that make a value of another kind, and what they make.
-const CONVERSIONS: &[(&str, &str)] =
-    &[("bool", BOOLEAN), ("double", "a number"), ("int", WHOLE), ("string", "text"), ("uint", UNSIGNED)];
+const CONVERSIONS: &[(&str, &str)] = &[
+    ("bool", "boolean"),
+    ("double", "number"),
+    ("int", "whole number"),
+    ("string", "text"),
+    ("uint", "unsigned number"),
+];
 
 /// How the interpreter calls the field of a value.
 const FIELD: &str = "_._";
@@ -141,16 +146,9 @@ fn unexpected(got: &str, want: &str) -> String {
 /// That a function makes nothing of its value.
 fn not_made(function: &str) -> String {
     match CONVERSIONS.iter().find(|(name, _)| *name == function) {
-        Some((_, makes)) => {
-            format!("`{function}(…)` makes no {} of its value; ask first what the value is", bare(makes))
-        }
+        Some((_, made)) => format!("`{function}(…)` makes no {made} of its value; ask first what the value is"),
         None => OTHERWISE.to_owned(),
     }
-}
-
-/// A kind without its article.
-fn bare(kind: &str) -> &str {
-    kind.strip_prefix("an ").or_else(|| kind.strip_prefix("a ")).unwrap_or(kind)
 }
 
 fn of_type(name: &str) -> &'static str {

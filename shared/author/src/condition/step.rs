@@ -3,6 +3,7 @@
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, SelectExpr, operators};
 use stemma_core::condition::AuthorError;
 use stemma_core::input::{Names, Query, Read};
+use stemma_core::release::odd_field;
 
 use super::regexes;
 use super::walk::{Part, Walker, literal, plain};
@@ -80,7 +81,7 @@ impl Walker<'_> {
                 self.value(read, expr)
             }
             Shape::Node(lookups, keys) if !keys.is_empty() => {
-                self.note_odd(reads::odd_field_of(&keys), expr);
+                self.note_odd(odd_field(&keys), expr);
                 self.reads
                     .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;

@@ -9,7 +9,7 @@ use cel::common::ast::{
 };
 use stemma_core::condition::AuthorError;
 use stemma_core::input::{Read, Reference};
-use stemma_core::release::{OddName, odd_name};
+use stemma_core::release::{OddName, odd_field, odd_name};
 
 use super::regexes::Regexes;
 use super::{Use, Work, variable};
@@ -225,7 +225,7 @@ impl Walker<'_> {
                 self.present(read, expr)
             }
             Part { shape: Shape::Node(lookups, keys), .. } => {
-                self.note_odd(reads::odd_field_of(&keys), expr);
+                self.note_odd(odd_field(&keys), expr);
                 self.reads
                     .add_field(&lookups, keys, IfAbsent::Tolerated, IfAbsent::Tolerated)
                     .map_err(|(why, remedy)| self.refuse(expr, why, remedy))?;

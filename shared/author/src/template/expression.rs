@@ -7,7 +7,7 @@ use stemma_core::condition::AuthorError;
 use stemma_core::input::Read;
 use stemma_core::input::template::{FUNCTIONS, LOOKUPS};
 use stemma_core::name::{near, suggest};
-use stemma_core::release::odd_name;
+use stemma_core::release::{odd_field, odd_name};
 
 use super::Walker;
 use super::scope::Found;
@@ -385,7 +385,7 @@ impl<'a> Walker<'a> {
 
     /// Registers a field of the nodes of look-ups.
     pub(super) fn read_field(&mut self, lookups: &Lookups, keys: Vec<Box<str>>, span: Span) -> Outcome<()> {
-        self.note_odd(reads::odd_field_of(&keys), span);
+        self.note_odd(odd_field(&keys), span);
         let least = if lookups.is_each() { IfAbsent::Fails } else { IfAbsent::MayFail };
         self.reads
             .add_field(lookups, keys, self.if_absent.max(least), self.if_node_lacks.max(least))

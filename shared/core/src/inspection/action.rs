@@ -112,8 +112,7 @@ impl Action {
     /// Checks what is asked of an action that is new. What else may be wrong with it is told of the whole rule.
     pub(super) fn check_new(written: &RuleAction) -> Result<(), InvalidRule> {
         let Ok(action) = Self::new(written, true) else { return Ok(()) };
-        let checked = action.check_number(&written.args).and_then(|()| action.check_names());
-        let checked = checked.and_then(|()| action.check_given());
+        let checked = action.check_number(&written.args).and_then(|()| action.check_given());
         checked.map_err(|wrong| wrong.within("args"))
     }
 
@@ -133,38 +132,25 @@ impl Action {
         }
     }
 
-    /// Checks what it gives a name, as far as that is known before any report has come: of a loop, each item that nothing is filled into.
-    fn check_names(&self) -> Result<(), InvalidRule> {
-        let Some(at) = &self.at else { return Ok(()) };
-        let field = if self.verb == Verb::SetCapability { "name" } else { "path" };
-        let check = |path: &Path| self.check_name(path).map_err(|why| InvalidRule::new(field, why));
-        let Some(items) = &self.items else { return check(&Path::written(at.source())) };
-        let (nothing, mut budget) = (Value::Null, Budget::of_report());
-        let scope = Scope { node: &nothing, inventory: &nothing, plugin_data: &nothing, item: None };
-        items.items().iter().try_for_each(|written| {
-            let filled = written
-                .fill(scope, &mut budget)
-                .and_then(|item| Path::fill(at, Some(written), Scope { item: Some(&item), ..scope }, &mut budget));
-            // What takes too much is told at the report.
-            filled.map_or(Ok(()), |path| check(&path))
-        })
-    }
-
-    /// Checks the labels and traits that it gives, as far as its author wrote them out, also in the items of a loop. What a report fills in is
-    /// checked when that has come.
+    /// Checks the names, labels and traits that it gives, as far as they are known before any report has come: of a loop, for each item. A label
+    /// or trait is checked where its author wrote it out.
     fn check_given(&self) -> Result<(), InvalidRule> {
         let Some(at) = &self.at else { return Ok(()) };
+        let field = if self.verb == Verb::SetCapability { "name" } else { "path" };
+        let check_name = |path: &Path| self.check_name(path).map_err(|why| InvalidRule::new(field, why));
         let mut budget = Budget::of_report();
         let Some(items) = &self.items else {
-            return self.check_one(&Path::written(at.source()), None, &mut budget);
+            let path = Path::written(at.source());
+            check_name(&path)?;
+            return self.check_one(&path, None, &mut budget);
         };
-        let nothing = Value::Null;
-        let scope = Scope { node: &nothing, inventory: &nothing, plugin_data: &nothing, item: None };
-        for written in items.items().iter().filter(|written| written.is_plain()) {
+        for written in items.items() {
             // What takes too much is told at the report.
-            let Ok(item) = written.fill(scope, &mut budget) else { return Ok(()) };
+            let Ok(item) = written.fill(Scope::NOTHING, &mut budget) else { continue };
             let item = Some((written, &item));
-            if let Some(path) = known(at, item, &mut budget) {
+            let Some(path) = fill_without_report(at, item, &mut budget) else { continue };
+            check_name(&path)?;
+            if written.is_plain() && is_known(&path, at) {
                 self.check_one(&path, item, &mut budget)?;
             }
         }
@@ -186,7 +172,8 @@ impl Action {
         }
         target(path).map_err(|why| InvalidRule::new("path", why))?;
         let Some(Argument::Text(value)) = &self.value else { return Ok(()) };
-        let value = known(value, item, budget).map(|value| LabelValue::new(value.text()));
+        let known = fill_without_report(value, item, budget).filter(|filled| is_known(filled, value));
+        let value = known.map(|value| LabelValue::new(value.text()));
         value.transpose().map(drop).map_err(|why| InvalidRule::new("value", why.to_string()))
     }
 
@@ -320,15 +307,15 @@ impl Action {
     }
 }
 
-/// A text with what is filled into it, for an item of a loop if there is one; nothing where a report alone tells.
-fn known(text: &Text, item: Option<(&Argument, &Value)>, budget: &mut Budget) -> Option<Path> {
-    let nothing = Value::Null;
-    let of_item = item.map(|(_, value)| value);
-    let scope = Scope { node: &nothing, inventory: &nothing, plugin_data: &nothing, item: of_item };
-    let filled = Path::fill(text, item.map(|(written, _)| written), scope, budget).ok()?;
-    // Where a place leads nowhere, the text is as it is written.
-    let is_known = !filled.has_value() && (text.is_plain() || filled.text() != text.source());
-    is_known.then_some(filled)
+/// A text with what can be filled in before any report has come: an item of a loop, if there is one. Nothing where that takes too much.
+fn fill_without_report(text: &Text, item: Option<(&Argument, &Value)>, budget: &mut Budget) -> Option<Path> {
+    let scope = Scope { item: item.map(|(_, value)| value), ..Scope::NOTHING };
+    Path::fill(text, item.map(|(written, _)| written), scope, budget).ok()
+}
+
+/// Whether a text that was filled in so is the same with any report. Where a place leads nowhere, it is as it is written.
+fn is_known(filled: &Path, text: &Text) -> bool {
+    !filled.has_value() && (text.is_plain() || filled.text() != text.source())
 }
 
 /// Refuses a name that shows nothing, or that has what controls a terminal or ends a line.

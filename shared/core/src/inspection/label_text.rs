@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::limits::InvalidRule;
 use super::path::Path;
-use crate::json::{is_inexact, items, members, quoted_number, rewrite_items, rewrite_members, text};
+use crate::json::{is_inexact, items, members, quoted_number, rewrite_items, rewrite_members, value_or_texts};
 use crate::key::scalar_text;
 use crate::object::RuleAction;
 
@@ -16,7 +16,7 @@ const SET: &str = "set-attribute";
 /// [`keep_label_texts`] gives the others theirs, once it is known what stood there.
 pub fn with_inexact_label_texts(sent: &RawValue) -> Box<RawValue> {
     rewrite_items(sent, |action| {
-        if !sets_label(action) {
+        if json_label_value(&mut value_or_texts(action)).is_none() {
             return action.to_owned();
         }
         rewrite_members(action, |name, raw| match name {
@@ -34,15 +34,9 @@ fn with_inexact_text(raw: &RawValue) -> Box<RawValue> {
     if is_inexact(raw) { quoted_number(raw) } else { raw.to_owned() }
 }
 
-/// Whether an action, as it was sent, gives a label a value.
-fn sets_label(action: &RawValue) -> bool {
-    let text = |raw: &RawValue| text(raw.get()).ok();
-    let is_set = member(action, "op").and_then(text).as_deref() == Some(SET);
-    let path = member(action, "args").filter(|_| is_set).and_then(|args| match items(args).as_slice() {
-        [path, _] => Some(*path),
-        _ => member(args, "path"),
-    });
-    path.and_then(text).is_some_and(|path| is_label(&path))
+/// Whether arguments, as they were sent, give a label a value, where their action gives an attribute one.
+pub fn are_of_label(args: &RawValue) -> bool {
+    label_argument(&mut value_or_texts(args)).is_some()
 }
 
 /// Gives each action that sets a label its value as text: the digits of a number as they were sent, `true` or `false`. What stood there
@@ -71,10 +65,8 @@ pub fn keep_label_texts(actions: &mut [RuleAction], sent: &RawValue, stood: &[Ru
 pub fn take_label_texts(actions: &mut Value, texts: &Value) {
     let (Some(actions), Some(texts)) = (actions.as_array_mut(), texts.as_array()) else { return };
     for (action, texts) in actions.iter_mut().zip(texts) {
-        let is_set = action.get("op").and_then(Value::as_str) == Some(SET);
-        let args = action.get_mut("args").filter(|_| is_set);
-        let Some((args, mut texts)) = args.zip(texts.get("args").cloned()) else { continue };
-        let both = label_argument(args).zip(label_argument(&mut texts));
+        let mut texts = texts.clone();
+        let both = json_label_value(action).zip(json_label_value(&mut texts));
         if let Some((value, text)) = both.filter(|(value, text)| value.is_number() && text.is_string()) {
             *value = text.take();
         }
@@ -84,6 +76,12 @@ pub fn take_label_texts(actions: &mut Value, texts: &Value) {
 /// The value that an action gives a label; nothing of another action.
 fn label_value(action: &mut RuleAction) -> Option<&mut Value> {
     if action.op == SET { label_argument(&mut action.args) } else { None }
+}
+
+/// The same of an action in JSON.
+fn json_label_value(action: &mut Value) -> Option<&mut Value> {
+    let is_set = action.get("op").and_then(Value::as_str) == Some(SET);
+    action.get_mut("args").filter(|_| is_set).and_then(label_argument)
 }
 
 /// The value among arguments of what gives a label one.

@@ -23,7 +23,7 @@ mod text;
 use crate::object::{InspectionRuleSpec, RuleAction};
 use crate::traits::{InvalidTrait, TraitNames};
 
-pub use label_text::{keep_label_texts, take_label_texts, with_inexact_label_texts};
+pub use label_text::{are_of_label, keep_label_texts, take_label_texts, with_inexact_label_texts};
 pub use limits::{InvalidRule, MAX_ITEMS, MAX_PARTS, MAX_RULE, MAX_RULES};
 pub use ruled::{Note, NoteKind, Ruled, RuledLabels, RuledProperty};
 pub use run::{Inspected, RuleSet};

@@ -25,6 +25,12 @@ pub(super) struct Scope<'a> {
     pub(super) item: Option<&'a Value>,
 }
 
+impl Scope<'static> {
+    /// What a text may name before any report has come.
+    pub(super) const NOTHING: Self =
+        Self { node: &Value::Null, inventory: &Value::Null, plugin_data: &Value::Null, item: None };
+}
+
 /// A text, read.
 #[derive(Clone, Debug)]
 pub(super) struct Text {

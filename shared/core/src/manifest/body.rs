@@ -79,7 +79,7 @@ impl Body {
 }
 
 /// The maps of texts that an object has itself.
-const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
+pub const TEXT_MAPS: [&str; 2] = ["labels", "annotations"];
 
 /// An object's body, to be read as a value and written again: the numbers of its labels and annotations stand there as texts, as they were
 /// written. What is no object stays as it is.

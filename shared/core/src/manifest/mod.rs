@@ -33,7 +33,7 @@ mod tests;
 mod write;
 
 pub use author::{Author, Scope};
-pub use body::{Body, is_null, with_label_texts};
+pub use body::{Body, TEXT_MAPS, is_null, with_label_texts};
 pub use bound::{check_bounds, check_tags_beside};
 pub use document::{Document, Key, read_document};
 pub use error::{BodyError, BodyErrorKind};

@@ -370,8 +370,8 @@ impl NamespaceName {
     }
 }
 
-/// The word that a selector says in letters in which it means nothing, as it is spelled where it means something: `self` of `Self`. Among tags
-/// `primary-` is one too. The text `null` means nothing in any letters, since nothing is called so.
+/// The reserved word that a selector spells in other letters than those in which it means something: `self` of `Self`. Of a tag it may also be
+/// the beginning `primary-`. The text `null` is misspelled in any letters: nothing is called so.
 pub(crate) fn misspelled(text: &str, kind: NameKind) -> Option<&'static str> {
     if let Some(word) = RESERVED.into_iter().find(|word| word.eq_ignore_ascii_case(text)) {
         return (word != text || word == "null").then_some(word);

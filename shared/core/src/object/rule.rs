@@ -47,11 +47,10 @@ pub struct InspectionRuleSpec {
 }
 
 /// When a rule is asked. Ironic knows one phase.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// When a report has come.
-    #[default]
     Main,
 }
 

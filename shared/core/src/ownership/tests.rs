@@ -44,7 +44,7 @@ fn y04_a_manager_is_called_as_no_owner_is() {
     ] {
         assert_eq!(Manager::of_new(text).is_ok(), taken, "{text:?}");
     }
-    // It has what the rule of a name's bytes asks for.
+    // Their length is allowed, so the refusal says what is wrong instead.
     for blank in [" ", "\u{200b}", "\u{3000} "] {
         let refused = Manager::of_new(blank).unwrap_err().to_string();
         assert_eq!(refused, format!("manager {blank:?} is of blanks alone: give it a name that can be seen"));

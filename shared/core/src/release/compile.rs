@@ -223,9 +223,7 @@ impl Compiler<'_> {
             return all;
         };
         for template in kind.template_texts(&task.parameters) {
-            let is_script = kind.is_script(&template);
-            let read = if is_script { self.author.script(template.text) } else { self.author.template(template.text) };
-            match read {
+            match kind.read(&template, self.author) {
                 Ok(read) => {
                     all.references.extend(read.references);
                     all.needs.extend(read.needs);

@@ -37,8 +37,7 @@ fn odd_names(task: &Task, author: &dyn Author) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if let Some(kind) = task_type(&task.kind) {
         for text in kind.template_texts(&task.parameters) {
-            let read = if kind.is_script(&text) { author.script(text.text) } else { author.template(text.text) };
-            let odd = read.unwrap_or_default().odd_names.into_iter();
+            let odd = kind.read(&text, author).unwrap_or_default().odd_names.into_iter();
             found.extend(odd.map(|odd| (text.path.clone(), odd.to_string())));
         }
     }

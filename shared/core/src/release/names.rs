@@ -4,7 +4,7 @@
 //! reads, and no pattern that matches the empty text. A key that no map can have is a slip of the pen likewise. A release that is stored
 //! with such names is read, and runs as before.
 
-use crate::input::{Names, Path, Query, Read};
+use crate::input::{Names, Query, Read};
 use crate::key::LabelKey;
 use crate::name::{NameKind, PRIMARY_PREFIX, cut, has_control, is_blank, misspelled};
 use crate::release::select::{Pattern, is_pattern, means_everything};
@@ -28,8 +28,8 @@ pub fn odd_name(read: &Read) -> Option<OddName> {
 }
 
 /// The same of a field of a look-up's nodes.
-pub fn odd_field(path: &Path) -> Option<OddName> {
-    match path.keys() {
+pub fn odd_field(keys: &[Box<str>]) -> Option<OddName> {
+    match keys {
         [first, key] if &**first == "labels" => odd_label(key),
         keys => odd_keys(keys),
     }

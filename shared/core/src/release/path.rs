@@ -101,8 +101,8 @@ impl TaskName {
 }
 
 /// Those of these tasks whose paths may be, or lie above or below, that of another of them, or may be none that a host takes,
-/// and those with other templates of that kind.
-pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> Box<[TaskIx]> {
+/// and those with other templates of that kind. Beside them: whether a path that is written out may be that of another task.
+pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> (Box<[TaskIx]>, bool) {
     let at = |ix: &TaskIx| release.task(*ix).path.as_ref().map(|path| &*path.at_or_below).unwrap_or_default();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for spelling in tasks.iter().flat_map(at) {
@@ -120,6 +120,8 @@ pub(super) fn may_lack_paths(release: &CompiledRelease, tasks: &[TaskIx]) -> Box
         let task = release.task(*ix);
         !task.names.is_empty() || task.path.as_ref().is_some_and(|path| !path.is_plain())
     };
-    let lacks = |ix: &TaskIx| may_be_none(ix) || at(ix).iter().any(|spelling| meeting.contains(spelling.as_str()));
-    tasks.iter().copied().filter(lacks).collect()
+    let may_share = |ix: &TaskIx| at(ix).iter().any(|spelling| meeting.contains(spelling.as_str()));
+    let is_plain = |ix: &TaskIx| release.task(*ix).path.as_ref().is_some_and(TaskPath::is_plain);
+    let may_share_plain = tasks.iter().any(|ix| is_plain(ix) && may_share(ix));
+    (tasks.iter().copied().filter(|ix| may_be_none(ix) || may_share(ix)).collect(), may_share_plain)
 }

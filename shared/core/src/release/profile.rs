@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 
 use super::cycle::topological;
-use super::path::{TaskPath, may_lack_paths};
+use super::path::may_lack_paths;
 use super::select::{NameSelector, Pattern};
 use super::{CompiledRelease, CompiledTask, Placement, Target, TaskIx};
 use crate::digest::{Hex, sha256};
@@ -82,6 +82,8 @@ pub struct Profile {
     /// Those of `tasks` whose paths may be those of others, or that may name a path or a program that no host takes, in order: none in most
     /// releases.
     pub(crate) may_lack_paths: Box<[TaskIx]>,
+    /// Whether a path that is written out may be that of another task.
+    pub may_share_plain_paths: bool,
     /// Those of `tasks`, by their place in the release.
     of_apply: FixedBitSet,
 }
@@ -252,6 +254,7 @@ impl Profile {
         let drain = ordered(release, &place, of(Phase::Drain));
         let cleanup = ordered(release, &place, of(Phase::Cleanup));
         let waits = Waits::of(release, &place, &apply.tasks);
+        let (may_lack_paths, may_share_plain_paths) = may_lack_paths(release, &apply.tasks);
         let cycle = [apply.cycle, drain.cycle, cleanup.cycle].into_iter().flatten().next();
         Self {
             hash: place.hash(release),
@@ -260,7 +263,8 @@ impl Profile {
             not_asserted: not_asserted.into(),
             reads: reads(release, &placed),
             place,
-            may_lack_paths: may_lack_paths(release, &apply.tasks),
+            may_lack_paths,
+            may_share_plain_paths,
             of_apply: apply.tasks.iter().map(|ix| ix.at()).collect(),
             tasks: apply.tasks.into(),
             edges: apply.edges.into(),
@@ -288,12 +292,6 @@ impl Profile {
     /// Whether two of its tasks may write one path, or one may name a path or a program that no host takes: where not, no node is looked at for that.
     pub fn may_lack_paths(&self) -> bool {
         !self.may_lack_paths.is_empty()
-    }
-
-    /// Whether a path that is written out may be that of another task.
-    pub fn may_share_plain_paths(&self) -> bool {
-        let is_plain = |ix: &TaskIx| self.release.task(*ix).path.as_ref().is_some_and(TaskPath::is_plain);
-        self.may_lack_paths.iter().any(is_plain)
     }
 
     /// Whether the task falls to the nodes, in phase `apply`.

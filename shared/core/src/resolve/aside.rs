@@ -115,12 +115,7 @@ impl SetAside<'_> {
     /// The sentence of an account of a node that never had a task set.
     pub(crate) fn explained_without_set(self) -> String {
         match self {
-            Self::Held(Side::Operator, _, reason) => {
-                format!("it is held{}, and no task set has come yet", because(reason))
-            }
-            Self::Held(Side::Host, _, reason) => {
-                format!("it is held on its host{}, and no task set has come yet", because(reason))
-            }
+            Self::Held(side, _, reason) => format!("{}, and no task set has come yet", held(side, reason)),
             other => other.explained(),
         }
     }
@@ -137,12 +132,7 @@ impl SetAside<'_> {
                 "it is paused on its host, which applies nothing until it is resumed there".into()
             }
             Self::Paused(Side::Operator) => no_task_set(&"its node group or cluster is paused"),
-            Self::Held(Side::Operator, _, reason) => {
-                format!("it is held{}: it keeps the task set that it has", because(reason))
-            }
-            Self::Held(Side::Host, _, reason) => {
-                format!("it is held on its host{}: it keeps the task set that it has", because(reason))
-            }
+            Self::Held(side, _, reason) => format!("{}: it keeps the task set that it has", held(side, reason)),
             Self::Parked(Side::Operator, _) => "it is parked: it runs no task, and others do not wait for it".into(),
             Self::Parked(Side::Host, reason) => {
                 format!("it is parked on its host{}: it runs no task, and others do not wait for it", because(reason))
@@ -181,6 +171,14 @@ impl SetAside<'_> {
 
 fn no_task_set(why: &dyn Display) -> String {
     format!("{why}: no new task set is given")
+}
+
+fn held(side: Side, reason: &str) -> String {
+    let place = match side {
+        Side::Operator => "",
+        Side::Host => " on its host",
+    };
+    format!("it is held{place}{}", because(reason))
 }
 
 fn because(reason: &str) -> String {

@@ -74,8 +74,7 @@ fn shown_secrets(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(Stri
 /// The texts in which a value would be read once more.
 fn read_again(kind: &TaskType, task: &Task, author: &dyn Author) -> Vec<(String, String)> {
     let of_text = |text: TemplateText<'_>| {
-        let read = if kind.is_script(&text) { author.script(text.text) } else { author.template(text.text) };
-        let errors = read.unwrap_or_default().read_again.into_iter();
+        let errors = kind.read(&text, author).unwrap_or_default().read_again.into_iter();
         errors.map(|error| (text.path.clone(), error.to_string())).collect::<Vec<_>>()
     };
     kind.template_texts(&task.parameters).into_iter().flat_map(of_text).collect()

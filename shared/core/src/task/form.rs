@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::path::{Use, check_path, check_written, is_template};
+use super::path::{Use, check_directory, check_path, check_written, is_template};
 use crate::name::{cut, has_control, is_blank};
 use crate::time::MAX_SECONDS;
 
@@ -68,8 +68,10 @@ pub enum Form {
 /// What a text of a parameter names on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// A file or directory that is looked at or entered.
+    /// A file or directory that is looked at.
     Path,
+    /// A directory in which a command is run.
+    Directory,
     /// The program of a command.
     Program,
 }
@@ -82,6 +84,7 @@ impl Names {
     pub fn check(self, rendered: &str) -> Result<(), String> {
         match self {
             Self::Path => check_path(rendered).map_err(|refused| refused.to_string()),
+            Self::Directory => check_directory(rendered).map_err(|refused| refused.to_string()),
             Self::Program => check_words(&[rendered]),
         }
     }
@@ -92,7 +95,8 @@ impl Form {
     /// on the host is none of these: it is the path of its task.
     pub(super) fn named(self, value: &Value) -> Option<(&'static str, &str, Names)> {
         match (self, value) {
-            (Self::Path | Self::Directory, Value::String(text)) => Some(("", text, Names::Path)),
+            (Self::Path, Value::String(text)) => Some(("", text, Names::Path)),
+            (Self::Directory, Value::String(text)) => Some(("", text, Names::Directory)),
             (Self::Words | Self::WordsOrText, Value::Array(words)) => {
                 Some(("[0]", words.first()?.as_str()?, Names::Program))
             }

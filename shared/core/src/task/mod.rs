@@ -25,8 +25,8 @@ pub use parameters::{
     FileParameters, Parameter, Parameters, Presence, ShellParameters, TEMPLATE_FILE, TypedParameters, WordsOrText,
 };
 pub use path::{
-    AGENT_CONFIG, AGENT_RUN, AGENT_STATE, HOST_LABEL_MAP, PathRefused, check_beside, check_path, check_put,
-    check_replaceable, is_at_or_below, is_template,
+    AGENT_CONFIG, AGENT_RUN, AGENT_STATE, HOST_LABEL_MAP, PathRefused, check_beside, check_directory, check_path,
+    check_put, check_replaceable, is_at_or_below, is_template,
 };
 pub(crate) use path::{at_or_above, spellings, sure_directory};
 pub use types::{Exclusive, NameText, TASK_TYPES, TaskKind, TaskType, TemplateText, Writes, task_type};

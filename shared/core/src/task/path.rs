@@ -86,7 +86,7 @@ pub(super) enum Use {
     Put,
     /// It is looked at.
     Look,
-    /// A command is run there: the root will do.
+    /// A command is run there.
     Enter,
 }
 
@@ -97,6 +97,14 @@ pub(super) enum Use {
 pub fn check_path(text: &str) -> Result<(), PathRefused> {
     check(text, text)?;
     check_length(&[text])
+}
+
+/// Judges the path of a directory in which a command is run: the root will do.
+///
+/// # Errors
+/// As [`check_path`].
+pub fn check_directory(text: &str) -> Result<(), PathRefused> {
+    if text == "/" { Ok(()) } else { check_path(text) }
 }
 
 /// Judges a plain path at which a file is put: it is written beside its place and renamed.
@@ -186,12 +194,12 @@ pub(crate) fn sure_directory(template: &str) -> Vec<String> {
 
 /// Judges a path as an author wrote it: of a template what stands before its first tag and after its last.
 pub(super) fn check_written(text: &str, how: Use) -> Result<(), PathRefused> {
-    if how == Use::Enter && text == "/" {
-        return Ok(());
-    }
     let Some(around) = Around::tags(text) else {
-        check_path(text)?;
-        return if how == Use::Put { check_put(text) } else { Ok(()) };
+        return match how {
+            Use::Put => check_path(text).and_then(|()| check_put(text)),
+            Use::Look => check_path(text),
+            Use::Enter => check_directory(text),
+        };
     };
     let rendered = around.with_x();
     check(&rendered, text)?;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::claim::Leaves;
 use super::form::Names;
 use super::parameters::{FileParameters, Parameter, Parameters, ShellParameters, TEMPLATE_FILE, TypedParameters};
+use crate::condition::{Author, AuthorError, TemplateReads};
 
 /// One task type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,9 +161,13 @@ impl TaskType {
         })
     }
 
-    /// Whether a template is a text for sh: a value in it is quoted for its place.
-    pub(crate) fn is_script(&self, template: &TemplateText<'_>) -> bool {
-        self.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str())
+    /// What a template of a task of this type reads. In a text for sh a value is quoted for its place.
+    ///
+    /// # Errors
+    /// [`AuthorError`] as [`Author`] has it.
+    pub(crate) fn read(&self, template: &TemplateText<'_>, author: &dyn Author) -> Result<TemplateReads, AuthorError> {
+        let is_script = self.name == "shell" && SHELL_TEXTS.contains(&template.path.as_str());
+        if is_script { author.script(template.text) } else { author.template(template.text) }
     }
 
     /// The texts among `parameters` that are templates, in the order of the parameters.
@@ -247,7 +252,7 @@ mod tests {
             [
                 of("command[0]", "c", Names::Program),
                 of("creates", "/y", Names::Path),
-                of("cwd", "/x", Names::Path),
+                of("cwd", "/x", Names::Directory),
                 of("only_if[0]", "o", Names::Program),
             ]
         );

@@ -33,6 +33,11 @@ fn absent(id: &str, path: &str) -> Value {
     file(id, path, json!({"parameters": {"path": path, "absent": true}}))
 }
 
+/// A path of 5,001 bytes without its first slash, of which each name is short.
+fn long_path() -> String {
+    format!("{}a", "a/".repeat(2500))
+}
+
 fn of_paths(findings: Vec<Finding>) -> Vec<Finding> {
     findings.into_iter().filter(|one| one.code == rule::TASK_PATH.code).collect()
 }
@@ -167,11 +172,11 @@ fn y01_what_a_template_gives_that_no_host_takes_is_an_error_of_its_node() {
         ("{{ params.name }}/z", Some("path \"etc/z\" is relative")),
         ("/{{ params.kernel }}/z", Some("lies in a tree of the kernel")),
         ("/run/{{ params.own }}/z", Some("is the agent's own")),
+        ("/{{ params.long }}", Some("path of 5002 bytes: at most 4095 in all and 255 a name are allowed")),
         ("{{ params.dir }}/z", None),
     ] {
         let mut documents = site(&[file("a", path, json!({}))]);
-        documents[1]["parameters"] =
-            json!({"up": "..", "none": "", "name": "etc", "kernel": "proc", "own": "stemma", "dir": "/etc"});
+        documents[1]["parameters"] = json!({"up": "..", "none": "", "name": "etc", "kernel": "proc", "own": "stemma", "dir": "/etc", "long": long_path()});
         let made = Made::of(&documents);
         let found = of_paths(resolve_fleet(&made.fleet, &ResolveCache::new()).unwrap().findings);
         assert_eq!(found.len(), usize::from(says.is_some()), "{path}: {found:?}");
@@ -197,12 +202,15 @@ fn y09_what_a_template_gives_for_another_path_or_a_program_that_no_host_takes_is
     };
     let no_program =
         |field: &str| format!("parameters.{field} gives: the first item is the program, and there is none");
+    let too_long = |field: &str| format!("parameters.{field} gives: path of 5002 bytes: at most 4095 in all");
     let relative = |field: &str| format!("parameters.{field} gives: path \"etc\" is relative; write it from `/` on");
     for (task, says) in [
         (run(json!({"cwd": "{{ params.name }}"})), Some(relative("cwd"))),
         (run(json!({"creates": "{{ params.name }}"})), Some(relative("creates"))),
         (run(json!({"cwd": "/tmp/{{ params.up }}"})), Some("path \"/tmp/..\" has \"..\" in it".to_owned())),
         (run(json!({"creates": "/{{ params.none }}"})), Some("names no file: it ends with a slash".to_owned())),
+        (run(json!({"cwd": "/{{ params.long }}"})), Some(too_long("cwd"))),
+        (run(json!({"creates": "/{{ params.long }}"})), Some(too_long("creates"))),
         (run(json!({"command": ["{{ params.none }}", "x"]})), Some(no_program("command[0]"))),
         (run(json!({"unless": ["{{ params.none }}"]})), Some(no_program("unless[0]"))),
         (run(json!({"only_if": ["{{ params.none }}"]})), Some(no_program("only_if[0]"))),
@@ -210,10 +218,11 @@ fn y09_what_a_template_gives_for_another_path_or_a_program_that_no_host_takes_is
         (run(json!({"cwd": "{{ params.dir }}", "creates": "/dev/{{ params.name }}"})), None),
         (run(json!({"command": ["{{ params.name }}", "{{ params.none }}"], "unless": "{{ params.none }}x"})), None),
         (run(json!({"cwd": "{{ facts.architecture }}"})), None),
+        (run(json!({"cwd": "/{{ params.none }}"})), None),
         (checked("{{ params.name }}"), None),
     ] {
         let mut documents = site(std::slice::from_ref(&task));
-        documents[1]["parameters"] = json!({"up": "..", "none": "", "name": "etc", "dir": "/etc"});
+        documents[1]["parameters"] = json!({"up": "..", "none": "", "name": "etc", "dir": "/etc", "long": long_path()});
         let made = Made::of(&documents);
         let found = of_paths(resolve_fleet(&made.fleet, &ResolveCache::new()).unwrap().findings);
         assert_eq!(found.len(), usize::from(says.is_some()), "{task}: {found:?}");
@@ -226,6 +235,26 @@ fn y09_what_a_template_gives_for_another_path_or_a_program_that_no_host_takes_is
     let written_out = Made::of(&site(&[run(json!({"cwd": "/etc", "creates": "/etc/z"}))]));
     let node = written_out.node("n1").id();
     assert!(!written_out.fleet.profile(node).unwrap().may_lack_paths(), "what is written out costs no node anything");
+}
+
+/// A write of a release resolves the nodes of which two paths may meet and one is written out. Another template of a task is no reason to.
+#[test]
+fn y01_only_a_path_that_is_written_out_and_may_meet_another_is_judged_with_a_write() {
+    let validated = |path: &str| {
+        let parameters = json!({"path": path, "content": "a", "validate": ["{{ params.dir }}/check", "%s"]});
+        file("a", path, json!({"parameters": parameters}))
+    };
+    for (task, may_lack, may_share) in [
+        (file("a", "/etc/y", json!({})), false, false),
+        (validated("/etc/y"), true, false),
+        (validated("/etc/z"), true, true),
+        (file("a", "/srv/{{ node.name }}", json!({})), true, false),
+        (file("a", "/etc/{{ node.name }}", json!({})), true, true),
+    ] {
+        let made = Made::of(&site(&[task.clone(), file("b", "/etc/z", json!({}))]));
+        let profile = made.fleet.profile(made.node("n1").id()).unwrap();
+        assert_eq!((profile.may_lack_paths(), profile.may_share_plain_paths), (may_lack, may_share), "{task}");
+    }
 }
 
 #[test]

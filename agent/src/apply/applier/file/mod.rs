@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use stemma_core::digest::sha256;
-use stemma_core::task::{FileParameters, check_beside, check_put, file_mode};
+use stemma_core::task::{FileParameters, check_beside, check_put, check_words, file_mode};
 use stemma_wire::message::Hash;
 
 use super::{Applier, parameters};
@@ -131,9 +131,13 @@ impl FileState {
         }
     }
 
-    /// Whether the file can be replaced with all that is to be kept of it. Before anything is written: each try would leave an unfinished file in an append-only directory.
+    /// Whether the new file can be validated, and the old one replaced with all that is to be kept of it. Before anything is written: each try
+    /// would leave an unfinished file in an append-only directory.
     fn check_replaceable(&self, host: &dyn Host) -> Result<(), TaskError> {
         let refused = |error: String| TaskError::new(error).before_the_change();
+        if self.wanted.is_some() && !self.validate.is_empty() {
+            check_words(&self.validate).map_err(|why| refused(format!("parameters.validate: {why}")))?;
+        }
         if let Some(Present { extras: Err(unknown), .. }) = &self.present
             && self.wanted.as_ref().is_some_and(|wanted| wanted.attributes.extras.is_none())
         {

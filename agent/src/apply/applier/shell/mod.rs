@@ -197,7 +197,7 @@ fn prepare(site: &Site, task: &HostTask) -> Result<Prepared, TaskError> {
     let base = Command {
         argv: Vec::new(),
         script: None,
-        cwd: path(texts, "cwd", parameters.cwd.as_deref().filter(|cwd| *cwd != "/"))?,
+        cwd: parameters.cwd.as_deref().map(|cwd| texts.directory("parameters.cwd", cwd)).transpose()?.flatten(),
         env: env(texts, &parameters.env)?,
         user: parameters.user.clone(),
         input: Vec::new(),

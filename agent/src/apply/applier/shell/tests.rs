@@ -161,6 +161,16 @@ fn what_it_runs_with() {
     assert_eq!((ran.user.as_deref(), ran.timeout), (Some("www-data"), Duration::from_secs(5)));
 }
 
+/// What a template gave for it was refused.
+#[test]
+fn y09_a_command_is_run_in_the_root_whether_that_is_written_out_or_rendered() {
+    for cwd in ["/", "{{ labels.tier }}"] {
+        let host = MemoryHost::new();
+        apply(&host, &task(&json!({"parameters": {"command": ["x"], "cwd": cwd}}), "/")).unwrap();
+        assert_eq!(host.last_run().unwrap().cwd, None, "{cwd}");
+    }
+}
+
 #[test]
 fn wrong_parameters_are_named() {
     let host = MemoryHost::new();

@@ -156,7 +156,7 @@ pub fn write(
         }
     };
     match mode {
-        Mode::Observe => findings.clear(),
+        Mode::Observe => {}
         Mode::Noop => {
             let would = plan.text.is_some().then(|| format!("noop: host label map {path} would be changed"));
             findings.extend(plan.findings.into_iter().chain(would));

@@ -28,8 +28,9 @@ impl Fields for InspectionRuleSpec {
             name: "phase",
             form: Form::OneOf(Phase::WORDS),
             help: Help::new("main", "When it is asked: when a host has reported.", r#""main""#),
-            read: |spec, raw, _| read_phase(&mut spec.phase, raw),
-            show: |spec, _| if is_main(spec.phase) { Value::Null } else { shown(&spec.phase) },
+            // There is one phase, so it is checked and not stored. Where an older program stored it, it stays.
+            read: |_, raw, _| read::<Option<Phase>>(raw).map(drop),
+            show: |_, _| Value::Null,
         },
         field!(
             Self,
@@ -85,22 +86,6 @@ impl From<InvalidRule> for BodyError {
         let kind = if wrong.is_unsupported { BodyErrorKind::Unsupported } else { BodyErrorKind::Value };
         Self::of(kind, wrong.field, wrong.reason)
     }
-}
-
-/// Whether a phase is the default, said or not.
-fn is_main(phase: Option<Phase>) -> bool {
-    phase.unwrap_or_default() == Phase::default()
-}
-
-/// The phase. One that is the default is not stored. Where an older program did, it stays as it stands.
-fn read_phase(to: &mut Option<Phase>, raw: &RawValue) -> Result<(), BodyError> {
-    let given: Option<Phase> = read(raw)?;
-    if !is_main(given) {
-        *to = given;
-    } else if !is_main(*to) {
-        *to = None;
-    }
-    Ok(())
 }
 
 fn read_priority(to: &mut u16, raw: &RawValue, _: &dyn Names) -> Result<(), BodyError> {

@@ -21,7 +21,7 @@ use super::task::{check_names, read_tasks};
 use crate::catalog::odd_resource_type;
 use crate::host_labels::HostLabels;
 use crate::json;
-use crate::key::{AnnotationKey, LabelKey, LabelValue};
+use crate::key::{AnnotationKey, LabelKey, LabelValue, scalar_text};
 use crate::name::{Name, NameKind, NodeName, ObjectName, TagName, cut, is_blank, is_uuid_like, near, quoted, suggest};
 use crate::object::{
     Association, Definition, ExtensionUse, Extra, Hold, Member, NamespaceTag, Properties, Property, RoleChange,
@@ -86,8 +86,8 @@ pub(super) fn annotations(to: &mut BTreeMap<String, String>, raw: &RawValue, _: 
 fn map_of_texts(raw: &RawValue) -> Result<BTreeMap<String, String>, BodyError> {
     let Ok(members) = json::members(raw) else { return value(raw) };
     let text = |(key, raw): (String, &RawValue)| -> Result<(String, String), BodyError> {
-        let is_bare = raw.get().starts_with(|first: char| first.is_ascii_digit() || matches!(first, '-' | 't' | 'f'));
-        let text = if is_bare { raw.get().to_owned() } else { read(raw).map_err(|error| error.within(&key))? };
+        let scalar = scalar_text(raw).ok().flatten();
+        let text = scalar.map_or_else(|| read(raw), Ok).map_err(|error| error.within(&key))?;
         Ok((key, text))
     };
     members.into_iter().map(text).collect()

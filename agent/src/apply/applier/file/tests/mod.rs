@@ -208,16 +208,19 @@ fn the_old_file_stands_until_validate_has_said_yes() {
     assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some("new"), vec!["f".to_owned()]));
 }
 
+/// A task that reads label `a`, with that value.
+fn task_with_label(parameters: &Value, value: &str) -> HostTask {
+    let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
+    let (references, after, barriers) = (vec!["labels.a".to_owned()], vec![], vec![]);
+    let sent = [("labels.a".to_owned(), InputValue::Json(json!(value).to_string().into()))].into();
+    HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &sent).unwrap()
+}
+
 #[test]
 fn y03_a_value_that_says_path_is_no_place_of_the_staged_file() {
     let host = MemoryHost::new();
     let parameters = json!({"path": "/etc/f", "content": "new", "validate": ["look", "{{ labels.a }}", "at={path}"]});
-    let with_label = |value: &str| {
-        let definition = json!({"id": "conf", "type": "file", "parameters": parameters}).to_string();
-        let (references, after, barriers) = (vec!["labels.a".to_owned()], vec![], vec![]);
-        let sent = [("labels.a".to_owned(), InputValue::Json(json!(value).to_string().into()))].into();
-        HostTask::new(&ProfileTask { id: "conf".into(), definition, references, after, barriers }, &sent).unwrap()
-    };
+    let with_label = |value: &str| task_with_label(&parameters, value);
     host.on_run(|host, command| {
         assert_eq!(command.argv[1], "L{path}L", "as the label has it");
         let staged = command.argv[2].strip_prefix("at=").unwrap();
@@ -227,6 +230,27 @@ fn y03_a_value_that_says_path_is_no_place_of_the_staged_file() {
     ready(File.apply(&site(&host), &with_label("L{path}L"))).unwrap();
     let refused = ready(File.apply(&site(&MemoryHost::new()), &with_label("a\u{10FFFF}path\u{10FFFF}b"))).unwrap_err();
     assert!(refused.message.contains("parameters.validate: a value in it has the noncharacter"), "{}", refused.message);
+}
+
+/// A look said that the file would be changed.
+#[test]
+fn y09_a_validation_of_no_program_is_refused_as_a_command_is_before_anything_is_written() {
+    let said = "parameters.validate: the first item is the program, and there is none";
+    for (written, is_refused) in [("old", true), ("new", false)] {
+        let host = MemoryHost::new();
+        host.put("/etc/f", written);
+        let validate = json!(["{{ labels.a }}", "{path}"]);
+        let task = task_with_label(&json!({"path": "/etc/f", "content": "new", "validate": validate}), "");
+        match ready(File.check(&site(&host), &task)) {
+            Ok(Check::Blocked { message, .. }) if is_refused => assert_eq!(message, said),
+            found => assert_eq!(found, Ok(Check::AsItShould), "{written}"),
+        }
+        if is_refused {
+            assert_eq!(ready(File.apply(&site(&host), &task)).unwrap_err().message, said);
+        }
+        assert_eq!((host.text("/etc/f").as_deref(), host.list("/etc")), (Some(written), vec!["f".to_owned()]));
+        assert_eq!(host.last_run(), None);
+    }
 }
 
 #[test]
